@@ -1,4 +1,4 @@
-"""The command line: the group of all commands, and the handling of errors. Each command is a module in this folder."""
+"""Run the command ``osrerank``: find the subcommand, and print errors. Each subcommand is a module in this folder."""
 
 import importlib
 import re
@@ -18,21 +18,22 @@ COMMANDS = (
     "advise", "calibrate", "demo", "distill", "doctor", "evaluate", "export", "init", "interleave", "pipeline",
     "pretrain", "reproduce", "rerank", "run", "search", "serve", "shadow", "tradeoff", "train", "tune", "vectors",
 )  # fmt: skip
-"""The commands. Each is a module of this package, which imports heavy libraries only inside the command."""
+"""The commands. Each is a function of the same name in its module, which imports heavy libraries only when it runs."""
 ENTRY_POINT_GROUP = "osrerank.commands"
+"""Other packages add commands as entry points of this group."""
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is used. Other packages add commands as entry points."""
+    """A group that imports a command only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the group's options, after checking that no option of the group or the command is set twice."""
+        """Parse the group's options, and check that no option of the group or the command is set twice."""
         arguments = list(args)
         remaining = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
@@ -53,12 +54,12 @@ class LazyGroup(click.Group):
 
 
 def _refuse_repeated_options(command: click.Command, context: click.Context, arguments: list[str]) -> None:
-    """Refuse options of a command and its subcommands that are set twice. click would silently use the last value."""
+    """Refuse options of a command or its subcommands that are set twice. click itself would use the last value."""
     try:
-        _values, remaining, order = command.make_parser(context).parse_args(arguments)
+        _values, remaining, options_in_order = command.make_parser(context).parse_args(arguments)
     except click.UsageError:
         return  # click reports the error later
-    for option, times in Counter(order).items():
+    for option, times in Counter(options_in_order).items():
         if times == 1 or not isinstance(option, click.Option) or option.multiple or option.count:
             continue
         is_plain_flag = option.is_flag and not option.secondary_opts  # repeating --debug contradicts nothing
@@ -98,7 +99,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line. Errors are printed as one sentence; the exit code is 1, or 2 for wrong usage."""
+    """Run the command line. An error is printed in one sentence; the exit code is then 1, or 2 for wrong usage."""
     end_as_first_process()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -116,12 +117,12 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         click.echo(f"Error: {_describe_error(error)}", err=True)
         sys.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILURE)
-    if isinstance(code, int) and code:  # the code that a command passed to ctx.exit
+    if isinstance(code, int) and code:  # a command has called ctx.exit
         sys.exit(code)
 
 
 def _name_replacement(error: click.ClickException) -> click.ClickException:
-    """If an error is about a removed option or command, return an error that says what to use instead."""
+    """Return an error that says what to use instead, if the error is about a removed option or command."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error
     command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
@@ -134,23 +135,23 @@ def _name_replacement(error: click.ClickException) -> click.ClickException:
 
 
 def _find_extra(module: str) -> str:
-    """Return the smallest extra of osrerank that installs a module, or "" if no extra does."""
+    """Return the extra of osrerank with the fewest packages that installs a module, or "" if no extra does."""
     from importlib.metadata import requires
 
     distribution = module.partition(".")[0].replace("_", "-").lower()
-    sizes = Counter[str]()
+    package_counts = Counter[str]()
     candidates = set()
     for requirement in requires("osrerank") or ():
         name = re.split(r"[^\w.-]", requirement.replace("_", "-").lower(), maxsplit=1)[0]
         for extra in re.findall(r"extra == ['\"]([\w-]+)", requirement):
-            sizes[extra] += 1
+            package_counts[extra] += 1
             if name == distribution:
                 candidates.add(extra)
-    return min(candidates, key=lambda extra: (sizes[extra], extra), default="")
+    return min(candidates, key=lambda extra: (package_counts[extra], extra), default="")
 
 
 def _describe_error(error: Exception) -> str:
-    """Describe an error in one line. For errors of other libraries, the line begins with the class."""
+    """Describe an error in one line. If another library raised it, the line begins with the error's class."""
     if isinstance(error, OsrerankError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):

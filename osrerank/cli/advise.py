@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from osrerank.decision.advice.advise import IndexAdvice
 
 NO_CACHE = {"cache_mb": 0, "cache_local_mb": 0}
-"""The settings that turn the score caches off, so that scoring times are real."""
-SHIPPED_MODELS = ("osrerank/e5-small", "osrerank/minilm-l6")
+"""These settings turn the score caches off, so that the measured times are those of the model."""
+BI_ENCODERS = ("osrerank/e5-small", "osrerank/minilm-l6")
 LOCAL_BACKENDS = ("auto", "onnx", "torch")
 
 
@@ -94,14 +94,14 @@ def advise(context: click.Context, /, **options: Any) -> None:
                 advance=advance,
             )
     notes = f"Made by osrerank advise from {len(advice.sampled)} queries: {report.headline(advice)}."
-    file_text = "Nothing to change."
+    settings_text = "Nothing to change."
     changes = "nothing to change"
     if advice.recommended:
         model = advice.recommended.get("model")
-        file_text = write_index_settings(output, notes, index, settings_table(advice), model)
+        settings_text = write_index_settings(output, notes, index, build_settings_table(advice), model)
         changes = ", ".join(f"{name} = {value}" for name, value in advice.recommended.items())
     if options["html"]:
-        write_atomically(options["html"], [report.html_page(advice, judgments, file_text)])
+        write_atomically(options["html"], [report.html_page(advice, judgments, settings_text)])
     if wants_json(context):
         click.echo(json.dumps(report.as_json(advice)))
         return
@@ -115,35 +115,35 @@ def advise(context: click.Context, /, **options: Any) -> None:
 def _choose_alternatives(context: click.Context, client: Any, options: dict[str, Any], stack: ExitStack) -> Any:
     """Return the fields, models and query to compare with the current ones.
 
-    Without ``--fields`` or ``--models``, all fields or shipped models are compared, unless ``--quick`` is set. The
-    clients are closed by ``stack``.
+    If ``--fields`` or ``--models`` is not set, the default fields or models are compared, unless ``--quick`` is set.
+    ``stack`` closes the clients.
     """
     from osrerank.decision.advice.advise import Alternatives
     from osrerank.decision.advice.template import QueryTemplate
 
+    settings = client.searcher.service.settings
     current = tuple(client.options_of(options["index"]).fields or ())
-    fields = [tuple(name.strip() for name in option.split(",")) for option in options["fields"]]
+    field_lists = [tuple(name.strip() for name in option.split(",")) for option in options["fields"]]
     models = list(options["models"])
     if not options["quick"]:
-        fields = fields or field_choices(current)
-        if not models and client.searcher.service.settings.backend in LOCAL_BACKENDS:
-            models = list(SHIPPED_MODELS)
-    settings = client.searcher.service.settings
-    # alternatives store their vectors in the file, not in a side index on the cluster
+        field_lists = field_lists or list_field_choices(current)
+        if not models and settings.backend in LOCAL_BACKENDS:
+            models = list(BI_ENCODERS)
+    # vectors of alternatives are stored in a file on this machine, so that the cluster is not changed
     store = "off" if settings.vectors == "off" else "file"
 
     def open_alternative(model: str) -> Any:
         alternative = open_client(context, settings={**NO_CACHE, "vectors": store}, model=model)
         return stack.enter_context(closing(alternative))
 
-    fields = [choice for choice in dict.fromkeys(fields) if choice != current]
+    field_lists = [choice for choice in dict.fromkeys(field_lists) if choice != current]
     clients = [open_alternative(name) for name in dict.fromkeys(models) if name != settings.model]
     template = None if options["template"] is None else QueryTemplate.read(options["template"])
-    fields_client = open_alternative(settings.model) if fields else None
-    return Alternatives(fields, clients, template, fields_client)
+    fields_client = open_alternative(settings.model) if field_lists else None
+    return Alternatives(field_lists, clients, template, fields_client)
 
 
-def field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
+def list_field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the field lists to compare: each current field alone, and the first two, three, ... together."""
     if len(current) < 2:
         return []
@@ -155,15 +155,13 @@ def _report_missing_vectors(client: Any, index: str) -> None:
     from osrerank.indexing.estimate import estimate
 
     with suppress(ConfigError):  # a cross-encoder has no vectors
-        build = estimate(client, index)
-        if build.coverage.lacks:
-            click.echo(
-                f"the searches compute the missing vectors of their hits; to build all beforehand: {build}", err=True
-            )
+        missing = estimate(client, index)
+        if missing.coverage.lacks:
+            click.echo(f"searches compute the missing vectors of their hits; to build all now: {missing}", err=True)
 
 
-def settings_table(advice: "IndexAdvice") -> dict[str, Any]:
-    """Return the options to write to the settings file: the recommended ones, and the index's fields."""
+def build_settings_table(advice: "IndexAdvice") -> dict[str, Any]:
+    """Return the options for the settings file: the recommended ones, and the index's fields."""
     options = advice.options
     table = {"fields": options.fields, **advice.recommended, "query_fields": options.query_fields}
     table.pop("model", None)

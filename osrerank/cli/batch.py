@@ -1,6 +1,6 @@
-"""Run a query set, for the commands ``run``, ``rerank`` and ``reproduce``.
+"""Search or rerank for many queries and write a run, for the commands ``run``, ``rerank`` and ``reproduce``.
 
-While it runs, a side file (``OUTPUT.jsonl``) collects a record of each query, from which an interrupted run is resumed.
+Each query's record is written to the side file ``OUTPUT.jsonl`` at once, so that an interrupted run can be resumed.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ MAX_SHOWN_FAILURES = 10
 
 @dataclass(frozen=True, slots=True)
 class QuerySetRun:
-    """A query set and the search to run for each query.
+    """Queries, and a function that searches or reranks for one of them.
 
     Attributes:
         queries: the queries, in order.
-        search: a function from a query and its start time to its record. Several threads call it.
+        search: a function that takes a query and its start time, and returns a record. Several threads call it.
         ranking_options: the options that determine the rankings. A side file with other options is not resumed.
-        must_rerank: whether a query that was not completely reranked counts as failed.
+        must_rerank: whether a query fails if it was not completely reranked.
         workers: the number of threads.
     """
 
@@ -48,7 +48,9 @@ class QuerySetRun:
 
 
 def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
-    """Search for all queries that are not in the side file yet, then write the run. `run_options` adds the options.
+    """Search for all queries that the side file does not contain yet, then write the run.
+
+    The command's ``options`` are those that `osrerank.cli.options.run_options` adds.
 
     Raises:
         EvaluationError: queries failed. They are listed on standard error.
@@ -56,36 +58,36 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
     output: Path = options["output"]
     allow_partial = options["allow_partial"]
     skip_failed = options.get("skip_failed", False)
-    side_file = output.with_name(f"{output.name}.jsonl")
+    side_path = output.with_name(f"{output.name}.jsonl")
     ids = [query.query_id for query in batch.queries]
-    with SideFile(side_file, {**batch.ranking_options, "queries": digest(batch.queries)}) as checkpoint:
-        n_resumed = len(checkpoint)
+    with SideFile(side_path, {**batch.ranking_options, "queries": digest(batch.queries)}) as side_file:
+        n_resumed = len(side_file)
         if n_resumed:
-            click.echo(f"{side_file}: resuming after {n_resumed} of {len(ids)} queries", err=True)
+            click.echo(f"{side_path}: resuming after {n_resumed} of {len(ids)} queries", err=True)
         with progress(len(ids), n_resumed) as advance:
             failures = run_queries(
                 batch.queries,
                 batch.search,
-                checkpoint,
+                side_file,
                 workers=batch.workers,
                 require_reranked=batch.must_rerank,
                 allow_partial=allow_partial,
                 advance=advance,
             )
-        n_partial = sum(record.is_partial for record in checkpoint.records(ids))
+        n_partial = sum(record.is_partial for record in side_file.records(ids))
         if n_partial and not allow_partial:
-            reason = f"{side_file} contains {n_partial} partly reranked queries from a run with --allow-partial"
+            reason = f"{side_path} contains {n_partial} partly reranked queries from a run with --allow-partial"
             raise EvaluationError(f"{reason}: pass --allow-partial again, or delete the file")
         if not failures or skip_failed:
             tag = options.get("tag") or output.stem
-            have_hits = _write_run(output, tag, options.get("form", "trec"), checkpoint, batch.queries)
-            checkpoint.finish(ids)
-            counts = f"{len(have_hits)} queries"
-            if not all(have_hits):
-                counts += f", {have_hits.count(False)} of them without hits"
+            has_hits_by_query = _write_run(output, tag, options.get("run_format", "trec"), side_file, batch.queries)
+            side_file.finish(ids)
+            counts = f"{len(has_hits_by_query)} queries"
+            if not all(has_hits_by_query):
+                counts += f", {has_hits_by_query.count(False)} of them without hits"
             if n_partial:
                 counts += f", {n_partial} of them only partly reranked"
-            click.echo(f"{output}: {counts}; scores and timings in {side_file}", err=True)
+            click.echo(f"{output}: {counts}; scores and timings in {side_path}", err=True)
     if failures:
         _print_failures(failures)
         counts = f"{len(failures)} queries failed"
@@ -96,21 +98,21 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
         raise EvaluationError(f"{counts}; {outcome}; run the same command to retry them")
 
 
-def _write_run(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries: Sequence[Query]) -> list[bool]:
-    """Write the run. Return whether each query, in order, has hits."""
-    have_hits: list[bool] = []
+def _write_run(output: Path, tag: str, form: RunForm, side_file: SideFile, queries: Sequence[Query]) -> list[bool]:
+    """Write the run. For each query, in order, return whether it has hits."""
+    has_hits_by_query: list[bool] = []
 
     def rankings() -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
-        for query_id, documents in read_rankings(checkpoint, queries):
-            have_hits.append(bool(documents))
+        for query_id, documents in read_rankings(side_file, queries):
+            has_hits_by_query.append(bool(documents))
             yield query_id, documents
 
     write_rankings(output, tag, rankings(), form=form)
-    return have_hits
+    return has_hits_by_query
 
 
-def wait_for_busy_server(reranker: RerankService) -> None:
-    """Let queries without a deadline wait for minutes while a rerank server is busy or does not respond."""
+def allow_long_retries(reranker: RerankService) -> None:
+    """Let queries without a deadline retry for minutes if the rerank server is busy or does not respond."""
     model = reranker.model
     if isinstance(model, NeedsServer):
         model.allow_long_retries()
@@ -124,7 +126,7 @@ def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
     """
     for file in inputs:
         if file is not None and file.exists() and output.exists() and file.samefile(output):
-            reason = f"{output} is also an input; choose another output"
+            reason = f"{output} is also an input: choose another output"
             raise ConfigError(reason, setting="output", source="argument")
 
 
@@ -134,12 +136,12 @@ def digest(queries: Sequence[Query]) -> str:
     return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def resolve_ranking_options(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
+def resolve_ranking_options(argument: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
     """Return the options, settings and model identities that determine the rankings of a run, by name.
 
-    This loads the models, because a model's name does not identify its weights.
+    This loads the models: a model's name does not identify its weights.
     """
-    options = Rerank.of(arguments, defaults)
+    options = Rerank.of(argument, defaults)
     if options is None:
         return {"rerank": False, "rerank.query_fields": defaults.query_fields}
     settings = reranker.settings
@@ -154,10 +156,10 @@ def resolve_ranking_options(arguments: RerankArgument, defaults: Rerank, reranke
 
 
 @contextlib.contextmanager
-def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal, or else lines. Yield a function to call after each query.
+def progress(total: int, n_resumed: int) -> Iterator[Callable[[], None]]:
+    """Show progress as a bar in a terminal, or else as lines. Yield a function to call after each query.
 
-    An earlier run has finished ``done`` of the ``total`` queries.
+    An earlier run has finished ``n_resumed`` of the ``total`` queries.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -166,13 +168,13 @@ def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
     screen = console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
-        task = bar.add_task("queries", total=total, completed=done)
+        task = bar.add_task("queries", total=total, completed=n_resumed)
         lines = ProgressLines()
         numbers = itertools.count(1)
 
         def advance() -> None:
             bar.advance(task)
-            lines.report(next(numbers), total - done, "queries")
+            lines.report(next(numbers), total - n_resumed, "queries")
 
         yield advance
 

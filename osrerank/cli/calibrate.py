@@ -1,4 +1,4 @@
-"""``osrerank calibrate``: fit the model's probabilities of relevance to judgments on an index."""
+"""``osrerank calibrate``: fit the model's probabilities of relevance to the judgments of an index's documents."""
 
 import json
 from contextlib import closing
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--index", "-i", required=True, help="Index to search with the judged queries.")
 @click.option("--queries", required=True, type=FILE, help="Queries, in any format that `osrerank run` reads.")
 @click.option("--qrels", required=True, type=FILE, help="Judgments; a hit without one counts as not relevant.")
-@click.option("--plot", type=OUTPUT_FILE, help="Draw the reliability diagram to a .svg, .png or .pdf.")
+@click.option("--plot", type=OUTPUT_FILE, help="Draw the reliability diagram into a .svg, .png or .pdf file.")
 @click.option(
     "--output",
     "-o",
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def calibrate(
     context: click.Context, /, *, index: str, queries: Path, qrels: Path, plot: Path | None, output: Path | None
 ) -> None:
-    """Fit the probability that a hit is relevant, so that thresholds are meaningful.
+    """Fit the probability that a hit is relevant, so that thresholds on it are meaningful.
 
     \b
     osrerank calibrate --index articles --queries queries.tsv --qrels qrels.txt --plot reliability.svg

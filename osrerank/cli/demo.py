@@ -1,4 +1,4 @@
-"""``osrerank demo``: index the bundled sample of SQuAD, search it with and without reranking, and compare."""
+"""``osrerank demo``: index a bundled sample of SQuAD, and compare searches with and without reranking."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +29,10 @@ Measure = Callable[[Sequence[str], Mapping[str, int]], float]
 INDEX = "osrerank-demo"
 DEPTH, DUO_DEPTH = 30, 10
 CROSS_ENCODER = "osrerank/monobert-l6"
-"""The default model of pipelines with the stage `mono`."""
+"""The demo's default model for pipelines with the stage ``mono``."""
 MAX_SHOWN_HITS = 5
 LABELS = {"bm25": "BM25", "first_search": "reranked, first search", "known_texts": "reranked, texts known"}
-"""The label of each row in the table, by its name in JSON."""
+"""The label of each row of the table, by the row's name in JSON."""
 ENCODED_NOTE = (
     "A search encodes texts without vectors, and stores their vectors for all later queries.\n"
     "`osrerank vectors build` does this beforehand."
@@ -68,7 +68,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DemoRow:
-    """The responses to all questions with one search method: a row of the table.
+    """The responses to all questions, searched in one way. They make a row of the table.
 
     Attributes:
         name: the name of the row, a key of `LABELS`.
@@ -89,7 +89,7 @@ class DemoRow:
         """Return the median time of a search, in milliseconds."""
         return int(median_high(response["took"] for response in self.responses))
 
-    def encoded(self) -> int | None:
+    def median_encoded(self) -> int | None:
         """Return the median number of texts that a search encoded, or None if the pipeline uses no vectors."""
         stages = [stage for response in self.responses for stage in response.get("rerank", {}).get("stages", ())]
         counts = [stage["encoded"] for stage in stages if "encoded" in stage]
@@ -113,7 +113,7 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
 
     The sample is SQuAD's 2,067 development paragraphs with 100 questions. It stays in the index osrerank-demo, for
     `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then with reranking. If the
-    pipeline uses vectors, a third search shows how fast reranking is once the second has stored the vectors.
+    pipeline uses vectors, each is searched a third time, which is faster because the second search stored the vectors.
 
     Pipelines with mono use osrerank/monobert-l6 if no model is set. Pipelines with duo need a --duo-model.
 
@@ -165,10 +165,10 @@ def index_sample(client: Client, sample: Sample) -> None:
 
 
 def _choose_model(global_options: Mapping[str, Any], pipeline: str) -> dict[str, str]:
-    """Return `CROSS_ENCODER` as the option ``model`` if the pipeline needs it and the user sets no model.
+    """Return the option ``model``, with `CROSS_ENCODER`, if the pipeline needs one and the user has set no model.
 
     Raises:
-        ModelLoadError: the pipeline needs a duo model, and the user sets none.
+        ModelLoadError: the pipeline needs a duo model, and the user has set none.
     """
     settings = Settings.load(**{name: global_options[name] for name in ("model", "duo_model")})
     if pipeline in WITH_DUO and not settings.duo_model:
@@ -181,18 +181,18 @@ def _choose_model(global_options: Mapping[str, Any], pipeline: str) -> dict[str,
 
 
 def _search_all_ways(context: click.Context, questions: Sequence[str], pipeline: str) -> list[DemoRow]:
-    """Search with BM25 and with reranking. If reranking stored document vectors, search with it once more."""
+    """Search with BM25, then with reranking, and once more if the first reranking stored document vectors."""
     rows = [
         DemoRow("bm25", _search_all(context, questions, NO_STAGES)),
         DemoRow("first_search", _search_all(context, questions, pipeline)),
     ]
-    if rows[1].encoded() is not None and Settings.load().vectors != "off":
+    if rows[1].median_encoded() is not None and Settings.load().vectors != "off":
         rows.append(DemoRow("known_texts", _search_all(context, questions, pipeline)))
     return rows
 
 
 def _search_all(context: click.Context, questions: Sequence[str], pipeline: str) -> tuple[dict[str, Any], ...]:
-    """Search for all questions with a new client. Its cache in memory is empty, but it uses stored vectors."""
+    """Search for all questions with a new client, whose cache in memory is empty. Stored vectors are used."""
     from osrerank.cli.tables import track
 
     reranks = pipeline != NO_STAGES
@@ -211,7 +211,7 @@ def _summarize(rows: Sequence[DemoRow], relevance: Sequence[Mapping[str, int]]) 
             "nDCG@10": row.mean(ndcg, relevance),
             "RR@10": row.mean(reciprocal_rank, relevance),
             "median_ms": row.median_ms(),
-            "encoded": row.encoded(),
+            "encoded": row.median_encoded(),
         }
     return summary
 
@@ -222,24 +222,24 @@ def _print_report(rows: Sequence[DemoRow], questions: Sequence[str], relevance: 
     console = Console(width=max(Console().width, 100))
     first_pass, reranked = rows[0].responses, rows[-1].responses
     orders = list(zip(first_pass, reranked, relevance, strict=True))
-    by_gain = sorted(range(len(orders)), key=lambda index: _gain(*orders[index]))
-    headings = {by_gain[-1]: "Gained most", by_gain[-2]: "Gained second most", by_gain[0]: "Lost most, or gained least"}
+    indices_by_gain = sorted(range(len(orders)), key=lambda index: _gain(*orders[index]))
+    headings = {
+        indices_by_gain[-1]: "Gained most",
+        indices_by_gain[-2]: "Gained second most",
+        indices_by_gain[0]: "Lost most, or gained least",
+    }
     for index, heading in headings.items():
         console.print()
         console.print(_side_by_side(f"{heading}: {questions[index]}", *orders[index]))
     console.print()
     console.print(summary_table(_summarize(rows, relevance)))
-    encoded = rows[1].encoded()
+    encoded = rows[1].median_encoded()
     if encoded is not None:
         console.print(ENCODED_NOTE if encoded else NOT_ENCODED_NOTE, highlight=False)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Any:
-    """Return the table at the end of the demo.
-
-    Args:
-        summary: the report that ``--json`` prints.
-    """
+    """Return the table at the end of the demo, from the report that ``--json`` prints."""
     from rich.table import Table
 
     title = f"{summary['queries']} questions, top {summary['depth']} of BM25 reranked"

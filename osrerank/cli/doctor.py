@@ -21,8 +21,8 @@ def doctor(context: click.Context, /, *, index: str) -> None:
     from osrerank.doctor import examine, use_index_model
     from osrerank.settings import Settings
 
-    names = ("url", "redis_url", "model", "backend", "dtype")
-    settings = Settings.load(**{name: context.obj[name] for name in names})
+    global_options = ("url", "redis_url", "model", "backend", "dtype")
+    settings = Settings.load(**{name: context.obj[name] for name in global_options})
     if index and not context.obj["model"]:
         settings = use_index_model(settings, index)
     findings = []
@@ -32,8 +32,8 @@ def doctor(context: click.Context, /, *, index: str) -> None:
             click.echo(f"{MARKS[finding.status]} {finding.part}: {finding.found}")
             if finding.fix and finding.status == "failed":
                 click.echo(f"    fix: {finding.fix}")
-    healthy = all(finding.status != "failed" for finding in findings)
+    is_healthy = all(finding.status != "failed" for finding in findings)
     if wants_json(context):
-        content = {"ok": healthy, "findings": [dataclasses.asdict(finding) for finding in findings]}
+        content = {"ok": is_healthy, "findings": [dataclasses.asdict(finding) for finding in findings]}
         click.echo(json.dumps(content, indent=2))
-    context.exit(0 if healthy else 1)
+    context.exit(0 if is_healthy else 1)

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     type=click.Choice(["holm", "raw"]),
     default="holm",
     show_default=True,
-    help="Letters for Holm-corrected p-values beside the better run, or for raw p-values beside both.",
+    help="Which p-values the letters show: Holm-corrected ones beside the better run, or raw ones beside both runs.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the randomisation test.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -91,7 +91,7 @@ def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _build_report(options: dict[str, Any], *, compares: bool) -> "Report":
-    """Read and measure the runs, print warnings, and compare the runs if ``compares`` is set."""
+    """Read and measure the runs, and print warnings. If ``compares`` is set, also test their differences."""
     from osrerank.evaluation import measures, report, significance
     from osrerank.formats import trec
 
@@ -101,8 +101,8 @@ def _build_report(options: dict[str, Any], *, compares: bool) -> "Report":
         depth=options["depth"],
         single_precision=not options["double_precision"],
     )
-    official = (measures.MSMARCO,) if options["msmarco"] else ()
-    names = (*options["measures"], *official) or measures.DEFAULT_MEASURES
+    official_measures = (measures.MSMARCO,) if options["msmarco"] else ()
+    names = (*options["measures"], *official_measures) or measures.DEFAULT_MEASURES
     qrels = trec.read_qrels(options["qrels"])
     runs = _read_runs(options["runs"], options["duplicates"])
     evaluations = [measures.evaluate(qrels, run, names, averaging) for run in runs]
@@ -126,7 +126,7 @@ def _warn(message: str) -> None:
 
 
 def _warn_of_undefined_values(evaluation: "Evaluation", n_queries: int) -> None:
-    """Warn of measures that are undefined for some queries, such as Accuracy without a relevant hit."""
+    """Warn of measures that are undefined for some queries, as Accuracy is without a relevant hit."""
     for measure, values in evaluation.per_query.items():
         n_missing = n_queries - len(values)
         if n_missing > 0:
@@ -135,7 +135,7 @@ def _warn_of_undefined_values(evaluation: "Evaluation", n_queries: int) -> None:
 
 
 def _warn_of_self_hits(runs: "Sequence[Run]") -> None:
-    """Warn if queries retrieve themselves: in some collections, queries are documents of the corpus."""
+    """Warn of queries that retrieve themselves. In some collections, queries are documents of the corpus."""
     from osrerank.evaluation.self_hits import count_self_hits
 
     for run in runs:
@@ -170,7 +170,7 @@ def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
 
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:
-    """Read the runs. Name each after its file, or by its path if several files share a name."""
+    """Read the runs. Each is named after its file, or by its path if several files share the name."""
     from osrerank.formats.trec import read_run
 
     stems = Counter(path.stem for path in paths)

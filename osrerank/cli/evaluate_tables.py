@@ -1,4 +1,4 @@
-"""The tables that ``osrerank evaluate`` prints."""
+"""Build the tables that ``osrerank evaluate`` prints: measures, values per query, and significance tests."""
 
 from rich.table import Table
 
@@ -6,15 +6,15 @@ from osrerank.cli.tables import table
 from osrerank.evaluation.report import Report, n_queries
 from osrerank.evaluation.significance import run_letter
 
-# Unicode has no superscript q.
+# Unicode has no superscript q
 SUPERSCRIPTS = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
 MIN_SHOWN_P = 0.0001
 COUNT_MEASURES = ("NumQ", "NumRel", "NumRet")
-"""The prefixes of the names of measures whose values are whole numbers."""
+"""Measures whose names begin with these prefixes are whole numbers."""
 
 
 def summary_table(report: Report) -> Table:
-    """Return a table with a row for each run. The letters after a value identify runs that it differs from."""
+    """Return a table with a row for each run. Letters after a value name runs from which it differs significantly."""
     measures = list(report.evaluations[0].overall)
     rows = []
     for index, evaluation in enumerate(report.evaluations):
@@ -29,19 +29,16 @@ def summary_table(report: Report) -> Table:
 
 
 def summary_note(report: Report, *, test: str, alpha: float) -> str:
-    """Return the line below the summary: which queries are averaged, and what the letters mean."""
+    """Return the line below the summary, which says what is averaged and what the letters mean."""
     queries = "all judged queries" if report.averaging.complete else "the judged queries of each run"
     note = f"averaged over {queries}"
     if not report.comparisons:
         return note
     test_name = "paired t-test" if test == "t" else "randomisation test"
+    finding, correction = "better than that run", "Holm-corrected"
     if report.marks == "raw":
-        return (
-            f"{note}; letters: significantly better or worse than that run ({test_name}, two-tailed, raw p < {alpha:g})"
-        )
-    return (
-        f"{note}; letters: significantly better than that run ({test_name}, two-tailed, Holm-corrected p < {alpha:g})"
-    )
+        finding, correction = "better or worse than that run", "raw"
+    return f"{note}; letters: significantly {finding} ({test_name}, two-tailed, {correction} p < {alpha:g})"
 
 
 def per_query_table(report: Report) -> Table:

@@ -1,4 +1,4 @@
-"""``osrerank export``: turn a Hugging Face checkpoint into an osrerank model directory."""
+"""``osrerank export``: turn a checkpoint, such as one of the Hugging Face hub, into an osrerank model directory."""
 
 from pathlib import Path
 
@@ -44,23 +44,23 @@ def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: 
     type=click.Choice(["cls", "mean", "max", "weightedmean", "lasttoken"]),
     help="bi-encoder: how token states become a text's vector.  [default: SOURCE's]",
 )
-@click.option("--query-prefix", help="bi-encoder: prefix of every query.  [default: SOURCE's, else none]")
-@click.option("--document-prefix", help="bi-encoder: prefix of every document.  [default: SOURCE's, else none]")
+@click.option("--query-prefix", help="bi-encoder: prefix of every query.  [default: SOURCE's, or none]")
+@click.option("--document-prefix", help="bi-encoder: prefix of every document.  [default: SOURCE's, or none]")
 @click.option(
     "--dimensions",
     type=click.IntRange(min=1),
-    help="bi-encoder: keep only the first numbers of each vector (Matryoshka models).  [default: SOURCE's, else all]",
+    help="bi-encoder: keep only the first numbers of each vector (Matryoshka models).  [default: SOURCE's, or all]",
 )
 @click.option(
     "--token-pooling",
     "pool_factor",
     type=click.FloatRange(min=1),
-    help="late interaction: divide the number of a document's token vectors by this.  [default: SOURCE's, else 1]",
+    help="late interaction: divide the number of a document's token vectors by this.  [default: SOURCE's, or 1]",
 )
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "int8"]),
-    help="Precision of the graph.  [default: int8 for a bi-encoder, else fp32]",
+    help="Precision of the graph.  [default: int8 for a bi-encoder, or else fp32]",
 )
 @click.option(
     "--first-pass-weight",
@@ -72,7 +72,7 @@ def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: 
     "--self-check/--no-self-check",
     default=True,
     show_default=True,
-    help="Refuse a checkpoint of another program that ranks no better than an untrained model.",
+    help="If another program saved the checkpoint, refuse it if it ranks no better than an untrained model.",
 )
 @click.option("--candidates", type=FILE, help="Development set, JSON lines as for `osrerank rerank`; with --qrels.")
 @click.option("--qrels", type=FILE, help="TREC judgments of --candidates, to fit the card's probabilities and weights.")

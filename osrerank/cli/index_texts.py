@@ -1,4 +1,4 @@
-"""Read documents from an index, because runs contain only document ids."""
+"""Read the documents of a run from an index, for ``osrerank rerank --index``: runs contain only document ids."""
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from osrerank.client import Client
     from osrerank.formats.candidates import Texts
 
-BATCH_SIZE = 500
-"""The number of documents per request."""
+DOCUMENTS_PER_REQUEST = 500
 TITLE_FIELD = "title"
 
 
 @contextmanager
 def open_index_texts(context: click.Context, index: str | None) -> "Iterator[Texts | None]":
-    """Yield a function that reads documents from an index by their ids, or None if ``index`` is None."""
+    """Yield a function that reads documents from an index by their ids. If ``index`` is None, yield None."""
     if index is None:
         yield None
         return
@@ -29,14 +28,14 @@ def open_index_texts(context: click.Context, index: str | None) -> "Iterator[Tex
 
 
 def _read_documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that exist in the index, with the texts of the model's input fields."""
+    """Yield the documents that the index contains, with the texts of the model's input fields."""
     from osrerank.response import hit_text
 
     fields = tuple(client.options_of(index).fields or ())
     body_fields = [name for name in fields if name != TITLE_FIELD]
     sorted_ids = sorted(doc_ids)
-    for start in range(0, len(sorted_ids), BATCH_SIZE):
-        ids = sorted_ids[start : start + BATCH_SIZE]
+    for start in range(0, len(sorted_ids), DOCUMENTS_PER_REQUEST):
+        ids = sorted_ids[start : start + DOCUMENTS_PER_REQUEST]
         request = {"query": {"ids": {"values": ids}}, "size": len(ids), "_source": list(fields)}
         for hit in client.search(index=index, body=request)["hits"]["hits"]:
             title = hit_text(hit, (TITLE_FIELD,)) if TITLE_FIELD in fields else None

@@ -1,4 +1,4 @@
-"""``osrerank init``: inspect an index and this machine, and write a settings file that fits them."""
+"""``osrerank init``: inspect an index, measure this machine, and write a settings file with suitable options."""
 
 import time
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from osrerank.cli.options import DURATION, open_client
+from osrerank.cli.options import DURATION_MS, open_client
 from osrerank.cli.path_types import OUTPUT_FILE
-from osrerank.cli.settings_file import refuse_existing, settings_text
+from osrerank.cli.settings_file import format_settings, refuse_existing
 from osrerank.retrieval.fields import NamedFields, SearchFields, caller_names, resolve_fields
 from osrerank.retrieval.mapping import read_leaves_by_index
 from osrerank.retrieval.samples import sample_groups
@@ -20,9 +20,11 @@ from osrerank.settings import SETTINGS_FILE
 from osrerank.stages.language_guard import is_installed
 
 SAMPLE_DOCUMENTS = 20
+INVENTED_TEXT = " ".join(["some words of an invented document"] * 17)
+"""About 100 words, which are scored if the index has no documents with text."""
 DEFAULT_DEADLINE_MS = 1000.0
 SCORING_SHARE = 0.5
-"""The share of the deadline in which all candidates should be scored. The rest is a reserve for a busy machine."""
+"""All candidates should be scored in this share of the deadline. The rest is a reserve for a busy machine."""
 MIN_DEPTH = 10
 MAX_DEPTH = 100
 DEPTH_STEP = 10
@@ -36,7 +38,7 @@ class Speed(NamedTuple):
 
 
 class BaseOptions(NamedTuple):
-    """The options that the file sets for all indices, and a note that explains them."""
+    """The options for all indices, and a note about how they were chosen, for the file's comment."""
 
     options: dict[str, Any]
     note: str
@@ -46,7 +48,7 @@ class BaseOptions(NamedTuple):
 @click.option("--index", "-i", help="Index to inspect: its text fields, and the lengths of its documents.")
 @click.option(
     "--deadline-ms",
-    type=DURATION,
+    type=DURATION_MS,
     help="Deadline of a search.  [default: none; 1000 for a cross-encoder or without stored vectors]",
 )
 @click.option("--build", is_flag=True, help="Also build the missing vectors of --index.")
@@ -75,9 +77,11 @@ def init(
         raise click.UsageError("--build needs an index: set it with --index")
     refuse_existing(output, force=force)
     with closing(open_client(context)) as client:
-        fields = _find_fields(client, index) if index else SearchFields()
-        texts = sample_texts(client, index, fields, SAMPLE_DOCUMENTS) if index else []
-        model = _choose_model(client, index, texts) if index else ""
+        fields, texts, model = SearchFields(), [], ""
+        if index:
+            fields = _find_fields(client, index)
+            texts = sample_texts(client, index, fields, SAMPLE_DOCUMENTS)
+            model = _choose_model(client, index, texts)
     with closing(open_client(context, model=model or None)) as client:
         stores_vectors = _stores_vectors(client, index)
         if stores_vectors:
@@ -85,36 +89,34 @@ def init(
         else:
             base = _options_without_vectors(client, index, texts, deadline_ms)
         indices_have_same_fields = not fields.groups
-        index_fields = {}
-        if texts and indices_have_same_fields:
-            index_fields = {"query_fields": fields.searched, "fields": fields.read}
-        options_by_index = {index: index_fields} if index and index_fields else {}
+        options_by_index = {}
+        if index and texts and indices_have_same_fields:
+            options_by_index[index] = {"query_fields": fields.searched, "fields": fields.read}
         models = {index: model} if index and model else {}
         notes = f"Made by osrerank init: {base.note}."
-        output.write_text(settings_text(notes, base.options, options_by_index, models), encoding="utf-8")
+        output.write_text(format_settings(notes, base.options, options_by_index, models), encoding="utf-8")
         values = ", ".join(f"{name} {value:g}" for name, value in base.options.items())
         click.echo(f"{output}: {values}; {base.note}")
         if index:
-            _print_fields(index, fields, is_written=bool(index_fields), has_texts=bool(texts))
+            _print_fields(index, fields, is_written=bool(options_by_index), has_texts=bool(texts))
         if index and texts and stores_vectors:
             _build_vectors(client, index, build=build)
 
 
 def _find_fields(client: Any, index: str) -> SearchFields:
-    """Return the fields in the settings, or else the mapped fields whose sampled values are texts."""
+    """Return the fields in the settings, or else those whose values in a sample of documents are texts."""
     options = client.searcher.defaults.options_for(index)
-    named = NamedFields(caller_names(options.query_fields), caller_names(options.fields))
+    caller_fields = NamedFields(caller_names(options.query_fields), caller_names(options.fields))
     fields_by_index = read_leaves_by_index(client.indices.get_mapping(index=index))
-    pipeline = client.search_pipeline_of(
-        index
-    )  # sampling avoids it, because it might cost money or refuse the requests
+    # samples are read without the index's search pipeline, which might cost money or refuse the requests
+    pipeline = client.search_pipeline_of(index)
     groups = sample_groups(index, fields_by_index, pipeline.replacement)
     samples = () if pipeline.obstacle else client.result_of(groups, index)
-    return resolve_fields(fields_by_index, samples, named) if samples else client.fields_of(index)
+    return resolve_fields(fields_by_index, samples, caller_fields) if samples else client.fields_of(index)
 
 
 def _stores_vectors(client: Any, index: str | None) -> bool:
-    """Return whether searches store document vectors, so that each document is encoded only once."""
+    """Return whether document vectors are stored, so that each document is encoded only once."""
     settings = client.searcher.service.settings
     if settings.vectors == "off":
         return False
@@ -133,7 +135,7 @@ def _options_with_vectors(deadline_ms: float | None) -> BaseOptions:
 def _options_without_vectors(
     client: Any, index: str | None, texts: Sequence[str], deadline_ms: float | None
 ) -> BaseOptions:
-    """Return the options for a model that scores all candidates in every search. Its speed determines the depth."""
+    """Return options for a model that scores all candidates again in every search. Its speed determines the depth."""
     speed = _measure_speed(client, texts)
     if deadline_ms is None:
         deadline_ms = DEFAULT_DEADLINE_MS
@@ -163,11 +165,11 @@ def _build_vectors(client: Any, index: str, *, build: bool) -> None:
         click.echo(f"{index}: {build_on_screen(client, index)}")
 
 
-def _measure_speed(client: Any, sample: Sequence[str]) -> Speed:
-    """Score a sample of documents twice: to warm up, and to measure. Vectors are not stored."""
+def _measure_speed(client: Any, sampled_texts: Sequence[str]) -> Speed:
+    """Measure how fast a sample of documents is scored, after a first scoring as warm-up. No vectors are stored."""
     from osrerank.scoring.card import POINTWISE
 
-    texts = list(sample) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE_DOCUMENTS
+    texts = list(sampled_texts) or [INVENTED_TEXT] * SAMPLE_DOCUMENTS
 
     scorer = as_scorer(load(client.searcher.service.settings, POINTWISE))
     tuples = [(index,) for index in range(len(texts))]
@@ -179,7 +181,7 @@ def _measure_speed(client: Any, sample: Sequence[str]) -> Speed:
 
 
 def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:
-    """Print the documents' languages. Return a model that supports them, or "" to keep the current model."""
+    """Print the documents' languages. Return a model that supports them, or "" if the current model stays."""
     from osrerank.indexing.languages import Languages
 
     languages = Languages.detect(client, index, texts)

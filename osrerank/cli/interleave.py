@@ -1,4 +1,4 @@
-"""``osrerank interleave``: report which of two interleaved rankings users prefer, by their clicks."""
+"""``osrerank interleave``: report from users' clicks which of two interleaved rankings they prefer."""
 
 import json
 from contextlib import closing
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def interleave() -> None:
-    """Interleave two rankings in a search: rerank={"interleave": {"with": {...}, "key": session_id}}."""
+    """Compare two rankings by users' clicks: rerank={"interleave": {"with": {...}, "key": session_id}} mixes them."""
 
 
 @interleave.command()
@@ -47,7 +47,7 @@ def interleave() -> None:
 def report(
     context: click.Context, /, *, clicks: Path | None, confidence: float, least_share: float, **ubi: Any
 ) -> None:
-    """Report which ranking users prefer: A, by the options of the search, or B, by the options in "with".
+    """Report which ranking users prefer: A, made with the search's own options, or B, made with those in "with".
 
     \b
     osrerank --url https://localhost:9200 interleave report
@@ -59,14 +59,14 @@ def report(
     from osrerank.decision.use.interleaving import preferences
 
     pages, n_unmatched = _read_pages(context, clicks, ubi)
-    rows = preferences(pages, confidence=confidence, least_share=least_share)
+    outcomes = preferences(pages, confidence=confidence, least_share=least_share)
     if wants_json(context):
-        click.echo(json.dumps({"unmatched": n_unmatched, "experiments": [row.as_json() for row in rows]}))
+        click.echo(json.dumps({"unmatched": n_unmatched, "experiments": [outcome.as_json() for outcome in outcomes]}))
         return
-    for row in rows:
-        click.echo(_describe(row, confidence))
+    for outcome in outcomes:
+        click.echo(_describe(outcome, confidence))
     if n_unmatched:
-        click.echo(f"{n_unmatched:,} clicks belong to pages that are not in the data")
+        click.echo(f"{n_unmatched:,} clicks were left out, because their searches or documents were not recorded")
 
 
 def _read_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
@@ -81,15 +81,15 @@ def _read_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]
     return list(shown.pages), shown.unmatched
 
 
-def _describe(row: "Preference", confidence: float) -> str:
-    name = f"{row.experiment}: " if row.experiment else ""
-    verdict = f"{row.winner} wins" if row.winner else "undecided"
-    interval = f"{confidence:.0%} interval {row.low:.1%} to {row.high:.1%}, p = {row.p_value:.3g}"
-    share = f"B has {row.share_b:.1%} of the preferences ({interval})."
-    counts = f"{row.sessions:,} sessions: A {row.wins_a:,}, B {row.wins_b:,}, ties {row.ties:,}"
-    lines = [f"{name}{verdict}. {share}", f"{counts}, without a click {row.silent:,}."]
-    if row.needed is not None:
-        lines.append(f"To detect a share of {row.least_share:.0%} takes about {row.needed:,} sessions.")
-    if not row.winner and row.needed_as_seen is not None:
-        lines.append(f"To detect the share seen so far, if it is the true one, takes about {row.needed_as_seen:,}.")
+def _describe(outcome: "Preference", confidence: float) -> str:
+    name = f"{outcome.experiment}: " if outcome.experiment else ""
+    verdict = f"{outcome.winner} wins" if outcome.winner else "undecided"
+    interval = f"{confidence:.0%} interval {outcome.low:.1%} to {outcome.high:.1%}, p = {outcome.p_value:.3g}"
+    share = f"B has {outcome.share_b:.1%} of the preferences ({interval})."
+    counts = f"{outcome.sessions:,} sessions: A {outcome.wins_a:,}, B {outcome.wins_b:,}, ties {outcome.ties:,}"
+    lines = [f"{name}{verdict}. {share}", f"{counts}, without a click {outcome.silent:,}."]
+    if outcome.needed is not None:
+        lines.append(f"Detecting a share of {outcome.least_share:.0%} takes about {outcome.needed:,} sessions.")
+    if not outcome.winner and outcome.needed_as_seen is not None:
+        lines.append(f"If the share seen so far is the true one, detecting it takes about {outcome.needed_as_seen:,}.")
     return "\n".join(lines)

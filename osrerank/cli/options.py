@@ -1,4 +1,4 @@
-"""The options that several commands share: the search options, and `open_client`, which applies the global ones."""
+"""The command-line options that several commands share, and `open_client`, which applies the global ones."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -19,22 +19,24 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import FailurePolicy
 
-DURATION = click.FloatRange(0, MAX_MS, min_open=True)
+DURATION_MS = click.FloatRange(0, MAX_MS, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL_SETTINGS = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
-RANKING = ("pipeline", "depth", "mono_depth", "duo_depth", "pairs", "blend", "blend_weight", "passages", "sentences")
+RANKING_OPTIONS = (
+    "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "blend", "blend_weight", "passages", "sentences",
+)  # fmt: skip
 """The search options that determine how candidates are ranked."""
-SEARCHING = (*RANKING, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
-"""All options of a search: `RANKING`, and the options of the first pass and of the whole search."""
-CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
-NAME_LISTS = ("fields", "query_fields")
+SEARCH_OPTIONS = (*RANKING_OPTIONS, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
+"""All search options: `RANKING_OPTIONS`, and those of the first pass and of the whole search."""
+OPTION_CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
+NAME_LIST_OPTIONS = ("fields", "query_fields")
 VALUE_OPTIONAL = ("sentences", "rm3")
-"""The groups of options that can be set without a value, such as ``--rm3``."""
+"""These options can be set without a value, such as ``--rm3``."""
 
 
 class CheckpointParam(click.ParamType[Path]):
-    """The type of a model parameter: a directory, a hub id or a shipped model, in any weight format."""
+    """The type of a parameter that names a model: a directory, a hub id or a shipped model, in any weight format."""
 
     name = "checkpoint"
 
@@ -48,12 +50,12 @@ class CheckpointParam(click.ParamType[Path]):
 
 
 class ModelParam(CheckpointParam):
-    """The type of a parameter for a model to train. Pickled and TensorFlow weights are converted first."""
+    """The type of a parameter that names a model to train. Pickled and TensorFlow weights are converted first."""
 
     name = "model"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the directory of the model, after a conversion if necessary."""
+        """Return the directory of the model, or of the converted model."""
         from osrerank.scoring.checkpoints.convert import convert_if_needed
 
         return convert_if_needed(super().convert(value, param, ctx)).directory
@@ -64,7 +66,7 @@ MODEL = ModelParam()
 
 
 def split_options(text: str, default_name: str = "") -> dict[str, str]:
-    """Split a text such as ``maxp,limit=5`` into options. A first value without a name sets ``default_name``."""
+    """Split a text such as ``maxp,limit=5`` into options. If the first value has no name, it sets ``default_name``."""
     options: dict[str, str] = {}
     for index, part in enumerate(text.split(",")):
         name, equals, content = part.strip().partition("=")
@@ -137,7 +139,7 @@ class SearchOption(click.ParamType[Any]):
             parsed: Any = option_parser(self.default_name)(ctx, param, value)
         elif self.annotation is str:
             parsed = value
-        elif self.option in NAME_LISTS:
+        elif self.option in NAME_LIST_OPTIONS:
             parsed = tuple(name.strip() for name in value.split(","))
         else:
             parsed = _parse_value(value)
@@ -151,7 +153,7 @@ class SearchOption(click.ParamType[Any]):
 def search_options(*names: str) -> Callable[[Command], Command]:
     """Return a decorator that adds search options to a command. Their help is the docstrings of `Rerank`.
 
-    The command passes its options to `rerank_arguments`.
+    The command passes its options to `build_rerank_argument`.
     """
     help_texts = read_descriptions(Rerank)
     defaults = {field.name: field.default for field in fields(Rerank)}
@@ -167,8 +169,8 @@ def search_options(*names: str) -> Callable[[Command], Command]:
                 text += f"  [default: {default if str(default).strip() else repr(default)}]"
             if isinstance(default, bool):
                 option = click.option(flag, is_flag=True, default=None, help=text)
-            elif name in CHOICES:
-                option = click.option(flag, type=click.Choice(CHOICES[name]), help=text)
+            elif name in OPTION_CHOICES:
+                option = click.option(flag, type=click.Choice(OPTION_CHOICES[name]), help=text)
             elif name in VALUE_OPTIONAL:
                 option = click.option(flag, type=SearchOption(name), is_flag=False, flag_value="true", help=text)
             else:
@@ -193,34 +195,34 @@ def _describe_group(group: type) -> str:
     return f" Options: {', '.join(defaults)}."
 
 
-FORMS = click.Choice(["trec", "msmarco"])
-FORM_HELP = "Six columns as TREC, or three as MS MARCO's submissions: query id, document id, rank."
+RUN_FORMATS = click.Choice(["trec", "msmarco"])
+FORMAT_HELP = "Six columns as TREC, or three as MS MARCO's submissions: query id, document id, rank."
 PARTIAL_HELP = "Keep queries that were reranked only in part, because of a deadline or documents without a score."
 allow_partial = click.option("--allow-partial", is_flag=True, help=PARTIAL_HELP)
 RUN_OPTIONS = (
     click.option("--output", "-o", required=True, type=OUTPUT_FILE, help="Run to write."),
-    click.option("--format", "form", type=FORMS, default="trec", show_default=True, help=FORM_HELP),
-    click.option("--tag", help="The run's tag.  [default: the output's name]"),
+    click.option("--format", "run_format", type=RUN_FORMATS, default="trec", show_default=True, help=FORMAT_HELP),
+    click.option("--tag", help="Tag of the run.  [default: the output's name]"),
     click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed."),
     allow_partial,
 )
 
 
 def run_options(command: Command) -> Command:
-    """Add the options for writing a run to a command, which passes them to `osrerank.cli.batch.run_batch`."""
+    """Add the options for writing a run. The command passes them to `osrerank.cli.batch.run_batch`."""
     for option in reversed(RUN_OPTIONS):
         command = option(command)
     return command
 
 
 def rerank_options(command: Command) -> Command:
-    """Add all options of a search to a command, which passes them to `rerank_arguments`."""
+    """Add all search options to a command, which passes them to `build_rerank_argument`."""
     switch = click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or keep BM25's order.")
-    return switch(search_options(*SEARCHING)(command))
+    return switch(search_options(*SEARCH_OPTIONS)(command))
 
 
-def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
-    """Build the ``rerank`` argument of a search. With ``--no-rerank``, only the first pass's options can be set."""
+def build_rerank_argument(options: Mapping[str, Any]) -> RerankOptions | bool:
+    """Return the ``rerank`` argument of a search. With ``--no-rerank``, it contains only options of the first pass."""
     arguments = {field.name: options[field.name] for field in fields(Rerank) if options.get(field.name) is not None}
     if not options["do_rerank"]:
         arguments = {name: arguments[name] for name in ("rm3", "query_fields") if name in arguments}
@@ -236,13 +238,13 @@ def open_client(
     model: str | None = None,
     **options: Any,
 ) -> Client:
-    """Return a client for a command. It reranks all searches, without a default deadline.
+    """Return a client for a command. It reranks all searches, and has no default deadline.
 
     Args:
         context: the context of the command, with the global options.
-        warm: whether to load the models now.
+        warm: whether the models are loaded at once.
         settings: settings that the command overrides.
-        model: the model to use instead of the global option ``--model``.
+        model: the model, if it is not that of the global option ``--model``.
         options: further arguments of `Client`.
     """
     global_options = {**context.obj, "model": model or context.obj["model"]}
@@ -255,13 +257,13 @@ def open_client(
     if context.obj["model"] and model is None:
         file_models = Defaults.load(all_settings).models
         if file_models:
-            message = f"is used instead of the settings file's models of {', '.join(file_models)}"
-            click.echo(f"--model {context.obj['model']} {message}", err=True)
+            indices = ", ".join(file_models)
+            click.echo(f"--model {context.obj['model']} replaces the settings file's models of {indices}", err=True)
     if warm:
         client.warm_up()
     return client
 
 
 def wants_json(context: click.Context) -> bool:
-    """Return whether the global option --json is set."""
+    """Return whether the global option ``--json`` is set."""
     return bool(context.obj["as_json"])

@@ -1,4 +1,4 @@
-"""The types of command-line parameters for files and folders."""
+"""The types of command-line parameters that name files and folders."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,10 @@ from osrerank.formats.ir_datasets import is_dataset
 
 
 class SourceParam(click.Path):
-    """The path of an existing file, or ``ir_datasets:NAME`` for a collection of ir_datasets."""
+    """The type of a parameter that names an existing file, or a collection of ir_datasets (``ir_datasets:NAME``)."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path of the file, or the name of the collection as a path."""
+        """Return the file's path. For a collection, ``ir_datasets:NAME`` is returned as a path."""
         return Path(value) if is_dataset(value) else super().convert(value, param, ctx)
 
 

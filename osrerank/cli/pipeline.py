@@ -1,7 +1,7 @@
 """``osrerank pipeline``: let OpenSearch or Elasticsearch rerank by itself, by calling ``osrerank serve``.
 
-On OpenSearch, this installs a search pipeline (`osrerank.server.opensearch.install`), on Elasticsearch an inference
-endpoint (`osrerank.server.elasticsearch.install`). Both modules have an ``Installer`` with the same methods.
+OpenSearch gets a search pipeline (`osrerank.server.opensearch.install`), Elasticsearch an inference endpoint
+(`osrerank.server.elasticsearch.install`). The ``Installer`` classes of both modules have the same methods.
 """
 
 import json
@@ -27,7 +27,7 @@ def pipeline() -> None:
 
 
 @pipeline.command()
-@click.option("--server", required=True, help="Address of osrerank serve for the cluster's nodes: http://host:port.")
+@click.option("--server", required=True, help="URL at which the cluster reaches osrerank serve: http://host:port.")
 @name_option
 @click.option("--index", help="Index, alias or pattern whose mapping determines the fields.")
 @click.option("--fields", help="The model's input fields, comma-separated.  [default: the text fields of --index]")
@@ -62,7 +62,7 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
         from osrerank.errors import InstallError
 
         raise InstallError(
-            f"the cluster's settings do not let it call {spec.server}: send it the request above, then install again"
+            f"the cluster's settings do not let it call {spec.server}: send the request above to it, then install again"
         )
     for step in steps:
         click.echo(step)
@@ -81,16 +81,16 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
 @click.option("--index", default="", help="Index or alias whose fields are checked.  [default: the --index of install]")
 @click.pass_context
 def status(context: click.Context, /, name: str, index: str) -> None:
-    """Show what is installed, and whether it works. The exit code is 1 if it does not, or if fields are missing."""
-    installation = _create_installer(context, _find_engine(context), name).status(index)
+    """Show what is installed, and whether it works. The exit code is 1 if it does not, or if the index lacks fields."""
+    report = _create_installer(context, _find_engine(context), name).status(index)
     if wants_json(context):
-        click.echo(json.dumps(installation, indent=2))
+        click.echo(json.dumps(report, indent=2))
     else:
-        for key, value in installation.items():
+        for key, value in report.items():
             click.echo(f"{key}: {value}")
-    works = installation["installed"] and installation["failure"] is None
-    has_faults = installation.get("drifted") or installation.get("missing_fields")
-    context.exit(0 if works and not has_faults else 1)
+    works = report["installed"] and report["failure"] is None
+    has_problems = report.get("drifted") or report.get("missing_fields")
+    context.exit(0 if works and not has_problems else 1)
 
 
 @pipeline.command()
@@ -98,7 +98,7 @@ def status(context: click.Context, /, name: str, index: str) -> None:
 @yes_option
 @click.pass_context
 def remove(context: click.Context, /, name: str, *, yes: bool) -> None:
-    """Remove pipeline, model and templates, or the endpoint, and the remains of interrupted installations."""
+    """Remove the pipeline, model and templates, or the endpoint, and what interrupted installations left."""
     installer = _create_installer(context, _find_engine(context), name)
     if installer.find() is not None:
         _confirm(context, f"Remove the {installer.kind} {name}?", yes=yes)

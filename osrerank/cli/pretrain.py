@@ -1,4 +1,4 @@
-"""``osrerank pretrain``: train a masked language model on a collection, from a checkpoint or from scratch."""
+"""``osrerank pretrain``: train a masked language model on the texts of a collection, before it is trained to rank."""
 
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,17 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
     print_output(directory, "use it as --init-from of osrerank train")
 
 
-def _create_encoder(new: dict[str, Any], options: dict[str, Any]) -> Path:
-    """Create an untrained encoder beside the output, or return the one that an interrupted call created."""
+def _create_encoder(size_options: dict[str, Any], options: dict[str, Any]) -> Path:
+    """Return an untrained encoder in a directory beside the output. An interrupted call might have created it."""
     from osrerank.errors import ConfigError
     from osrerank.training.pretrain import EncoderSize, create_encoder
 
     start: Path = options["output"].with_name(f"{options['output'].name}.new")
     try:
-        size = EncoderSize(**new)
+        size = EncoderSize(**size_options)
     except TypeError:
-        reason = f"--new takes layers, hidden, heads and vocabulary, not {', '.join(new)}"
+        reason = f"--new takes layers, hidden, heads and vocabulary, not {', '.join(size_options)}"
         raise ConfigError(reason, setting="new", source="flag") from None
-    return start if start.exists() else create_encoder(options["corpus"], start, size)
+    if start.exists():
+        return start
+    return create_encoder(options["corpus"], start, size)

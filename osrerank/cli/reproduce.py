@@ -1,4 +1,4 @@
-"""``osrerank reproduce``: rerank the candidates of a publication, and compare the model with the published values."""
+"""``osrerank reproduce``: rerank published candidates, and compare the model's nDCG@10 with published values."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from osrerank.cli.index_texts import open_index_texts
-from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, search_options, wants_json
+from osrerank.cli.options import (
+    MODEL_SETTINGS,
+    RANKING_OPTIONS,
+    allow_partial,
+    build_rerank_argument,
+    search_options,
+    wants_json,
+)
 from osrerank.cli.path_types import FILE, FOLDER, OUTPUT_FILE
 from osrerank.evaluation.published import COLLECTIONS, DEPTHS, MEASURE
 
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--against", type=FILE, multiple=True, help="Run to compare with, in addition to BM25; repeat for more.")
 @click.option("--output", "-o", type=OUTPUT_FILE, help="Run to write.  [default: COLLECTION-MODEL.run]")
 @allow_partial
-@search_options(*RANKING)
+@search_options(*RANKING_OPTIONS)
 @click.pass_context
 def reproduce(context: click.Context, /, **options: Any) -> None:
     """Rerank the published candidates of COLLECTION, and print nDCG@10 beside published values.
@@ -56,8 +63,8 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     try:
         name = reranker.settings.model
         output = options["output"] or Path(f"{collection.name}-{Path(name).name}.run")
-        arguments = rerank_arguments({**options, "depth": options["depth"] or depth, "do_rerank": True})
-        batch = create_batch(reranker, candidates, arguments)
+        rerank_argument = build_rerank_argument({**options, "depth": options["depth"] or depth, "do_rerank": True})
+        batch = create_batch(reranker, candidates, rerank_argument)
         run_batch(batch, {"output": output, "allow_partial": options["allow_partial"]})
     finally:
         reranker.close()
@@ -94,7 +101,9 @@ def _print_report(reproduction: "Reproduction") -> None:
     elif not reproduction.published:
         click.echo(f"No values are published for these candidates, only for the top {min(DEPTHS)}.")
     for comparison in reproduction.comparisons:
-        p_value = "p < .0001" if comparison.p_t_holm < 1e-4 else f"p = {comparison.p_t_holm:.4f}".replace("0.", ".")
+        p_value = "p < .0001"
+        if comparison.p_t_holm >= 1e-4:
+            p_value = f"p = {comparison.p_t_holm:.4f}".replace("0.", ".")
         click.echo(
             f"{comparison.run} against {comparison.baseline}: {comparison.difference:+.4f}; {comparison.wins} better, "
             f"{comparison.ties} equal, {comparison.losses} worse; {p_value} (paired t-test, Holm-corrected)"

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from osrerank.cli.index_texts import open_index_texts
-from osrerank.cli.options import MODEL_SETTINGS, RANKING, rerank_arguments, run_options, search_options
+from osrerank.cli.options import MODEL_SETTINGS, RANKING_OPTIONS, build_rerank_argument, run_options, search_options
 from osrerank.cli.path_types import SOURCE
 from osrerank.errors import ConfigError
 
@@ -22,7 +22,7 @@ from osrerank.errors import ConfigError
 @click.option("--index", help="Index with the documents of --run.")
 @click.option("--queries", type=SOURCE, help="Queries of --run.")
 @run_options
-@search_options(*RANKING, "deadline_ms")
+@search_options(*RANKING_OPTIONS, "deadline_ms")
 @click.pass_context
 def rerank(context: click.Context, /, **options: Any) -> None:
     """Rerank candidates from a file and write a run.
@@ -42,40 +42,42 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
-        arguments = rerank_arguments({**options, "do_rerank": True})
+        rerank_argument = build_rerank_argument({**options, "do_rerank": True})
         with open_index_texts(context, options["index"]) as texts:
             candidates = _read_candidates({**options, "corpus": options["corpus"] or texts})
-        batch = create_batch(reranker, candidates, arguments)
+        batch = create_batch(reranker, candidates, rerank_argument)
         run_batch(batch, options)
     finally:
         reranker.close()
 
 
-def create_batch(reranker: Any, candidates: Any, arguments: Any) -> Any:
-    """Return the batch that reranks candidate lists, from `osrerank.formats.candidates`."""
-    from osrerank.cli.batch import QuerySetRun, resolve_ranking_options, wait_for_busy_server
+def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
+    """Return the queries of candidate lists (`osrerank.formats.candidates`), and a function that reranks one list."""
+    from osrerank.cli.batch import QuerySetRun, allow_long_retries, resolve_ranking_options
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.candidates import CandidatesByQuery
     from osrerank.options.defaults import Defaults
     from osrerank.search.ranking import rank_texts
 
-    by_query = CandidatesByQuery(candidates)
+    query_set = CandidatesByQuery(candidates)
     defaults = Defaults.load(reranker.settings).base
 
     def search(query: Any, started_s: float) -> Any:
-        ranking = rank_texts(reranker, defaults, query.text, by_query.documents(query.query_id), rerank=arguments)
+        documents = query_set.documents(query.query_id)
+        ranking = rank_texts(reranker, defaults, query.text, documents, rerank=rerank_argument)
         return QueryRecord.from_ranking(query.query_id, ranking, started_s)
 
-    ranking_options = {"candidates": by_query.digest, **resolve_ranking_options(arguments, defaults, reranker)}
-    wait_for_busy_server(reranker)
-    return QuerySetRun(by_query.queries, search, ranking_options, must_rerank=True)
+    ranking_options = resolve_ranking_options(rerank_argument, defaults, reranker)
+    ranking_options = {"candidates": query_set.digest, **ranking_options}
+    allow_long_retries(reranker)
+    return QuerySetRun(query_set.queries, search, ranking_options, must_rerank=True)
 
 
 def _read_candidates(options: dict[str, Any]) -> Any:
-    """Return the candidate lists of ``--candidates``, or of a run with its queries and documents.
+    """Return the candidate lists of ``--candidates``, or those of ``--run`` with its queries and documents.
 
     Raises:
-        ConfigError: the options specify neither or both, or they are incomplete.
+        ConfigError: not exactly one of ``--candidates`` and ``--run`` is set, or ``--run`` lacks other options.
     """
     from osrerank.formats.candidates import assemble, candidate_lists
 

@@ -1,14 +1,14 @@
-"""``osrerank run``: search an index for a query set and write a run."""
+"""``osrerank run``: search an index for every query of a file, and write the rankings as a run."""
 
 from typing import Any
 
 import click
 
-from osrerank.cli.options import open_client, rerank_arguments, rerank_options, run_options
+from osrerank.cli.options import build_rerank_argument, open_client, rerank_options, run_options
 from osrerank.cli.path_types import SOURCE
 
 MAX_HITS = 10_000
-"""The default of the index setting ``max_result_window``."""
+"""By default, OpenSearch returns at most this many hits (index setting ``max_result_window``)."""
 
 
 @click.command()
@@ -30,7 +30,7 @@ MAX_HITS = 10_000
 @rerank_options
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
-    """Search for each query of a query set, and write a run.
+    """Search an index for each query of a file, and write a run.
 
     \b
     osrerank run --queries topics.tsv --index passages --output bm25.run --no-rerank
@@ -53,48 +53,49 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 
 def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
-    """Return the query set and the search to run for each query, as a `QuerySetRun`."""
+    """Return the queries, and a function that searches for one of them, as a `QuerySetRun`."""
     from dataclasses import replace
 
-    from osrerank.cli.batch import QuerySetRun, resolve_ranking_options, wait_for_busy_server
+    from osrerank.cli.batch import QuerySetRun, allow_long_retries, resolve_ranking_options
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.topics import read_queries
     from osrerank.options.rerank import NO_STAGES, Rerank
 
     index = cli_options["index"]
     n_hits = cli_options["hits"]
-    excludes_query_id = cli_options["exclude_query_ids"]
-    size = min(n_hits + 1, MAX_HITS) if excludes_query_id else n_hits
-    rerank_argument: Any = rerank_arguments(cli_options)
+    excludes_self_hit = cli_options["exclude_query_ids"]
+    size = min(n_hits + 1, MAX_HITS) if excludes_self_hit else n_hits
+    rerank_argument: Any = build_rerank_argument(cli_options)
     effective_options = Rerank.of(rerank_argument, client.searcher.defaults.options_for(index))
-    must_rerank = effective_options is not None and effective_options.pipeline != NO_STAGES
-    search_options: dict[str, Any] = {"rerank": rerank_argument}
+    reranks = effective_options is not None and effective_options.pipeline != NO_STAGES
+    search_arguments: dict[str, Any] = {"rerank": rerank_argument}
     if effective_options is not None and effective_options.compares_pairs:
-        search_options["rerank"] = replace(effective_options, explain=True)  # adds the pairs to the side file
-    if not must_rerank:
-        search_options["_source"] = False  # a first pass needs only ids and scores
+        search_arguments["rerank"] = replace(effective_options, explain=True)  # adds the pairs to the side file
+    if not reranks:
+        search_arguments["_source"] = False  # without reranking, ids and scores are enough
 
     def search(query: Any, started_s: float) -> Any:
-        response = client.search(query.text, index=index, size=size, **search_options)
+        response = client.search(query.text, index=index, size=size, **search_arguments)
         record = QueryRecord.from_response(query.query_id, response, started_s)
-        return record.remove_document(query.query_id, n_hits) if excludes_query_id else record
+        return record.remove_document(query.query_id, n_hits) if excludes_self_hit else record
 
     options_with_fields = client.options_of(index, rerank=rerank_argument)
     ranking_argument = False if rerank_argument is False else options_with_fields
-    with client.searcher.serving(index, checked=must_rerank) as service:
+    with client.searcher.serving(index, checked=reranks) as service:
         ranking_options = resolve_ranking_options(ranking_argument, options_with_fields, service)
-        if must_rerank:
-            wait_for_busy_server(service)
+        if reranks:
+            allow_long_retries(service)
     ranking_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **ranking_options}
-    if excludes_query_id:
+    if excludes_self_hit:
         ranking_options["exclude_query_ids"] = True
-    return QuerySetRun(
-        read_queries(cli_options["queries"]), search, ranking_options, must_rerank, cli_options["workers"]
-    )
+    return QuerySetRun(read_queries(cli_options["queries"]), search, ranking_options, reranks, cli_options["workers"])
 
 
 def _identify_index(client: Any, index: str) -> dict[str, Any]:
-    """Return the cluster's URLs without credentials, and the indices' UUIDs, or None if they cannot be read."""
+    """Return what identifies an index: the cluster's URLs without credentials, and the UUIDs of the indices.
+
+    The UUIDs are None if the user is not allowed to read them.
+    """
     from urllib.parse import urlsplit
 
     from opensearchpy.exceptions import TransportError
@@ -104,7 +105,7 @@ def _identify_index(client: Any, index: str) -> dict[str, Any]:
     urls = [part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts]
     try:
         indices = client.indices.get(index=index)
-    except TransportError:  # a user without this permission might still be allowed to search
+    except TransportError:
         return {"url": urls, "uuids": None}
     uuids = {name: index_info["settings"]["index"].get("uuid") for name, index_info in sorted(indices.items())}
     return {"url": urls, "uuids": uuids}

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import open_client, rerank_arguments, rerank_options, search_options, wants_json
+from osrerank.cli.options import build_rerank_argument, open_client, rerank_options, search_options, wants_json
 from osrerank.response import hit_text
 
 MAX_SNIPPET_CHARACTERS = 160
@@ -23,7 +23,7 @@ MAX_SNIPPET_CHARACTERS = 160
 @click.pass_context
 def search(context: click.Context, /, query: str, index: str, **options: Any) -> None:
     """Search an index for QUERY, and rerank the hits."""
-    arguments = rerank_arguments(options)
+    arguments = build_rerank_argument(options)
     client = open_client(context)
     try:
         response = client.search(query, index=index, size=options["size"], from_=options["offset"], rerank=arguments)
@@ -46,7 +46,7 @@ def _print_hits(response: dict[str, Any], offset: int) -> None:
     for rank, hit in enumerate(response["hits"]["hits"], start=offset + 1):
         trace = hit.get("_rerank") or {}
         first_pass_rank = str(trace["first_pass"]["rank"]) if trace else ""
-        lines = [_snippet(hit, fields), *trace.get("explanation", [])]
+        lines = [_format_snippet(hit, fields), *trace.get("explanation", [])]
         text = "\n".join(map(escape, lines))
         table.add_row(str(rank), first_pass_rank, f"{hit['_score'] or 0:.4f}", escape(hit["_id"]), text)
     console = Console()
@@ -56,13 +56,13 @@ def _print_hits(response: dict[str, Any], offset: int) -> None:
         console.print(f"warning: {escape(warning)}", style="yellow", highlight=False)
 
 
-def _snippet(hit: dict[str, Any], fields: Sequence[str]) -> str:
+def _format_snippet(hit: dict[str, Any], fields: Sequence[str]) -> str:
     text = hit_text(hit, fields) or json.dumps(hit.get("_source") or {}, ensure_ascii=False)
     return text if len(text) <= MAX_SNIPPET_CHARACTERS else f"{text[:MAX_SNIPPET_CHARACTERS].rstrip()}…"
 
 
 def _summarize(response: dict[str, Any]) -> str:
-    """Describe a search in one line: the number of hits, the time, and how they were reranked."""
+    """Describe a search in one line: the number of hits, the time, and the stages that reranked them."""
     summary = f"{_count_hits(response)} in {response['took']} ms"
     report = response.get("rerank")
     if report is None:

@@ -1,4 +1,4 @@
-"""``osrerank serve``: serve the rerank API and the comparison page over HTTP."""
+"""``osrerank serve``: serve the rerank API over HTTP, with ``--ui`` also the comparison page."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -10,7 +10,7 @@ import click
 
 from osrerank._optional import require
 from osrerank._signals import end_on_signals
-from osrerank.cli.options import DURATION, MODEL_SETTINGS, open_client
+from osrerank.cli.options import DURATION_MS, MODEL_SETTINGS, open_client
 from osrerank.cli.path_types import FOLDER
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import MAX_MS
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from osrerank.server.run import Access
 
 PAGE_OPTIONS = ("hosts", "queries", "qrels", "save_judgments")
+"""These options need ``--ui``."""
 FILE = click.Path(exists=True, dir_okay=False)
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", default=8088, show_default=True, type=click.IntRange(1, 65535), help="Port to listen on.")
-@click.option("--max-documents", type=click.IntRange(1), help="Maximum documents of a request.  [default: 10000]")
+@click.option("--max-documents", type=click.IntRange(1), help="Maximum documents per request.  [default: 10000]")
 @click.option("--max-body-mb", type=click.IntRange(1), help="Maximum size of a request in megabytes.  [default: 32]")
 @click.option(
     "--max-queue", type=click.IntRange(1), help="Maximum documents waiting or being scored.  [default: 20000]"
 )
-@click.option("--timeout-ms", type=DURATION, help="Time limit; clients can set a shorter one.  [default: 30000]")
+@click.option("--timeout-ms", type=DURATION_MS, help="Time limit; clients can set a shorter one.  [default: 30000]")
 @click.option(
     "--max-wait",
     type=click.FloatRange(0, MAX_MS / 1000),
@@ -75,7 +76,7 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
     All users of the server can then read the indices at --url, or only those in --index.
 
     With --index, the server uses the vectors that "osrerank vectors build --index" stored on the cluster, instead of
-    encoding those documents again. Set it for a server that an index's search pipeline calls.
+    encoding those documents again. Set --index if a search pipeline of that index calls this server.
     """
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
@@ -92,7 +93,7 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
 
     with bind(host, port) as listener, _open_reranker(context, host, options["indexes"]) as reranker:
         _warm_up(reranker)
-        _listen(reranker, host, port, listener)
+        _start_listening(reranker, host, port, listener)
         run(reranker, _create_limits(options), host=host, listener=listener, access=_create_access(options))
 
 
@@ -115,16 +116,16 @@ def serve_page(
         service = client.searcher.service
         if indexes:
             _read_stored_vectors(service, client, indexes)
-        _warn_if_open(service, host)
+        _warn_if_unprotected(service, host)
         _warm_up(service)
         comparison = ComparisonPage(client, check_pipelines(service), indexes, judgments)
-        _listen(service, host, port, listener)
+        _start_listening(service, host, port, listener)
         click.echo(f"The comparison page is on {server_url(host, port)}/ui", err=True)
         run(service, limits or ServerLimits(), host=host, listener=listener, access=access, comparison=comparison)
 
 
 def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> "Judgments":
-    """Return the judgments in files, and those that users have saved in a folder.
+    """Return the judgments in files, and those that users of the page have saved in a folder.
 
     Raises:
         ConfigError: ``qrels`` is set without ``queries``.
@@ -135,7 +136,7 @@ def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None 
     from osrerank.server.page.judgments import Judgments
 
     if qrels is not None and queries is None:
-        message = "--qrels contains only query ids: pass the query texts with --queries"
+        message = "--qrels contains only query ids: pass the queries' texts with --queries"
         raise ConfigError(message, setting="qrels", source="flag")
     return Judgments(read_queries(queries) if queries else (), read_qrels(qrels) if qrels else None, folder)
 
@@ -150,7 +151,7 @@ def _open_reranker(context: click.Context, host: str, indexes: tuple[str, ...] =
         stack.callback(reranker.close)
         if indexes:
             _read_stored_vectors(reranker, stack.enter_context(closing(open_client(context))), indexes)
-        _warn_if_open(reranker, host)
+        _warn_if_unprotected(reranker, host)
         yield reranker
 
 
@@ -165,21 +166,21 @@ def _read_stored_vectors(reranker: Any, client: Any, indexes: tuple[str, ...]) -
     reranker.add_vector_stores(side_stores(client, indexes))
 
 
-def _warn_if_open(reranker: Any, host: str) -> None:
+def _warn_if_unprotected(reranker: Any, host: str) -> None:
     if reranker.settings.server_token is None and not _is_loopback(host):
         click.echo(f"Anyone who reaches {host} can use this server: set OSRERANK_SERVER_TOKEN.", err=True)
 
 
-def _listen(reranker: Any, host: str, port: int, listener: Any) -> None:
+def _start_listening(reranker: Any, host: str, port: int, listener: Any) -> None:
     from osrerank.server.run import listen, server_url
 
     listen(listener)
     url = server_url(host, port)
-    click.echo(f"{reranker.model_name} on {url}; its dialects are described on {url}/docs", err=True)
+    click.echo(f"{reranker.model_name} on {url}; {url}/docs describes its routes", err=True)
 
 
 def _warm_up(reranker: Any) -> None:
-    """Load the model, so that errors are reported at the start. Workers and rerank servers can also start later."""
+    """Load the model, so that errors are reported at once. Workers and rerank servers can also start later."""
     from osrerank._platform import freeze_objects
     from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError
     from osrerank.service import SERVER_MS
@@ -191,7 +192,7 @@ def _warm_up(reranker: Any) -> None:
         if not (error.retryable or isinstance(error, WorkerError | DeadlineExceeded)):
             raise
         scorer = "a worker" if isinstance(error, WorkerError) else "that server"
-        click.echo(f"The server cannot score yet ({error}); it responds with 503 until {scorer} is ready.", err=True)
+        click.echo(f"The server cannot score yet ({error}): it responds with 503 until {scorer} is ready.", err=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""Write a settings file, which `osrerank.settings_file` reads."""
+"""Write the settings file (``osrerank.toml``), for ``osrerank init`` and ``osrerank advise``."""
 
 import json
 import tomllib
@@ -24,10 +24,10 @@ def refuse_existing(output: Path, *, force: bool) -> None:
         raise ConfigError(reason, setting="output", source="argument")
 
 
-def settings_text(
+def format_settings(
     notes: str,
     base: Table,
-    by_index: Mapping[str, Table],
+    options_by_index: Mapping[str, Table],
     models: Mapping[str, str] = MappingProxyType({}),
     http: Table = MappingProxyType({}),
 ) -> str:
@@ -35,26 +35,26 @@ def settings_text(
 
     Args:
         notes: the comment at the beginning.
-        base: the options of all indices.
-        by_index: index -> the options that override ``base``.
-        models: index -> the model, for indices that do not use the default model.
+        base: the options for all indices.
+        options_by_index: for each index, the options that override ``base``.
+        models: the model of each index that does not use the default model.
         http: the table ``[http]``. If it is empty, the file gets no such table.
     """
     lines = [f"# {line}" for line in notes.splitlines()]
     if base:
         lines += ["[rerank]", *_entries(base)]
-    for index in {**by_index, **models}:
+    for index in {**options_by_index, **models}:
         if index in models:
             lines += ["", f"[index.{json.dumps(index)}]", *_entries({"model": models[index]})]
-        if index in by_index:
-            lines += ["", f"[index.{json.dumps(index)}.rerank]", *_entries(by_index[index])]
+        if index in options_by_index:
+            lines += ["", f"[index.{json.dumps(index)}.rerank]", *_entries(options_by_index[index])]
     if http:
         lines += ["", "[http]", *_entries(http)]
     return "\n".join([*lines, ""])
 
 
 def write_index_settings(output: Path, notes: str, index: str, table: Table, model: str | None = None) -> str:
-    """Write the options of an index to a settings file, and return the content of the file.
+    """Write the options of an index to a settings file, and return the file's content.
 
     All other options in the file are kept, but its comments are lost.
 
@@ -62,8 +62,8 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table, mod
         output: the settings file.
         notes: the comment at the beginning.
         index: the name of the index.
-        table: the options of the index, which are merged into those in the file.
-        model: the model of the index. None keeps the model in the file.
+        table: the options of the index. Its other options in the file stay.
+        model: the model of the index. If it is None, the model in the file stays.
 
     Raises:
         ConfigError: the file exists and is not TOML.
@@ -76,12 +76,14 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table, mod
             reason = f"the settings file {output} is not TOML: {error}"
             raise ConfigError(reason, setting="settings_file", source=str(output)) from None
     tables = content.get("index", {})
-    by_index = {name: settings["rerank"] for name, settings in tables.items() if "rerank" in settings}
+    options_by_index = {name: settings["rerank"] for name, settings in tables.items() if "rerank" in settings}
     models = {name: settings["model"] for name, settings in tables.items() if "model" in settings}
     if model is not None:
         models[index] = model
-    merged = {**by_index.pop(index, {}), **table}
-    text = settings_text(notes, content.get("rerank", {}), {index: merged, **by_index}, models, content.get("http", {}))
+    merged = {**options_by_index.pop(index, {}), **table}
+    text = format_settings(
+        notes, content.get("rerank", {}), {index: merged, **options_by_index}, models, content.get("http", {})
+    )
     write_atomically(output, [text])
     return text
 

@@ -11,7 +11,7 @@ from osrerank.cli.path_types import FILE, OUTPUT_FILE
 
 @click.group()
 def shadow() -> None:
-    """Shadow mode: searches return the first pass, and run again with reranking (option traffic)."""
+    """Report on shadow mode, in which searches return the first pass, and are reranked only for the record."""
 
 
 @shadow.command()
@@ -38,16 +38,16 @@ def report(context: click.Context, /, *, files: tuple[Path, ...], html: Path | N
     if as_json or wants_json(context):
         click.echo(json.dumps(shadow_report.as_json(), ensure_ascii=False))
         return
-    out = console()
-    out.print(shadow_page.headline(shadow_report), highlight=False, markup=False)
+    screen = console()
+    screen.print(shadow_page.headline(shadow_report), highlight=False, markup=False)
     outcomes = [(escape(name), *counts) for name, *counts in shadow_page.outcome_rows(shadow_report)]
-    out.print(table(shadow_page.COLUMNS, outcomes))
+    screen.print(table(shadow_page.COLUMNS, outcomes))
     if shadow_report.compared:
-        out.print(table(("among the first ten", *shadow_page.COLUMNS[1:]), shadow_page.change_rows(shadow_report)))
-    out.print(table(("", "p50", "p95"), shadow_page.number_rows(shadow_report)))
+        screen.print(table(("among the first ten", *shadow_page.COLUMNS[1:]), shadow_page.change_rows(shadow_report)))
+    screen.print(table(("", "p50", "p95"), shadow_page.number_rows(shadow_report)))
     for note in shadow_page.notes(shadow_report):
-        out.print(note, highlight=False, markup=False)
+        screen.print(note, highlight=False, markup=False)
     if shadow_report.most_changed:
-        out.print("\nThe searches that change most:", highlight=False)
+        screen.print("\nThe searches that change most:", highlight=False)
     for record in shadow_report.most_changed:
-        out.print(f"  {shadow_page.example_line(record)}", highlight=False, markup=False)
+        screen.print(f"  {shadow_page.example_line(record)}", highlight=False, markup=False)

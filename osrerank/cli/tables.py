@@ -1,4 +1,4 @@
-"""Tables for the terminal, with rich."""
+"""Print tables and progress bars in the terminal, with rich."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -10,17 +10,17 @@ from rich.table import Table
 
 Item = TypeVar("Item")
 FILE_WIDTH = 240
-"""The width of output to a file or a pipe, in characters: enough for every table."""
+"""The width of output to a file or a pipe, in characters. No table is wider."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console. Output to a file or a pipe is not truncated to the width of a terminal."""
+    """Return a console that does not truncate output to a file or a pipe."""
     terminal = Console(stderr=stderr)
     return terminal if terminal.is_terminal else Console(stderr=stderr, width=FILE_WIDTH)
 
 
 def track(items: Iterable[Item]) -> Iterable[Item]:
-    """Iterate over items with a progress bar, if standard error is a terminal."""
+    """Iterate over items. If standard error is a terminal, a progress bar is shown."""
     screen = console(stderr=True)
     return progress.track(items, "Searching", console=screen, disable=not screen.is_terminal)
 

@@ -1,4 +1,4 @@
-"""``osrerank tradeoff``: derive the cost and quality of lower reranking depths from the scores of one deep run.
+"""``osrerank tradeoff``: show the cost and quality of every reranking depth, computed from the scores of one run.
 
 k0 is the number of candidates that monoBERT scores, and k1 the number of its best candidates that duoBERT compares.
 """
@@ -7,7 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 DEFAULT_K0 = (0, 10, 20, 50, 100, 200, 500, 1000)
 DEFAULT_K1 = (0, 10, 20, 30, 40, 50)
 PAIR_OPTIONS = ("scorer", "mono", "duo", "blend", "vectors_weight", "rerank.fields", "rerank.separator")
-"""The options in a side file that determine the scores of pairs. Runs with equal options can share pairs."""
+"""The options that determine the scores of pairs. Pairs of runs can be combined if these options are equal."""
 DEFAULT_SAMPLE_SIZE = 10
 COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
 
 
 class IntegersParam(click.ParamType[tuple[int, ...]]):
-    """The type of a parameter with whole numbers, separated by commas."""
+    """The type of a parameter that is a list of whole numbers, separated by commas."""
 
     name = "N,N,..."
 
@@ -70,7 +70,7 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
     "sample_sizes",
     type=IntegersParam(1),
     multiple=True,
-    help="Number of rivals of each candidate for --pairs sample, a curve for each number.  [default: 10]",
+    help="With --pairs sample: how many rivals each candidate is compared with; a curve for each.  [default: 10]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples.")
 @click.option("--complete", is_flag=True, help="Average over all judged queries; queries missing from RUN count 0.")
@@ -109,10 +109,10 @@ def _compute_curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     runs = _open_runs(options["run"], *options["pairs_from"])
     qrels = read_qrels(options["qrels"])
     averaging = Averaging(complete=options["complete"])
-    settings_by_label = _choose_settings(runs[0], min(max_k1(run.depths) for run in runs), options)
-    settings = tuple(chain.from_iterable(settings_by_label.values()))
+    curves = _choose_curves(runs[0], min(max_k1(run.depths) for run in runs), options)
+    settings = tuple(chain.from_iterable(curves.values()))
     points = iter(compute_curve(join_pairs(*runs), settings, qrels, options["measure"], averaging))
-    return {label: list(islice(points, len(settings))) for label, settings in settings_by_label.items()}
+    return {label: list(islice(points, len(curve))) for label, curve in curves.items()}
 
 
 def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
@@ -137,12 +137,12 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
     return [ScoredRun(path, blend) for path in (run, *other_runs)]
 
 
-def _choose_settings(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[OperatingPoint]]":
-    """Return the depths of each curve, by the curve's label: those in the options, or else the defaults.
+def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[OperatingPoint]]":
+    """Return the operating points (depths and options) of each curve, by the curve's label.
 
     Args:
         run: the run.
-        k1_limit: the maximum depth of duoBERT, or 0 if it did not run.
+        k1_limit: the maximum depth of duoBERT, or 0 if duoBERT did not run.
         options: the options of the command.
     """
     from osrerank.evaluation.tradeoff import OperatingPoint, max_k0
@@ -150,21 +150,21 @@ def _choose_settings(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -
     k0_limit = max_k0(run.depths)
     k0 = options["k0"] or _default_depths(DEFAULT_K0, k0_limit)
     label = "vectors, then monoBERT" if run.is_after_vectors else "monoBERT"
-    settings = {label: [OperatingPoint(depth) for depth in k0]}
+    curves = {label: [OperatingPoint(depth) for depth in k0]}
     if run.is_blended:
-        settings["monoBERT + first pass"] = [OperatingPoint(depth, blended=True) for depth in k0]
+        curves["monoBERT + first pass"] = [OperatingPoint(depth, blended=True) for depth in k0]
     if k1_limit == 0 and not options["k1"]:
-        return settings
+        return curves
     k1 = options["k1"] or _default_depths(DEFAULT_K1, k1_limit)
     sizes = tuple(dict.fromkeys(chain.from_iterable(options["sample_sizes"]))) or (DEFAULT_SAMPLE_SIZE,)
-    for duo_k0 in options["duo_k0"] or (k0_limit,):
-        for pairs in options["pairs"] or [name for name in PAIR_AGGREGATIONS if name != "sample"]:
-            for size in sizes if pairs == "sample" else sizes[:1]:
-                size_label = f" of {size}" if pairs == "sample" and len(sizes) > 1 else ""
-                label = f"duoBERT {pairs.capitalize()}{size_label}, k0 = {duo_k0}"
-                sampling = {"sample_size": size, "seed": options["seed"], "blended": run.is_blended}
-                settings[label] = [OperatingPoint(duo_k0, depth, pairs, **sampling) for depth in k1]
-    return settings
+    aggregations = options["pairs"] or [name for name in PAIR_AGGREGATIONS if name != "sample"]
+    for duo_k0, pairs in product(options["duo_k0"] or (k0_limit,), aggregations):
+        for size in sizes if pairs == "sample" else sizes[:1]:
+            size_label = f" of {size}" if pairs == "sample" and len(sizes) > 1 else ""
+            label = f"duoBERT {pairs.capitalize()}{size_label}, k0 = {duo_k0}"
+            sampling = {"sample_size": size, "seed": options["seed"], "blended": run.is_blended}
+            curves[label] = [OperatingPoint(duo_k0, depth, pairs, **sampling) for depth in k1]
+    return curves
 
 
 def _default_depths(depths: Sequence[int], limit: int) -> tuple[int, ...]:

@@ -13,14 +13,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def parse_sources(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-    """Parse the value of ``--dev``, or the values of ``--data``, each ``KIND=FILE,OPTION=VALUE,...``."""
+    """Parse the value of ``--dev`` or the values of ``--data``, which are ``KIND=FILE,OPTION=VALUE,...``."""
     if value is None:
         return None
     return split_options(value) if isinstance(value, str) else [split_options(text) for text in value]
 
 
 def _parse_passages(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Parse how to split documents into passages, as for ``osrerank rerank --passages``. None does not split them."""
+    """Parse how documents are split into passages, as in ``osrerank rerank --passages``. None means not at all."""
     from osrerank.options.passages import AUTO, Passages
 
     passages = option_parser("aggregation")(context, parameter, value)
@@ -29,10 +29,10 @@ def _parse_passages(context: click.Context, parameter: click.Parameter, value: s
     return Passages.of(passages)
 
 
-def passages_option(name: str, text: str) -> Callable[[Command], Command]:
-    """Return a click option for splitting documents into passages. Without a value, it means ``maxp``."""
+def passages_option(name: str, help_text: str) -> Callable[[Command], Command]:
+    """Return a click option for splitting documents into passages. If it has no value, it means ``maxp``."""
     return click.option(
-        name, is_flag=False, flag_value="maxp", callback=_parse_passages, metavar="[OPTIONS]", help=text
+        name, is_flag=False, flag_value="maxp", callback=_parse_passages, metavar="[OPTIONS]", help=help_text
     )
 
 
@@ -93,7 +93,7 @@ def print_progress(line: str) -> None:
 
 
 def print_output(directory: Path | None, hint: str = "osrerank export writes an ONNX graph of it") -> None:
-    """Print the trained model's directory and a hint, or how to resume the training if ``directory`` is None."""
+    """Print the trained model's directory and a hint. If ``directory`` is None, print how to resume the training."""
     if directory is None:
         click.echo("stopped: the time is up; run the same command to resume")
     else:

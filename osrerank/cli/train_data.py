@@ -1,4 +1,4 @@
-"""Create the examples of ``osrerank train data`` from files, an index or questions; filter and score them."""
+"""Create training examples for ``osrerank train data``, from files, from an index or from questions."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +18,7 @@ DEFAULT_HARD_DOCUMENTS = 30
 
 
 def create_examples(options: dict[str, Any], open_client: Callable[[], Client]) -> Iterator[Example]:
-    """Yield the examples that the command's options describe.
+    """Yield the training examples that the command's options describe.
 
     Raises:
         click.UsageError: the options contradict each other.

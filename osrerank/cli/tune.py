@@ -1,4 +1,7 @@
-"""``osrerank tune``: learn Birch's weights of the best sentences and of the first pass by cross-validation."""
+"""``osrerank tune``: learn how much the first pass and each document's best sentences count, by cross-validation.
+
+This is the method of Birch, in which a is the weight of the first pass.
+"""
 
 import json
 from collections.abc import Sequence
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from osrerank.evaluation.tune import Fold, SentenceScores, Weights
 
 GRID_STEPS = 10
+"""Weights are tried in steps of a tenth."""
 
 
 @click.command()
@@ -49,13 +53,13 @@ GRID_STEPS = 10
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def tune(obj: dict[str, Any], /, **options: Any) -> None:
-    """Learn the weights of sentences and first pass by cross-validation (Birch), without scoring again.
+    """Learn the weights of sentences and first pass by cross-validation (Birch), from the scores of a run.
 
     \b
     osrerank run --queries topics.tsv --index news --output birch.run --depth 1000 --sentences a=0.5
     osrerank tune qrels.txt birch.run.jsonl --folds folds.json --output tuned.run --plot ap.svg
 
-    RUN is the side file of a run that was reranked by sentences, with any a and weights. Each fold gets the weights
+    RUN is the side file of a run that was reranked by sentences, with any weights. Each fold gets the weights
     with the best AP on the other folds. OUTPUT.weights.json contains the weights of all folds.
     """
     from osrerank.evaluation.side_file import read_records
@@ -83,16 +87,16 @@ def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[st
 
     n_values = GRID_STEPS if options["released_grid"] else GRID_STEPS + 1
     settings = grid(options["sentences"], tuple(step / GRID_STEPS for step in range(n_values)))
-    by_query = average_precisions(sentence_scores, read_qrels(options["qrels"]), settings)
-    if not options["folds"] and len(by_query) < options["k"]:
-        reason = f"{len(by_query)} judged queries are too few for {options['k']} folds; set a lower --k"
+    ap_by_query = average_precisions(sentence_scores, read_qrels(options["qrels"]), settings)
+    if not options["folds"] and len(ap_by_query) < options["k"]:
+        reason = f"{len(ap_by_query)} judged queries are too few for {options['k']} folds; set a lower --k"
         raise EvaluationError(reason)
-    folds = read_folds(options["folds"]) if options["folds"] else block_folds(by_query, options["k"])
-    learned = cross_validate(by_query, folds, settings)
+    folds = read_folds(options["folds"]) if options["folds"] else block_folds(ap_by_query, options["k"])
+    learned = cross_validate(ap_by_query, folds, settings)
     if options["plot"]:
         from osrerank.evaluation.plots import plot_shares
 
-        curves = {f"{count}S": best_by_a(by_query, settings, count) for count in range(1, options["sentences"] + 1)}
+        curves = {f"{count}S": best_by_a(ap_by_query, settings, count) for count in range(1, options["sentences"] + 1)}
         plot_shares(options["plot"], curves, "AP")
     return learned
 

@@ -1,6 +1,6 @@
-"""``osrerank vectors``: compute document vectors beforehand, count them, prune them or drop them.
+"""``osrerank vectors``: compute document vectors before searches need them, count them, prune them or drop them.
 
-Vectors are stored in a file on this machine, in Redis, or on the cluster in a side index of each index.
+Vectors are stored in a file on this machine, in Redis, or on the cluster, where each index gets a side index.
 """
 
 import json
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from osrerank.indexing.estimate import Estimate
     from osrerank.vectors.store import VectorStore
 
-
 SEQUENCE_NUMBER = "_seq_no"
-"""The value of ``--follow`` without a date field: changes are followed by the sequence numbers of writes."""
+"""The value of ``--follow`` if it names no date field: changes are found by the sequence numbers of writes."""
 
 
 @click.group()
@@ -46,7 +45,7 @@ def vectors() -> None:
 )
 @click.pass_context
 def build(context: click.Context, /, *, index: str, to: Any, follow: str | None) -> None:
-    """Compute the vectors of an index's documents, so that searches do not have to.
+    """Compute the vectors of an index's documents, so that searches need not compute them.
 
     \b
     osrerank --url https://localhost:9200 --model ./reranker vectors build --index articles
@@ -71,8 +70,8 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
         if follow:
             report(result)
             follow_vectors(client, index, to=to, date_field=date_field, report=report)
-        to_side_index = to == "index" or (to is None and client.searcher.vectors is not None)
-        sizes = _sum_sizes(_find_stores(client, index, has_side_index=to_side_index))
+        uses_side_index = to == "index" or (to is None and client.searcher.vectors is not None)
+        sizes = _sum_sizes(_select_stores(client, index, uses_side_index=uses_side_index))
     finally:
         client.close()
     if wants_json(context):
@@ -97,11 +96,11 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
     osrerank --model ./new vectors build --index articles &
     osrerank --model ./new vectors status --index articles --at-least .99 && switch
 
-    This example builds the vectors of a new model while the old model serves, and switches when almost all are stored.
+    This example builds the vectors of a new model while the old model is used, and switches when almost all are stored.
     """
     if index is None and at_least is not None:
         raise click.UsageError("--at-least needs an index: set --index")
-    sizes, estimate = _find_status(context, index, estimates_time=at_least is None)
+    sizes, estimate = _read_status(context, index, estimates_time=at_least is None)
     if wants_json(context):
         click.echo(json.dumps({**sizes, **({} if estimate is None else estimate.as_json())}))
     else:
@@ -112,7 +111,7 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
         context.exit(1)
 
 
-def _find_status(
+def _read_status(
     context: click.Context, index: str | None, *, estimates_time: bool
 ) -> "tuple[dict[str, Any], Estimate | None]":
     from osrerank.errors import ConfigError
@@ -122,7 +121,7 @@ def _find_status(
         with _open_stores(context, None) as stores:
             return _sum_sizes(stores), None
     with closing(open_client(context)) as client:
-        sizes = _sum_sizes(_find_stores(client, index, has_side_index=client.searcher.vectors is not None))
+        sizes = _sum_sizes(_select_stores(client, index, uses_side_index=client.searcher.vectors is not None))
         try:
             return sizes, estimate(client, index) if estimates_time else Estimate(client.coverage(index))
         except ConfigError as error:
@@ -144,7 +143,7 @@ def _print_sizes(sizes: dict[str, Any]) -> None:
 @click.option("--all", "all_indexes", is_flag=True, help="Prune all side indices, and the file or Redis.")
 @click.pass_context
 def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: bool) -> None:
-    """Delete the vectors that no document needs: vectors of deleted and changed texts, and of other models.
+    """Delete the vectors that no document needs: those of deleted or changed texts, and of other models.
 
     \b
     osrerank --url https://localhost:9200 vectors prune --index articles
@@ -167,7 +166,7 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: b
 @click.confirmation_option(prompt="Drop all document vectors?")
 @click.pass_context
 def drop(context: click.Context, /, *, index: str | None) -> None:
-    """Delete all vectors. Searches compute them again."""
+    """Delete all vectors. Later searches compute them again."""
     with _open_stores(context, index) as stores:
         count = sum(store.drop() for store in stores)
     click.echo(json.dumps({"dropped": count}) if wants_json(context) else f"{count:,} records dropped")
@@ -175,7 +174,7 @@ def drop(context: click.Context, /, *, index: str | None) -> None:
 
 @contextmanager
 def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequence[VectorStore]]":
-    """Yield the store in the settings, or the side indices of an index, even if searches do not use them.
+    """Yield the store in the settings, or an index's side indices, even if searches do not use them.
 
     Raises:
         ConfigError: ``index`` is None, and the settings turn vectors off.
@@ -188,7 +187,7 @@ def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequenc
         with closing(open_client(context)) as client:
             yield side_stores(client, [index])
         return
-    store = _open_store(Settings.load())
+    store = _open_configured_store(Settings.load())
     if store is None:
         raise ConfigError(
             "vectors are off: set OSRERANK_VECTORS=file, index or redis", setting="vectors", source="environment"
@@ -197,21 +196,26 @@ def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequenc
         yield [store]
 
 
-def _find_stores(client: Any, index: str, *, has_side_index: bool) -> "Sequence[VectorStore]":
+def _select_stores(client: Any, index: str, *, uses_side_index: bool) -> "Sequence[VectorStore]":
     from osrerank.indexing.side_index import side_stores
 
-    store = _open_store(client.searcher.service.settings)
-    return side_stores(client, [index]) if has_side_index or store is None else [store]
+    store = _open_configured_store(client.searcher.service.settings)
+    if uses_side_index or store is None:
+        return side_stores(client, [index])
+    return [store]
 
 
-def _open_store(settings: Any) -> "VectorStore | None":
+def _open_configured_store(settings: Any) -> "VectorStore | None":
     from osrerank.vectors.storage import VectorStorage
 
     return VectorStorage.from_settings(settings).store
 
 
 def _sum_sizes(stores: "Sequence[VectorStore]") -> dict[str, Any]:
-    """Return the total size of stores of the same kind: records, bytes, maximum bytes, and records of each model."""
+    """Return the total size of stores of the same kind.
+
+    The keys are those of ``--json``: ``stored`` is the size in bytes, and ``most`` its maximum, or 0 without a maximum.
+    """
     totals: dict[str, Any] = {"store": "index", "records": 0, "stored": 0, "most": 0}
     models: Counter[str] = Counter()
     for store in stores:

@@ -348,7 +348,7 @@ def test_settings_that_are_missing_are_shown_as_a_request_and_not_changed(cluste
         before = state(cluster)
         refused = install()
         assert (refused.exit_code, state(cluster)) == (1, before)
-        assert "send it the request above, then install again" in str(refused.exception)
+        assert "send the request above to it, then install again" in str(refused.exception)
         line, _, body = refused.output.partition("\n")
         assert line == "PUT _cluster/settings"
         assert install("--dry-run").exit_code == 0

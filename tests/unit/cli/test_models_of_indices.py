@@ -52,7 +52,7 @@ def test_search_uses_the_model_of_the_index_or_of_the_option(osrerank):
     assert model_of(osrerank(*search, "papers")) == SCORER
     outcome = osrerank("--model", f"./{SCORER}", *search, "shop-de")
     assert model_of(outcome) == SCORER
-    warning = f"--model ./{SCORER} is used instead of the settings file's models of shop-*, papers"
+    warning = f"--model ./{SCORER} replaces the settings file's models of shop-*, papers"
     assert warning in outcome.stderr
 
 

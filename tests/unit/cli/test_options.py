@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from osrerank import Rerank
-from osrerank.cli.options import SEARCHING, rerank_arguments, rerank_options, search_options
+from osrerank.cli.options import SEARCH_OPTIONS, build_rerank_argument, rerank_options, search_options
 from osrerank.options.descriptions import first_sentence, read_descriptions
 
 
@@ -15,7 +15,7 @@ def arguments_of(*given):
     @click.command()
     @rerank_options
     def command(**options):
-        descriptions.append(rerank_arguments(options))
+        descriptions.append(build_rerank_argument(options))
 
     outcome = CliRunner().invoke(command, given)
     assert outcome.exit_code == 0, outcome.output
@@ -69,7 +69,7 @@ def test_the_help_of_an_option_is_the_docstring_of_its_attribute():
     command = click.command()(rerank_options(lambda **_options: None))
     shown = CliRunner().invoke(command, ["--help"], terminal_width=1000).output
     for name, description in read_descriptions(Rerank).items():
-        if name in SEARCHING:
+        if name in SEARCH_OPTIONS:
             assert first_sentence(description) in " ".join(shown.split())
 
 

@@ -94,7 +94,7 @@ def test_distill_and_pretrain_need_exactly_one_start(examples, tmp_path, capsys)
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
     assert "--layers must list layers of the teacher" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2
-    assert "must list layers by their numbers, from 1, in ascending order" in capsys.readouterr().err
+    assert "must list layers in ascending order; the first layer is 1" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2
     assert "'all' is neither a number of layers" in capsys.readouterr().err
     command = ("pretrain", "--corpus", examples, "--output", tmp_path / "out")

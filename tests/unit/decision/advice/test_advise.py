@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from osrerank import Client, connect
 from osrerank.cli import cli
-from osrerank.cli.advise import settings_table
+from osrerank.cli.advise import build_settings_table
 from osrerank.cli.settings_file import write_index_settings
 from osrerank.decision.advice.advise import IndexAdvice, advise, judged_queries
 from osrerank.decision.advice.report import as_json, headline, html_page, lines
@@ -186,7 +186,7 @@ def test_a_setting_written_by_advise_keeps_all_other_options(tmp_path: Path, col
     old = '[rerank]\ndepth = 10\n[index."other".rerank]\npassages = {aggregation = "maxp"}\n'
     file.write_text(f"{old}[index.{INDEX}.rerank]\ndeadline_ms = 300\ndepth = 1\n")
     advice = advice_of(collection, 1.0, depth=1)
-    write_index_settings(file, "", INDEX, settings_table(advice))
+    write_index_settings(file, "", INDEX, build_settings_table(advice))
     content = tomllib.loads(file.read_text("utf-8"))
     report = content["index"].pop(INDEX)["rerank"]
     assert content == tomllib.loads(old)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from osrerank import connect
 from osrerank.cli import cli
-from osrerank.cli.advise import field_choices
+from osrerank.cli.advise import list_field_choices
 from osrerank.decision.advice.advise import Alternatives, IndexAdvice, advise
 from osrerank.decision.advice.report import as_json, html_page, lines
 from osrerank.decision.advice.template import QueryTemplate
@@ -171,8 +171,13 @@ def test_a_querys_quotes_stay_text_in_a_template() -> None:
 
 
 def test_by_default_each_field_alone_and_the_first_fields_together_are_compared() -> None:
-    assert field_choices(("title", "summary", "text")) == [("title",), ("summary",), ("text",), ("title", "summary")]
-    assert field_choices(("text",)) == []
+    assert list_field_choices(("title", "summary", "text")) == [
+        ("title",),
+        ("summary",),
+        ("text",),
+        ("title", "summary"),
+    ]
+    assert list_field_choices(("text",)) == []
 
 
 @pytest.mark.long
