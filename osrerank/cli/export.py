@@ -60,7 +60,7 @@ def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: 
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "int8"]),
-    help="Precision of the graph.  [default: int8 for a bi-encoder, or else fp32]",
+    help="Precision of the graph.  [default: int8 for bi-encoders, fp32 for others]",
 )
 @click.option(
     "--first-pass-weight",
@@ -72,7 +72,7 @@ def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: 
     "--self-check/--no-self-check",
     default=True,
     show_default=True,
-    help="If another program saved the checkpoint, refuse it if it ranks no better than an untrained model.",
+    help="Refuse a checkpoint that another program saved if it ranks no better than an untrained model.",
 )
 @click.option("--candidates", type=FILE, help="Development set, JSON lines as for `osrerank rerank`; with --qrels.")
 @click.option("--qrels", type=FILE, help="TREC judgments of --candidates, to fit the card's probabilities and weights.")

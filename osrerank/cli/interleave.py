@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def interleave() -> None:
-    """Compare two rankings by users' clicks: rerank={"interleave": {"with": {...}, "key": session_id}} mixes them."""
+    """Compare two rankings by users' clicks.
+
+    A search mixes two rankings with rerank={"interleave": {"with": {...}, "key": session_id}}.
+    """
 
 
 @interleave.command()

@@ -11,7 +11,11 @@ from osrerank.cli.path_types import FILE, OUTPUT_FILE
 
 @click.group()
 def shadow() -> None:
-    """Report on shadow mode, in which searches return the first pass, and are reranked only for the record."""
+    """Report on shadow mode.
+
+    In shadow mode (option traffic), searches return the first pass. They run again with reranking, only to record what
+    that would change.
+    """
 
 
 @shadow.command()
