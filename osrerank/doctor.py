@@ -16,7 +16,7 @@ from osrerank.client import Client, connect, embedded_folder, failed_of
 from osrerank.errors import ConfigError, MissingDependencyError, ScoringError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import VECTORS_MONO
-from osrerank.retrieval.mapping import TEXT_KINDS, field_names, read_leaves_by_index
+from osrerank.retrieval.mapping import TEXT_KINDS, list_field_names, read_leaves_by_index
 from osrerank.retrieval.search_pipelines import DEFAULT_PIPELINE_SETTING
 from osrerank.scoring.card import ENCODERS, POINTWISE
 from osrerank.scoring.names import HTTP, WORKERS
@@ -310,9 +310,9 @@ def _check_fields(client: Client, index: str) -> Finding:
         mappings = client.indices.get_mapping(index=index)
     except Exception as error:  # noqa: BLE001 - any error is the finding
         return Finding("index", "failed", f"{index}: {_first_line(error)}", engine_fix(error, NO_INDEX_FIX))
-    text_fields = field_names(read_leaves_by_index(mappings).values(), TEXT_KINDS)
+    text_fields = list_field_names(read_leaves_by_index(mappings).values(), TEXT_KINDS)
     search_fields = client.fields_of(index)
-    searched, read = list(search_fields.searched), list(search_fields.read)
+    searched, read = list(search_fields.query_fields), list(search_fields.model_fields)
     warnings = [*search_fields.warnings, *search_fields.check_names(None)]
     left_out = list(search_fields.left_out)
     facts = {"text_fields": text_fields, "searched": searched, "read": read, "left_out": left_out, "warnings": warnings}

@@ -11,9 +11,9 @@ import click
 from osrerank.cli.options import DURATION_MS, open_client
 from osrerank.cli.path_types import OUTPUT_FILE
 from osrerank.cli.settings_file import format_settings, refuse_existing
-from osrerank.retrieval.fields import NamedFields, SearchFields, caller_names, resolve_fields
+from osrerank.retrieval.fields import FieldChoice, SearchFields, caller_names, resolve_fields
 from osrerank.retrieval.mapping import read_leaves_by_index
-from osrerank.retrieval.samples import sample_groups
+from osrerank.retrieval.samples import choose_fields_by_samples
 from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
@@ -91,7 +91,7 @@ def init(
         indices_have_same_fields = not fields.groups
         options_by_index = {}
         if index and texts and indices_have_same_fields:
-            options_by_index[index] = {"query_fields": fields.searched, "fields": fields.read}
+            options_by_index[index] = {"query_fields": fields.query_fields, "fields": fields.model_fields}
         models = {index: model} if index and model else {}
         notes = f"Made by osrerank init: {base.note}."
         output.write_text(format_settings(notes, base.options, options_by_index, models), encoding="utf-8")
@@ -106,11 +106,11 @@ def init(
 def _find_fields(client: Any, index: str) -> SearchFields:
     """Return the fields in the settings, or else those whose values in a sample of documents are texts."""
     options = client.searcher.defaults.options_for(index)
-    caller_fields = NamedFields(caller_names(options.query_fields), caller_names(options.fields))
+    caller_fields = FieldChoice(caller_names(options.query_fields), caller_names(options.fields))
     fields_by_index = read_leaves_by_index(client.indices.get_mapping(index=index))
     # samples are read without the index's search pipeline, which might cost money or refuse the requests
     pipeline = client.search_pipeline_of(index)
-    groups = sample_groups(index, fields_by_index, pipeline.replacement)
+    groups = choose_fields_by_samples(index, fields_by_index, pipeline.replacement)
     samples = () if pipeline.obstacle else client.result_of(groups, index)
     return resolve_fields(fields_by_index, samples, caller_fields) if samples else client.fields_of(index)
 
@@ -147,7 +147,7 @@ def _options_without_vectors(
 def _print_fields(index: str, fields: SearchFields, *, is_written: bool, has_texts: bool) -> None:
     for warning in (*fields.warnings, *fields.check_names(None)):
         click.echo(f"{index}: {warning}", err=True)
-    line = f"{index}: searched: {', '.join(fields.searched)}; read: {', '.join(fields.read)}"
+    line = f"{index}: searched: {', '.join(fields.query_fields)}; read: {', '.join(fields.model_fields)}"
     if fields.left_out:
         line += f"; left out: {', '.join(fields.left_out)}"
     if not is_written:

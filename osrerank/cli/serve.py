@@ -161,9 +161,9 @@ def _read_stored_vectors(reranker: Any, client: Any, indexes: tuple[str, ...]) -
     Raises:
         NotFoundError: an index does not exist.
     """
-    from osrerank.indexing.side_index import side_stores
+    from osrerank.indexing.side_index import find_side_indices
 
-    reranker.add_vector_stores(side_stores(client, indexes))
+    reranker.add_vector_stores(find_side_indices(client, indexes))
 
 
 def _warn_if_unprotected(reranker: Any, host: str) -> None:

@@ -180,12 +180,12 @@ def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequenc
         ConfigError: ``index`` is None, and the settings turn vectors off.
     """
     from osrerank.errors import ConfigError
-    from osrerank.indexing.side_index import side_stores
+    from osrerank.indexing.side_index import find_side_indices
     from osrerank.settings import Settings
 
     if index is not None:
         with closing(open_client(context)) as client:
-            yield side_stores(client, [index])
+            yield find_side_indices(client, [index])
         return
     store = _open_configured_store(Settings.load())
     if store is None:
@@ -197,11 +197,11 @@ def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequenc
 
 
 def _select_stores(client: Any, index: str, *, uses_side_index: bool) -> "Sequence[VectorStore]":
-    from osrerank.indexing.side_index import side_stores
+    from osrerank.indexing.side_index import find_side_indices
 
     store = _open_configured_store(client.searcher.service.settings)
     if uses_side_index or store is None:
-        return side_stores(client, [index])
+        return find_side_indices(client, [index])
     return [store]
 
 

@@ -1,35 +1,35 @@
-"""Find the documents that changed since a build by a date or number field, if sequence numbers are unavailable."""
+"""Find the documents that changed since the last build, by a date or number field instead of sequence numbers."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
-from osrerank.indexing.stored_position import SidePosition
+from osrerank.indexing.stored_progress import SideIndexProgress
 from osrerank.retrieval.requests import is_embedded
 
 DATE_TYPES = {"date", "date_nanos"}
 NUMBER_TYPES = {"long", "integer", "short", "byte", "double", "float", "half_float", "scaled_float", "unsigned_long"}
 
 
-class Changes(NamedTuple):
-    """The changes in an index since a build, found by a field whose value grows with each change.
+class DateFieldChanges(NamedTuple):
+    """The changes in an index since the last build, found by a field whose value grows with each change.
 
     Attributes:
-        saved: the stored position, which contains the highest value of the field at the last such build.
-        newest: the field's highest value now. None if no document has the field.
+        progress: the stored progress, with the field's highest value at the last build.
+        highest: the field's highest value now. None if no document has the field.
         field: the field's name.
-        is_date: whether the field is a date, with values in milliseconds.
+        is_date: whether the field is a date, with values in milliseconds since the epoch.
     """
 
-    saved: SidePosition
-    newest: float | None
+    progress: SideIndexProgress
+    highest: float | None
     field: str
     is_date: bool
 
     @classmethod
-    def find(cls, client: Client, index: str, saved: SidePosition, field: str) -> Self:
-        """Request a field's highest value from the cluster, and return the changes up to that value.
+    def find(cls, client: Client, index: str, progress: SideIndexProgress, field: str) -> Self:
+        """Request a field's highest value from the cluster. Return the changes up to that value.
 
         Raises:
             ConfigError: the engine is the embedded one, or the field is not a date or number.
@@ -40,25 +40,25 @@ class Changes(NamedTuple):
         types = _field_types(client, index, field)
         if len(types) != 1 or not types <= DATE_TYPES | NUMBER_TYPES:
             raise ConfigError(f"{field} is not a date or number field of {index}", setting="follow", source="flag")
-        body = {"size": 0, "aggs": {"newest": {"max": {"field": field}}}}
-        newest = client.search(index=index, body=body)["aggregations"]["newest"]["value"]
-        saved.load()
-        return cls(saved, newest, field, is_date=types <= DATE_TYPES)
+        body = {"size": 0, "aggs": {"highest": {"max": {"field": field}}}}
+        highest = client.search(index=index, body=body)["aggregations"]["highest"]["value"]
+        progress.load()
+        return cls(progress, highest, field, is_date=types <= DATE_TYPES)
 
     @property
     def query(self) -> dict[str, Any]:
-        """The query for the documents that changed and those without the field."""
-        last = self.saved.position.newest
+        """The query for the documents that changed, and for those without the field."""
+        last = self.progress.latest.newest
         if last is None:
             return {"match_all": {}}
         bounds = {"gte": int(last), "format": "epoch_millis"} if self.is_date else {"gte": last}
         lacks_field = {"bool": {"must_not": [{"exists": {"field": self.field}}]}}
         return {"bool": {"should": [{"range": {self.field: bounds}}, lacks_field]}}
 
-    def save(self) -> None:
+    def save_highest_value(self) -> None:
         """Record in the side index that the vectors of all these changes are built."""
-        if self.newest is not None:
-            self.saved.change(lambda position: replace(position, newest=self.newest))
+        if self.highest is not None:
+            self.progress.change(lambda progress: replace(progress, newest=self.highest))
 
 
 def _field_types(client: Client, index: str, field: str) -> set[str]:

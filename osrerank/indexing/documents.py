@@ -1,4 +1,4 @@
-"""Read the documents of an index as texts for a model to encode."""
+"""Read the documents of an index, and turn them into texts for a model to encode."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,16 +18,16 @@ from osrerank.types import LongText, Query
 from osrerank.vectors.documents import DocumentVectors
 
 BATCH_SIZE = 64
-"""The number of documents that are encoded at a time."""
+"""The number of documents in a batch. A build by sequence numbers starts with this size and adapts it."""
 EMBEDDED_PAGE_SIZE = 2000
-"""The number of documents in a request to the embedded engine, which scans the whole index for each request."""
+"""The number of documents per request to the embedded engine. It is large because each request scans the index."""
 
 
 class DocumentBatch(NamedTuple):
     """A batch of an index's documents, as texts for a model to encode.
 
     Attributes:
-        texts: index -> the texts of its documents; the model takes a `LongText` in passages.
+        texts: index -> the texts of its documents. The model encodes a `LongText` passage by passage.
         documents: the number of documents in the batch.
         empty: the number of documents without text.
     """
@@ -45,9 +45,14 @@ class DocumentBatch(NamedTuple):
 def read_batches(
     client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL, *, subset: str | None = None
 ) -> Iterator[DocumentBatch]:
-    """Yield an index's documents in batches; its options decide how they become texts.
+    """Yield an index's documents in batches.
 
-    ``subset`` lists the indices to read, separated by commas, if not all that ``index`` stands for.
+    Args:
+        client: a client of the index.
+        index: a name, an alias or a pattern. Its options decide how documents become texts.
+        fields: the fields to read.
+        query: the documents to read.
+        subset: names of some of the indices that ``index`` stands for, separated by commas. If None, all are read.
     """
     options = client.options_of(index)
     documents = scan_documents(client, subset or index, fields, query)
@@ -59,7 +64,7 @@ def read_batches(
 def make_batch(
     service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
 ) -> DocumentBatch:
-    """Return the batch of these hits."""
+    """Return hits as a batch of texts."""
     texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
     empty = 0
     for hit, (_, text) in zip(hits, model_texts(service, options, fields, hits), strict=True):
@@ -71,7 +76,7 @@ def make_batch(
 
 
 def document_vectors(client: Client, index: str | None = None) -> DocumentVectors:
-    """Return the source of document vectors for an index's model; without an index, for the client's own model.
+    """Return the document vectors of an index's model, or of the client's own model if the index is None.
 
     Raises:
         ConfigError: the model has no vectors, or the index is a pattern of indices with different models.
@@ -89,13 +94,13 @@ def document_vectors(client: Client, index: str | None = None) -> DocumentVector
 def scan_documents(
     client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that match a query now, as hits in arbitrary order; later changes are not seen."""
+    """Yield the documents that match a query now, as hits in arbitrary order. Later changes are not seen."""
     page_size = EMBEDDED_PAGE_SIZE if is_embedded(client) else BATCH_SIZE
     return scroll_hits(client, index, fetch_body(fields, page_size, query))
 
 
 def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:
-    """Return the texts of the first documents of an index, as a search gives them to the model."""
+    """Return the texts of ``count`` documents of an index, as a search gives them to the model."""
     hits = list(islice(scan_documents(client, index, fields), count))
-    ranking = parse(hits, Query("sample", "sample"), fields.read, by_index=fields.fields_by_index(None))
+    ranking = parse(hits, Query("sample", "sample"), fields.model_fields, by_index=fields.model_fields_by_index(None))
     return [candidate.text for candidate in ranking.candidates if candidate.text]

@@ -1,4 +1,7 @@
-"""Estimate the time and space that missing vectors of an index need, by encoding some of its texts."""
+"""Estimate how long the missing vectors of an index take to build, and how much space they need.
+
+For the estimate, some of the index's texts are encoded for a few seconds.
+"""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +17,13 @@ from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.store import VECTORS_OFF
 
 WARM_UP_TEXTS = 8
-"""The number of texts that are encoded to warm up."""
+"""The number of texts that are encoded before the measurement, because the first batch is slow."""
 MEASURED_S = 4.0
-"""The time after which the measurement ends, in seconds."""
+"""The measurement ends after the batch that reaches this total time, in seconds."""
 UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
-"""The units of a duration: the seconds up to which a unit is used, its length in seconds, and its name."""
+"""The units of a duration: the seconds below which a unit is used, its length in seconds, and its name."""
+GOLDEN_RATIO = 0.618
+"""Multiples of this, modulo 1, are spread evenly. As offsets, they make each batch sample other texts."""
 
 
 class EncodingRate(NamedTuple):
@@ -35,7 +40,7 @@ class EncodingRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The vectors that an index lacks, and the cost of building them on this machine.
+    """The missing vectors of an index, and the cost of building them on this machine.
 
     Attributes:
         coverage: the numbers of documents with and without vectors.
@@ -70,7 +75,7 @@ class Estimate:
 
 
 def estimate(client: Client, index: str) -> Estimate:
-    """Count the vectors that an index lacks, and encode some of its texts for a few seconds, without storing vectors.
+    """Count an index's missing vectors, and measure how fast this machine encodes its texts. No vectors are stored.
 
     Raises:
         ConfigError: the model has no vectors, or they are off.
@@ -83,24 +88,21 @@ def estimate(client: Client, index: str) -> Estimate:
     coverage = client.coverage(index)
     if not coverage.texts:
         return Estimate(coverage)
-    rate = encoding_rate(vectors, coverage.texts)
+    rate = measure_rate(vectors, coverage.texts)
     missing_texts = coverage.lacks * len(coverage.texts) / coverage.lacking  # equal texts are encoded once
     mean_characters = sum(text.characters for text in coverage.texts) / len(coverage.texts)
     build_s = missing_texts * mean_characters / rate.characters_per_s
     return Estimate(coverage, build_s, missing_texts * rate.text_bytes, rate)
 
 
-def encoding_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> EncodingRate:
-    """Measure the cost of encoding texts of these lengths, in batches of the size that builds use.
-
-    Some texts are encoded first to warm up, and do not count.
-    """
+def measure_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> EncodingRate:
+    """Measure the cost of encoding texts of these lengths, in batches of the size that builds use."""
     by_length = sorted(texts, key=lambda text: text.characters)
     vectors.measure_cost([text.text for text in _sample_evenly(by_length, WARM_UP_TEXTS, 0.5)])
     count, size, total_s, total_bytes, characters = 0, WARM_UP_TEXTS, 0.0, 0, 0
     while not count or (total_s < MEASURED_S and count < len(by_length)):
         size = min(2 * size, BATCH_SIZE)
-        batch = _sample_evenly(by_length, size, (count / BATCH_SIZE * 0.618) % 1)
+        batch = _sample_evenly(by_length, size, (count / BATCH_SIZE * GOLDEN_RATIO) % 1)
         batch_s, batch_bytes = vectors.measure_cost([text.text for text in batch])
         total_s += batch_s
         total_bytes += batch_bytes
@@ -117,6 +119,6 @@ def format_duration(seconds: float) -> str:
 
 
 def _sample_evenly(texts: Sequence[ModelText], count: int, offset: float) -> list[ModelText]:
-    """Return up to ``count`` texts at even distances; ``offset`` in [0, 1) shifts them by a share of a distance."""
+    """Return up to ``count`` texts at even distances. ``offset`` in [0, 1) shifts them by a share of a distance."""
     step = max(1.0, len(texts) / count)
     return [texts[int((number + offset) * step)] for number in range(min(count, len(texts)))]

@@ -14,7 +14,7 @@ from osrerank.scoring.registry import is_local
 from osrerank.stages.language_guard import count_languages, is_model_language, use_multilingual
 
 MIN_SHARE = 0.2
-"""The minimum share of a language among the texts with a clear language. A rarer one might be a detection error."""
+"""Languages with a smaller share of the texts are ignored, because they might be detection errors."""
 ANALYZERS = {
     "ar": "arabic", "bg": "bulgarian", "bn": "bengali", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german",
     "el": "greek", "en": "english", "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian", "fi": "finnish",
@@ -33,10 +33,10 @@ class Languages:
     """The languages of an index's documents.
 
     Attributes:
-        counts: language -> the number of sampled documents in it, without rare languages.
+        counts: language -> the number of sampled documents in it. Languages below `MIN_SHARE` are left out.
         model: the index's model.
         model_languages: the languages that the model supports. Empty if they are unknown.
-        generic_field: the text field that is searched first. Empty unless its analyzer is in `GENERIC_ANALYZERS`.
+        generic_field: the first searched field, if its analyzer is in `GENERIC_ANALYZERS`. Otherwise empty.
     """
 
     counts: Mapping[str, int]
@@ -46,14 +46,14 @@ class Languages:
 
     @classmethod
     def detect(cls, client: Client, index: str, texts: Sequence[str]) -> Self:
-        """Return the languages of an index's documents, detected in a sample of their texts."""
+        """Detect the languages of an index's documents in a sample of their texts."""
         counts: Counter[str] = count_languages(texts)
         common = {name: count for name, count in counts.most_common() if count >= MIN_SHARE * counts.total()}
         with client.searcher.serving(index) as service:
             settings = service.settings
         directory = locate_offline(settings.model) if is_local(settings.backend) else None
         model_languages = read_card(directory).languages if directory else ()
-        searched = client.fields_of(index).searched
+        searched = client.fields_of(index).query_fields
         leaves = [
             leaf
             for fields in read_leaves_by_index(client.indices.get_mapping(index=index)).values()
@@ -75,7 +75,7 @@ class Languages:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The advice to show: the languages of the documents, and a model and an analyzer that suit them."""
+        """The advice as sentences: the documents' languages, and a model and an analyzer that suit them."""
         if not self.counts:
             return ()
         sentences = [f"the documents are in {', '.join(self.counts)}"]

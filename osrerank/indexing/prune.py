@@ -11,8 +11,8 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import Builder
 from osrerank.indexing.documents import document_vectors, read_batches
-from osrerank.indexing.side_index import IndexStore, find_orphans, side_stores
-from osrerank.retrieval.built_fields import fields_key
+from osrerank.indexing.side_index import IndexStore, find_orphans, find_side_indices
+from osrerank.retrieval.build_fields import build_fields_key
 from osrerank.retrieval.requests import is_embedded
 from osrerank.vectors.build_progress import BuildProgress
 from osrerank.vectors.file import BUILD_PREFIX
@@ -23,9 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 def prune_indices(client: Client, names: Sequence[str]) -> int:
-    """Delete the vectors of outdated texts from the side indices of these indices; return how many vectors remain.
+    """Delete outdated vectors from the side indices of some indices (the hidden indices with their vectors).
 
-    The vectors of texts that searches by any of the names, aliases or patterns need are kept.
+    Args:
+        client: a client of the indices.
+        names: names, aliases and patterns. The vectors that searches by any of them need are kept.
+
+    Returns:
+        The number of vectors that remain.
 
     Raises:
         ConfigError: the model has no vectors, or they are in a store that other indices share.
@@ -36,19 +41,22 @@ def prune_indices(client: Client, names: Sequence[str]) -> int:
             raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
         reason = "one store has the vectors of all indices: prune it with --all, which keeps the vectors of every index"
         raise ConfigError(reason, setting="index", source="--index")
-    names_by_side: defaultdict[str, list[str]] = defaultdict(list)
-    sides: dict[str, IndexStore] = {}
+    names_by_side_index: defaultdict[str, list[str]] = defaultdict(list)
+    stores: dict[str, IndexStore] = {}
     for name in names:
-        for side in side_stores(client, [name]):
-            sides[side.index] = side
-            names_by_side[side.index].append(name)
-    return sum(_prune_side(client, side, names_by_side[index]) for index, side in sides.items())
+        for store in find_side_indices(client, [name]):
+            stores[store.index] = store
+            names_by_side_index[store.index].append(name)
+    return sum(_prune_side_index(client, store, names_by_side_index[index]) for index, store in stores.items())
 
 
 def prune_everything(client: Client) -> int:
-    """Delete all vectors except those of this engine's current documents; return how many vectors remain.
+    """Delete all vectors except those of this engine's current documents.
 
-    On a cluster, only the documents of indices with a side index count. Side indices of deleted indices are deleted.
+    On a cluster, only indices with a side index are read. Side indices of deleted indices are deleted.
+
+    Returns:
+        The number of vectors that remain.
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.
@@ -65,13 +73,15 @@ def prune_everything(client: Client) -> int:
             client.indices.delete(index=name)
         side_indices = client.indices.get(index=f"{PREFIX}*", expand_wildcards="all", ignore_unavailable=True)
         indices = sorted(name.removeprefix(PREFIX) for name in side_indices)
-        remaining = sum(_prune_side(client, side_stores(client, [name])[0], [name]) for name in indices)
-    field_keys = [[BUILD_PREFIX + fields_key(name) for name in indices]]
-    return remaining + (store.prune(chain(_text_keys(client, indices), field_keys)) if store is not None else 0)
+        remaining = sum(_prune_side_index(client, find_side_indices(client, [name])[0], [name]) for name in indices)
+    if store is not None:
+        field_keys = [[BUILD_PREFIX + build_fields_key(name) for name in indices]]
+        remaining += store.prune(chain(_text_keys(client, indices), field_keys))
+    return remaining
 
 
 def _indices_with_vectors(client: Client) -> list[str]:
-    """Return the engine's open indices whose model has vectors; system indices are left out."""
+    """Return the engine's open indices whose model has vectors. System indices are left out."""
     hidden = {} if is_embedded(client) else {"expand_wildcards": "open,hidden"}  # indices of data streams are hidden
     entries = client.indices.get(index="*", **hidden)
     names = [name for name in entries if not name.startswith(PREFIX) and (name[0] != "." or name.startswith(".ds-"))]
@@ -83,33 +93,33 @@ def _indices_with_vectors(client: Client) -> list[str]:
     return indices
 
 
-def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
-    """Prune a side index; return how many records remain.
+def _prune_side_index(client: Client, store: IndexStore, names: Sequence[str]) -> int:
+    """Prune a side index, and return how many vectors remain.
 
-    Vectors that builders store meanwhile might be deleted. The positions of builds are then set back, so that the next
-    build stores these vectors again.
+    Vectors that builders store meanwhile might be deleted. The build progress is therefore set back to its state before
+    pruning, so that the next build stores these vectors again.
     """
-    positions = {}
+    progress_by_key = {}
     for name in names:
-        builder = Builder(client, name, "index", as_built=True)
+        builder = Builder(client, name, "index", uses_build_fields=True)
         try:
             heads = builder.read_heads()
-        except ConfigError:  # builds of this index store no position
+        except ConfigError:  # builds of this index store no progress
             continue
-        for index in heads.keys() & side.indices:
-            positions[builder.key(index, heads[index])] = builder.saved_position(index, heads[index])
-    old_positions = {key: saved.position for key, saved in positions.items()}
-    field_keys = map(fields_key, side.indices)
-    remaining = side.prune(_text_keys(client, names, ",".join(side.indices)), chain(old_positions, field_keys))
+        for index in heads.keys() & store.indices:
+            progress_by_key[builder.progress_key(index, heads[index])] = builder.load_progress(index, heads[index])
+    earlier_progress = {key: progress.latest for key, progress in progress_by_key.items()}
+    field_keys = map(build_fields_key, store.indices)
+    remaining = store.prune(_text_keys(client, names, ",".join(store.indices)), chain(earlier_progress, field_keys))
 
-    for key, saved in positions.items():
-        saved.load()
-        saved.change(partial(BuildProgress.reopen_built_since, earlier=old_positions[key]))
+    for key, progress in progress_by_key.items():
+        progress.load()
+        progress.change(partial(BuildProgress.reopen_built_since, earlier=earlier_progress[key]))
     return remaining
 
 
 def _text_keys(client: Client, names: Sequence[str], subset: str | None = None) -> Iterator[list[bytes]]:
-    """Yield the record keys of the current texts of indices, each with its own model, in batches."""
+    """Yield the keys under which the vectors of the indices' current texts are stored, in batches."""
     for name in names:
         for batch in read_batches(client, name, client.fields_of(name), subset=subset):
             yield document_vectors(client, name).records.compute_keys(batch.all_texts)

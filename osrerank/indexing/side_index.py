@@ -1,6 +1,6 @@
-"""Write, count and prune the records of side indices: hidden indices with the document vectors of other indices.
+"""Write, count and prune side indices: the hidden indices that store the document vectors of other indices.
 
-`osrerank.vectors.index` describes their format. Searches read them by `osrerank.search.vectors`.
+`osrerank.vectors.index` describes their format. Searches read them with `osrerank.search.vectors`.
 """
 
 import base64
@@ -37,17 +37,17 @@ from osrerank.vectors.store import PAUSE_S, Guard, Size
 SCROLL_KEEP_ALIVE = "5m"
 """The time for which the cluster keeps a scroll open between two requests."""
 MAX_RECENT_RECORDS = 10_000
-"""The maximum number of recently written records in memory, about 7 MB."""
+"""The number of recently written vectors that stay in memory, about 7 MB. A search finds them only after a refresh."""
 MAX_MODELS = 100
-"""The maximum number of models whose records are counted."""
+"""If a side index has vectors of more models than this, the models with the fewest vectors are not counted."""
 
 logger = logging.getLogger(__name__)
 
 
 def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield all hits of a search in arbitrary order, without changes made after it starts.
+    """Yield all hits of a search in arbitrary order. Changes made after it starts are not seen.
 
-    The body's ``size`` is the number of hits that a request returns.
+    The body's ``size`` is the number of hits per request.
     """
     body = {**body, "sort": ["_doc"]}
     engine = client.engine
@@ -68,13 +68,13 @@ def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator
 
 
 class IndexStore:
-    """The store of vectors in one side index, for commands that build, count and delete them.
+    """A side index as a store of vectors, for commands that build, count and delete them.
 
     Args:
         client: a client of the engine. The caller closes it.
         indices: the application's indices whose vectors it stores: one index, or all indices of a data stream.
         model: the label of the model whose vectors are written.
-        pause_s: the pause after a failed read, or a failed write, in seconds.
+        pause_s: the time for which reads stop after a failed read, and writes after a failed write, in seconds.
     """
 
     name = "index"
@@ -84,7 +84,7 @@ class IndexStore:
         self._client, self.model = client, model
         self._requests = RecordRequests(client.engine)
         self._guard = Guard(self.name, self.index, pause_s)
-        self._recent: LRUCache[bytes, bytes] = LRUCache(MAX_RECENT_RECORDS)  # searchable only after a refresh
+        self._recent: LRUCache[bytes, bytes] = LRUCache(MAX_RECENT_RECORDS)
         self._lock = threading.Lock()
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -133,18 +133,29 @@ class IndexStore:
         """Refresh the side index, so that searches find new records."""
         self._client.indices.refresh(index=self.index, ignore_unavailable=True)
 
-    def read_position(self, key: bytes) -> tuple[bytes, Any]:
-        """Return the content stored under a key, empty if there is none, and its version for `write_position`."""
+    def read_build_state(self, key: bytes) -> tuple[bytes, Any]:
+        """Return what a build stored under a key, and its version for `write_build_state`.
+
+        The content is empty and the version None if the side index has nothing under the key.
+        """
         self.refresh()
         path, params, body = self._requests.request_build_states([self.index], [key])
         response = self._client.transport.perform_request("POST", path, params=params, body=body)
         content, hit = self._requests.parse_build_state(response)
         return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
 
-    def write_position(self, key: bytes, content: bytes, version: Any) -> Any:
-        """Store content under a key; return its new version, or None if another builder stored a version first.
+    def write_build_state(self, key: bytes, content: bytes, version: Any) -> Any:
+        """Store a build's content under a key, unless another builder has changed it since it was read.
 
-        ``version`` is what `read_position` returned. The embedded engine compares no versions: the last writer wins.
+        The embedded engine does not compare versions, so the last builder to write overwrites the others.
+
+        Args:
+            key: the key.
+            content: the content.
+            version: the version that `read_build_state` returned with the content that the new one replaces.
+
+        Returns:
+            The new version. None if another builder was first and nothing was stored.
         """
         self.create()
         params: dict[str, Any] = {}
@@ -158,7 +169,7 @@ class IndexStore:
         return response["_seq_no"], response["_primary_term"]
 
     def take_reports(self) -> MissingVectorCounts:
-        """Return for each document the number of searches in which it lacked a vector, and delete these reports.
+        """Read and delete the searches' reports: for each document, the number of searches in which it had no vector.
 
         Only one of several builders gets a report. If the reports cannot be read, the build continues without them.
         """
@@ -178,7 +189,7 @@ class IndexStore:
         return counts
 
     def models(self) -> dict[str, int]:
-        """Return the number of records of each model; records that name no model are left out."""
+        """Return the number of vectors of each model."""
         if not self._client.indices.exists(index=self.index):
             return {}
         body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL_FIELD, "size": MAX_MODELS}}}}
@@ -196,10 +207,10 @@ class IndexStore:
         stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
         return Size(count, int(stored["size_in_bytes"]), 0)
 
-    def prune(self, keys_to_keep: Iterable[Sequence[bytes]], positions: Iterable[bytes] = ()) -> int:
-        """Delete all records except those with these keys, and all positions except those with these keys."""
+    def prune(self, keys_to_keep: Iterable[Sequence[bytes]], build_state_keys: Iterable[bytes] = ()) -> int:
+        """Delete all vectors and all state of builds, except those with these keys. Return how many vectors remain."""
         ids_to_keep = {key.hex() for batch in keys_to_keep for key in batch}
-        ids_to_keep |= {f"{BUILD_PREFIX}{key.hex()}" for key in positions}
+        ids_to_keep |= {f"{BUILD_PREFIX}{key.hex()}" for key in build_state_keys}
         if not self._client.indices.exists(index=self.index):
             return 0
         self._client.indices.refresh(index=self.index)
@@ -220,16 +231,16 @@ class IndexStore:
         return count
 
 
-def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[IndexStore]:
-    """Return the side indices of the indices that these names stand for.
+def find_side_indices(client: Client, names: Sequence[str], model: str = "") -> list[IndexStore]:
+    """Return the side indices of the indices that these names stand for, as stores that the caller can write.
 
-    An index of a data stream counts as the whole stream, whose indices share a side index.
+    All indices of a data stream share one side index.
 
     Raises:
         NotFoundError: an index does not exist.
     """
     indices = {index for name in names for index in client.indices.get_mapping(index=name)}
-    for stream in {data_stream(index) for index in indices} - indices:  # a restored index might have no stream here
+    for stream in {data_stream(index) for index in indices} - indices:  # the stream of a restored index may not exist
         indices |= {*client.indices.get_mapping(index=stream, ignore_unavailable=True)}
     application_indices = [index for index in indices if not index.startswith(PREFIX)]
     groups = groupby(sorted(application_indices, key=lambda index: (side_index(index), index)), side_index)
@@ -237,9 +248,9 @@ def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[I
 
 
 def find_orphans(client: Client) -> list[str]:
-    """Return the side indices whose index was deleted, and those that an older version of osrerank named.
+    """Return the side indices whose index was deleted, and those whose name is from an older version of osrerank.
 
-    The list is empty if the user lacks the right to list indices.
+    Returns an empty list if the user lacks the right to list indices.
     """
     try:
         candidates = client.indices.get(
@@ -247,15 +258,15 @@ def find_orphans(client: Client) -> list[str]:
         )
     except AuthorizationException:
         return []
-    sides = {name for name in candidates if name.startswith(PREFIX)}
-    orphaned = [name for name in sides if not _exists(client, name.removeprefix(PREFIX))]
-    others = {name: {*candidates[name]["mappings"].get("properties", ())} for name in {*candidates} - sides}
+    side_indices = {name for name in candidates if name.startswith(PREFIX)}
+    orphaned = [name for name in side_indices if not _exists(client, name.removeprefix(PREFIX))]
+    others = {name: {*candidates[name]["mappings"].get("properties", ())} for name in {*candidates} - side_indices}
     outdated = [name for name, fields in others.items() if {MODEL_FIELD} <= fields <= {RECORD_FIELD, MODEL_FIELD}]
     return sorted([*orphaned, *outdated])
 
 
 def _exists(client: Client, name: str) -> bool:
-    """Return whether an index or data stream of this name exists, or a backing index of such a data stream."""
+    """Return whether an index, a data stream or a backing index of a data stream with this name exists."""
     if client.indices.exists(index=name):
         return True
     backing_indices = client.indices.get(index=f"*.ds-{name}-*", expand_wildcards="all")

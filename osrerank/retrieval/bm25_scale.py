@@ -1,7 +1,7 @@
-"""Undo the factor k1 + 1 by which some engines multiply BM25.
+"""Give BM25 scores of all engines the same scale: divide by the factor k1 + 1, by which some engines multiply them.
 
-Absolute weights such as Birch's are trained with BM25 scores of Anserini, which have no factor, like those of
-OpenSearch 3. Elasticsearch and older versions of OpenSearch have it; Lucene removed it with LUCENE-8563.
+Weights such as Birch's are trained with the BM25 scores of Anserini, which have no factor, like those of OpenSearch 3.
+Elasticsearch and older versions of OpenSearch still have the factor that Lucene removed (LUCENE-8563).
 """
 
 import logging
@@ -36,7 +36,7 @@ class Bm25Scale:
     """The factors by which the engine multiplies BM25.
 
     Attributes:
-        default: the factor of an index with the default similarity; 1 if the engine has no factor.
+        default: the factor of an index with the default similarity. 1 if the engine does not multiply.
         factors: index -> factor, for indices whose settings define a similarity.
     """
 
@@ -58,8 +58,8 @@ NO_FACTOR = Bm25Scale()
 """The scale of an engine that does not multiply BM25."""
 
 
-def response_scale(response: Any) -> Bm25Scale:
-    """Return Elasticsearch's scale for a response object of elasticsearch-py, and `NO_FACTOR` for any other."""
+def find_response_scale(response: Any) -> Bm25Scale:
+    """Return Elasticsearch's scale for a response object of elasticsearch-py, and `NO_FACTOR` for other responses."""
     headers = getattr(getattr(response, "meta", None), "headers", None) or {}
     is_elasticsearch = headers.get("x-elastic-product") == "Elasticsearch"
     return Bm25Scale(DEFAULT_K1 + 1) if is_elasticsearch else NO_FACTOR
@@ -79,7 +79,7 @@ class Bm25Scales:
     def find(
         self, index: Any, body: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, Bm25Scale]:
-        """Return the scale of a search's scores. Yield the requests to look it up, unless it is cached."""
+        """Return the scale of a search's scores. If it is not cached, the requests to look it up are yielded."""
         if NON_BM25_QUERIES & (body.get("query") or {}).keys():
             return NO_FACTOR
         key = f"{index}{options}"
@@ -110,7 +110,7 @@ def _read_scale(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest
         params = {"flat_settings": "true", **options}
         response = yield SideRequest("GET", build_path(index, f"_settings/{SIMILARITY}.*"), params=params)
     except EngineError as failed:
-        if failed.is_absent:  # the search will raise it
+        if failed.is_absent:  # the search itself will raise this error
             return NO_FACTOR
         raise
     return Bm25Scale(DEFAULT_K1 + 1, {name: _read_factor(entry["settings"]) for name, entry in response.items()})

@@ -1,9 +1,9 @@
-"""Separate the text score of a query from its boosts, so that a model replaces the text score and the boosts stay.
+"""Separate a hit's text score from the query's boosts, so that a model replaces the text score and the boosts stay.
 
-A model scores only text. Recency, stock and other rules that a caller adds to a query (``function_score``,
-``rank_feature``, a filter in a ``should``) must count as before. `find_boosts` names the text part and the boosts of
-the query, so that the engine returns their scores for each hit. `split_scores` checks that these scores combine to
-``_score``. After the stages, `apply_boosts` combines the model's order with the same boosts.
+A model scores only text. Rules that a caller adds to a query, such as recency or stock (``function_score``,
+``rank_feature``, a filter in a ``should``), must count as before. `find_boosts` gives names to the text part and the
+boosts of the query, so that the engine returns their scores for each hit. `split_scores` checks that these scores
+combine to ``_score``. After the stages, `apply_boosts` combines the model's order with the same boosts.
 """
 
 import math
@@ -22,20 +22,20 @@ from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.types.values import TEXT
 
 STAGE = "boosts"
-"""The name under which boosts are reported, as if they were a last stage."""
+"""The name of boosts in reports, which show them as the last stage."""
 SCORES_PARAM = "include_named_queries_score"
-"""The URL parameter that requests the scores of named queries: since OpenSearch 2.13 and Elasticsearch 8.8."""
+"""The URL parameter that requests the scores of named queries, since OpenSearch 2.13 and Elasticsearch 8.8."""
 PREFIX = "osrerank-"
 """The prefix of the names that osrerank gives to queries."""
 MAX_ERROR_ULPS = 8
-"""The maximum rounding error of the combined parts, in units in the last place of ``_score`` as a float32."""
+"""The combined parts may differ from ``_score`` by this many units in the last place (ULPs) of a float32."""
 RULE_CLAUSES = frozenset({"rank_feature", "distance_feature"})
-"""Clauses that only boost."""
+"""Clauses whose scores are rules of the caller and do not depend on text."""
 FILTER_CLAUSES = frozenset({
     "match_all", "match_none", "term", "terms", "terms_set", "range", "exists", "ids", "prefix", "wildcard", "regexp",
     "constant_score", "geo_distance", "geo_bounding_box", "geo_polygon", "geo_shape", "script",
 })  # fmt: skip
-"""Clauses that select documents by exact values; their scores do not depend on text."""
+"""Clauses that select documents by exact values. Their scores do not depend on text."""
 _NON_FUNCTION_KEYS = frozenset({"query", "boost", "boost_mode", "score_mode", "max_boost", "min_score", "_name"})
 """Keys of a ``function_score`` that do not define a function."""
 _BOOST_MODES = {"multiply", "sum", "avg", "max", "min", "replace"}
@@ -43,14 +43,14 @@ _BOOST_MODES = {"multiply", "sum", "avg", "max", "min", "replace"}
 
 @dataclass(frozen=True, slots=True)
 class Boost:
-    """A boost of a query, whose value for a hit is combined with the text score.
+    """A boost of a query. Its value for a hit is combined with the hit's text score.
 
     Attributes:
-        mode: how it combines with the score so far: a ``boost_mode`` of ``function_score``.
+        mode: how the value is combined with the score so far: a ``boost_mode`` of ``function_score``.
         names: the named queries whose scores are summed.
-        factor: the product of the ``boost`` of all enclosing clauses; it multiplies the sum.
-        fixed_value: the boost of every hit that matches (``negative_boost``). None if the boost depends on the scores.
-        enclosing: the optional queries that enclose the boost; a hit that does not match all of them gets no boost.
+        factor: the number that multiplies the sum: the product of the ``boost`` of all enclosing clauses.
+        fixed_value: the value for every hit that matches (``negative_boost``). None if it depends on the scores.
+        enclosing: the optional queries that enclose the boost. A hit that does not match all of them gets no boost.
     """
 
     mode: str
@@ -73,13 +73,13 @@ class Boosts:
     """A query with a name for its text part and for each boost, whose scores combine to ``_score``.
 
     Attributes:
-        query: the query to send; it finds the same hits with the same scores as the caller's query.
+        query: the query to send. It finds the same hits with the same scores as the caller's query.
         texts: the names of the text clauses, whose scores are summed.
-        factor: the product of the ``boost`` of all clauses that enclose the text part; it multiplies the sum.
-        enclosing: the optional queries that enclose the text part; a hit that does not match all of them has a text
+        factor: the number that multiplies the sum: the product of the ``boost`` of all clauses around the text part.
+        enclosing: the optional queries that enclose the text part. A hit that does not match all of them has a text
             score of 0.
-        steps: the boosts, in the order in which they are combined with the text score: from the inside of the query
-            outwards.
+        steps: the boosts in the order in which they are combined with the text score: from the innermost to the
+            outermost.
         has_scores: whether the caller also requested the scores of named queries.
     """
 
@@ -102,20 +102,22 @@ Parts = Mapping[str, float]
 
 
 def find_boosts(
-    body: Mapping[str, Any], params: Mapping[str, Any], text: str, exact: Collection[str]
+    body: Mapping[str, Any], params: Mapping[str, Any], text: str, non_text_fields: Collection[str]
 ) -> Boosts | Reason | None:
-    """Return the query's boosts, or the reason why they cannot be separated from its text score. None without boosts.
+    """Return the query's boosts, or the reason why they cannot be separated from its text score.
+
+    Returns None if the query has no boosts.
 
     Args:
         body: the caller's body.
         params: the caller's URL parameters.
         text: the query text. If some clause searches for it, a clause that searches for another text is a boost.
-        exact: non-text fields, such as keywords. A clause that searches only these is a boost.
+        non_text_fields: keywords and other fields without text. A clause that searches only these is a boost.
     """
     query = body.get("query")
     is_searched = any(text == clause_text for clause_text, _ in texts_with_fields(query))
-    naming = _Naming(text if is_searched else None, exact)
-    kinds = naming.kinds(query)
+    naming = _PartNamer(text if is_searched else None, non_text_fields)
+    kinds = naming.find_kinds(query)
     for key in ("rescore", "indices_boost"):
         if body.get(key):
             return _inseparable_reason(f"{key} changes the score after the query")
@@ -136,11 +138,11 @@ def find_boosts(
         factor=naming.factor,
         enclosing=naming.text_enclosing,
         steps=tuple(naming.steps),
-        has_scores=requests_query_scores(params),
+        has_scores=requests_named_scores(params),
     )
 
 
-def requests_query_scores(params: Mapping[str, Any]) -> bool:
+def requests_named_scores(params: Mapping[str, Any]) -> bool:
     """Return whether URL parameters request the scores of named queries."""
     return str(params.get(SCORES_PARAM, "")).lower() == "true"
 
@@ -154,12 +156,12 @@ class _InseparableBoostsError(Exception):
 
 
 @dataclass(slots=True)
-class _Naming:
+class _PartNamer:
     """Gives names to a query's text clauses and boosts, so that the engine returns their scores.
 
     Attributes:
         text: the query text. None if no clause searches for it.
-        exact: the non-text fields, such as keywords.
+        non_text_fields: keywords and other fields without text.
         texts, factor, steps: the attributes of the resulting `Boosts`, as collected so far.
         filters: named queries that match all documents. They are sent as filters, so they only return scores.
         count: the number of names given so far.
@@ -168,7 +170,7 @@ class _Naming:
     """
 
     text: str | None
-    exact: Collection[str]
+    non_text_fields: Collection[str]
     texts: list[str] = field(default_factory=list)
     factor: float = 1.0
     steps: list[Boost] = field(default_factory=list)
@@ -183,7 +185,7 @@ class _Naming:
         Raises:
             _InseparableBoostsError: its boosts cannot be separated from its text score.
         """
-        kinds = self.kinds(clause)
+        kinds = self.find_kinds(clause)
         if "text" not in kinds:
             raise _InseparableBoostsError("no part of it searches for a text")
         if len(kinds) == 1:
@@ -199,17 +201,17 @@ class _Naming:
             return {name: self._name_boosting(content, factor)}
         raise _InseparableBoostsError(f"a {name} query combines both")
 
-    def kinds(self, clause: Any) -> frozenset[str]:
-        """Return the sources of a clause's score: ``text``, ``filter`` (exact values or another text), ``rule``."""
+    def find_kinds(self, clause: Any) -> frozenset[str]:
+        """Return what a clause's score depends on: ``text``, ``filter`` (exact values or another text) or ``rule``."""
         if isinstance(clause, list):
-            return frozenset(kind for element in clause for kind in self.kinds(element))
+            return frozenset(kind for element in clause for kind in self.find_kinds(element))
         if not isinstance(clause, Mapping):
             return frozenset()
         kinds = set[str]()
         for name, content in clause.items():
             if name in COMPOUND_CLAUSES and isinstance(content, Mapping):
-                kinds.update(*(self.kinds(content.get(key)) for key in COMPOUND_CLAUSES[name]))
-                if name in ("boosting", "script_score") or (name == "function_score" and _functions(content)):
+                kinds.update(*(self.find_kinds(content.get(key)) for key in COMPOUND_CLAUSES[name]))
+                if name in ("boosting", "script_score") or (name == "function_score" and _list_functions(content)):
                     kinds.add("rule")
             elif name in RULE_CLAUSES:
                 kinds.add("rule")
@@ -223,7 +225,7 @@ class _Naming:
         """Return whether a clause searches only non-text fields, or searches for another text than the query."""
         texts = list(texts_with_fields(leaf))
         names = [without_boost(name) for _, fields in texts for name in fields]
-        if names and all(name in self.exact for name in names):
+        if names and all(name in self.non_text_fields for name in names):
             return True
         return self.text is not None and bool(texts) and all(text != self.text for text, _ in texts)
 
@@ -234,9 +236,9 @@ class _Naming:
         return {"bool": {"must": [clause], "_name": names[-1]}}
 
     def _name_function_score(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
-        """Name the text part of a ``function_score``; add a named query with its functions to `filters`."""
+        """Name the text part of a ``function_score``, and add a named query with its functions to `filters`."""
         named = {**content, "query": self.name_parts(content.get("query"), factor)}
-        if not _functions(content):
+        if not _list_functions(content):
             return named
         mode = str(content.get("boost_mode", "multiply")).lower()
         if mode not in _BOOST_MODES:
@@ -253,7 +255,7 @@ class _Naming:
     def _name_bool(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
         named, boosts = dict(content), list[str]()
         clause_lists = {key: _as_list(content.get(key)) for key in ("must", "should") if content.get(key)}
-        kinds = [self.kinds(clause) for clauses in clause_lists.values() for clause in clauses]
+        kinds = [self.find_kinds(clause) for clauses in clause_lists.values() for clause in clauses]
         with_text = [clause_kinds for clause_kinds in kinds if "text" in clause_kinds]
         if len(with_text) > 1 and any(clause_kinds != {"text"} for clause_kinds in with_text):
             raise _InseparableBoostsError("several parts of a bool query search for a text, and one of them has boosts")
@@ -261,7 +263,7 @@ class _Naming:
             name_text_clause = self._name_should_clause if key == "should" else self.name_parts
             named[key] = []
             for clause in clauses:
-                clause_kinds = self.kinds(clause)
+                clause_kinds = self.find_kinds(clause)
                 if "text" in clause_kinds:
                     named[key].append(name_text_clause(clause, factor))
                 else:
@@ -271,8 +273,8 @@ class _Naming:
         return named
 
     def _name_should_clause(self, clause: Any, factor: float) -> Mapping[str, Any]:
-        """Return a named copy of a ``should`` clause with a text part; if it has boosts, it also gets a name itself."""
-        if len(self.kinds(clause)) == 1:
+        """Return a named copy of a ``should`` clause with a text part. A clause with boosts also gets a name."""
+        if len(self.find_kinds(clause)) == 1:
             return self.name_parts(clause, factor)
         outer = self.enclosing
         self.enclosing = (*outer, f"{PREFIX}{self.count}")
@@ -295,8 +297,8 @@ def _as_list(clauses: Any) -> list[Any]:
     return clauses if isinstance(clauses, list) else [clauses]
 
 
-def _functions(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the functions of a ``function_score``, which can define a single one outside the list."""
+def _list_functions(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the functions of a ``function_score``. A single function can be defined outside the list."""
     single = {key: value for key, value in content.items() if key not in _NON_FUNCTION_KEYS and key != "functions"}
     return [*_as_list(content.get("functions") or []), *([single] if single else [])]
 
@@ -320,9 +322,11 @@ def _check_functions(part: Any) -> None:
 
 
 def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...] | Reason, dict[str, Any]]:
-    """Return the score parts of each hit, or why they are unknown, and the response with only the caller's query names.
+    """Split the score of each hit into its text score and its boosts.
 
-    The parts are unknown unless they combine to each hit's ``_score``, apart from float32 rounding.
+    Returns:
+        The parts of each hit's score, or the reason why they are unknown: they do not combine to ``_score``. Then the
+        response without the query names that osrerank added.
 
     Raises:
         ResponseFormatError: ``response`` is not a search response.
@@ -351,7 +355,9 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
 def restore_caller_names(response: Mapping[str, Any], *, has_scores: bool) -> dict[str, Any]:
     """Remove osrerank's query names from a response's ``matched_queries``.
 
-    The names are a list unless the caller requested their scores.
+    Args:
+        response: the response.
+        has_scores: whether the caller requested scores. Otherwise, the caller's names become a list.
     """
     hits = response["hits"]
     restored = {**response, "hits": {**hits, "hits": [_restore_hit(hit, has_scores) for hit in hits["hits"]]}}
@@ -387,7 +393,7 @@ def _restore_nested_hits(part: Any, has_scores: bool) -> Any:  # noqa: FBT001 - 
     return _restore_hit(copy, has_scores) if "matched_queries" in copy else copy
 
 
-def with_score_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:
+def add_score_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:
     """Return a first pass's ranking with the score parts of each candidate, in the same order."""
     pairs = zip(ranking.candidates, parts, strict=True)
     return replace(ranking, candidates=tuple(candidate.with_first_parts(scores) for candidate, scores in pairs))
@@ -416,8 +422,8 @@ def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
     """Apply the query's boosts to a ranking, or report why they cannot be applied.
 
     The text scores are redistributed among the reranked candidates: the model's best candidate gets the highest, and so
-    on. Each is then combined with the candidate's boosts as in the query. If the model agrees with the text scores, the
-    result is the first pass's order. Candidates that were not reranked stay below, in their order.
+    on. Each text score is then combined with the candidate's boosts as in the query. If the model agrees with the text
+    scores, the result is the first pass's order. Candidates that were not reranked stay below, in their order.
     """
     started_s = time.perf_counter()
     reranked = [candidate for candidate in ranking.candidates if candidate.trace[-1].level]
@@ -451,7 +457,7 @@ def _boosted_scores(
 ) -> Iterator[float]:
     """Yield each candidate's score recomputed with its new text score.
 
-    An unchanged text score yields the original score exactly, without rounding error.
+    If the text score is unchanged, the score is the original one, without rounding error.
     """
     for candidate, text_score in zip(candidates, text_scores, strict=True):
         first_pass = candidate.trace[0]

@@ -1,4 +1,4 @@
-"""A thread-safe cache whose values expire after a minute, for mappings and settings read from the search engine."""
+"""A thread-safe cache for mappings and settings of the search engine. Its values expire after a minute."""
 
 import time
 from collections.abc import Callable, Hashable
@@ -11,7 +11,7 @@ from osrerank._caches import SharedCache
 LIFETIME_S = 60.0
 """The default time after which a cached value expires, in seconds."""
 MAX_VALUES = 1_000
-"""The maximum number of values in a cache. Beyond it, the least recently used value is dropped."""
+"""If a cache has more values than this, the least recently used one is dropped."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -1,6 +1,7 @@
 """Look up which fields a search uses: read the mapping, choose the fields, and cache both for a minute.
 
-The generators yield requests instead of sending them, so that the synchronous and the asynchronous client share them.
+The functions yield their requests instead of sending them, so that the synchronous and the asynchronous client can
+share them.
 """
 
 import logging
@@ -12,19 +13,20 @@ from typing import Any
 
 from osrerank._log_throttle import LogThrottle
 from osrerank.errors import ResponseFormatError
-from osrerank.retrieval.built_fields import BuiltFields, FieldsByIndex
+from osrerank.retrieval.build_fields import BuildFieldFinder, FieldsByIndex
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.fields import (
+    FieldChoice,
     IndexGroup,
-    NamedFields,
+    MappedTraits,
     SearchFields,
     add_body_fields,
-    index_groups,
+    group_indices,
     resolve_fields,
     union,
-    with_built_fields,
+    with_build_fields,
 )
-from osrerank.retrieval.mapping import Leaves, field_names, read_leaves_by_index, without_boost
+from osrerank.retrieval.mapping import Leaves, list_field_names, read_leaves_by_index, without_boost
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path
 from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import SearchWarning, WarningCode
@@ -32,110 +34,127 @@ from osrerank.types.reasons import SearchWarning, WarningCode
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 86_400.0
-"""The time, in seconds, after which the fields of an index are logged again."""
+"""The time after which the fields of an index are logged again, in seconds."""
 MIN_AGE_S = 0.1
-"""The age, in seconds, below which a cached mapping is not read again, even if it lacks a specified field."""
-MAX_FIELD_SETS = 1_000
-"""The maximum number of cached `NamedFields` per index."""
+"""A mapping younger than this is not read again, even if it lacks a field that the caller named, in seconds."""
+MAX_CACHED_CHOICES = 1_000
+"""The fields of at most this many different choices are cached per index."""
 MAX_LISTED_NAMES = 20
-"""The maximum number of names that a message lists."""
+"""A message lists at most this many names."""
 
 
 class _CacheEntry:
     """The cached mapping of the indices that a search names, and the fields chosen from this mapping.
 
     Attributes:
-        by_index: index -> its fields.
+        leaves_by_index: index -> the fields in its mapping.
         loaded_at_s: the time of the clock when the mapping was read, in seconds.
-        names: all top-level field names seen so far, in mappings and in hits.
+        top_level_names: all top-level field names seen so far, in mappings and in hits.
         indices: the names of all indices seen so far, in mappings and in hits.
         groups: the fields of a search that specifies none, chosen by the mapping alone.
-        built: index -> the fields used by its last vector build. None before they are looked up.
-        fields: the fields that a search specifies -> the fields that it uses.
+        build_fields: index -> the fields that its last vector build read. None if they were not looked up yet.
+        fields_by_choice: the caller's choice of fields -> the fields that the search uses.
     """
 
-    def __init__(self, by_index: dict[str, Leaves], loaded_at_s: float) -> None:
-        self.names: set[str] = set()
+    def __init__(self, leaves_by_index: dict[str, Leaves], loaded_at_s: float) -> None:
+        self.top_level_names: set[str] = set()
         self.indices: set[str] = set()
-        self.replace_mapping(by_index, loaded_at_s)
+        self.replace_mapping(leaves_by_index, loaded_at_s)
 
-    def replace_mapping(self, by_index: dict[str, Leaves], loaded_at_s: float) -> None:
-        """Replace the mapping, and what was chosen from it."""
-        self.by_index = by_index
+    def replace_mapping(self, leaves_by_index: dict[str, Leaves], loaded_at_s: float) -> None:
+        """Replace the mapping, and forget the fields that were chosen from it."""
+        self.leaves_by_index = leaves_by_index
         self.loaded_at_s = loaded_at_s
-        self.groups = index_groups(by_index)
-        self.names |= {name.partition(".")[0] for leaves in by_index.values() for name in leaves}
-        self.indices |= by_index.keys()
-        self.built: FieldsByIndex | None = None
-        self.fields: dict[NamedFields, SearchFields] = {}
+        self.groups = group_indices(leaves_by_index)
+        self.top_level_names |= {name.partition(".")[0] for leaves in leaves_by_index.values() for name in leaves}
+        self.indices |= leaves_by_index.keys()
+        self.build_fields: FieldsByIndex | None = None
+        self.fields_by_choice: dict[FieldChoice, SearchFields] = {}
 
 
 class FieldFinder:
     """Finds the fields of searches, and caches them for a minute. Safe to use from many threads.
 
-    ``built`` is None if no search reads stored vectors.
+    Args:
+        clock: a monotonic clock, in seconds.
+        build_fields: looks up the fields of vector builds. None if no search reads stored vectors.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, built: BuiltFields | None = None) -> None:
-        self._clock, self._built = clock, built
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, build_fields: BuildFieldFinder | None = None
+    ) -> None:
+        self._clock, self._build_fields = clock, build_fields
         self._entries: ExpiringCache[str, _CacheEntry] = ExpiringCache(clock)
-        self._unreadable: ExpiringCache[str, SearchWarning] = ExpiringCache(clock)
+        self._mapping_warnings: ExpiringCache[str, SearchWarning] = ExpiringCache(clock)
         self._log_throttle, self._daily_throttle = LogThrottle(clock=clock), LogThrottle(LOG_INTERVAL_S, clock)
 
     def find(
-        self, index: Any, named: NamedFields, options: Mapping[str, Any] = NO_OPTIONS, *, refresh: bool = False
+        self, index: Any, choice: FieldChoice, options: Mapping[str, Any] = NO_OPTIONS, *, refresh: bool = False
     ) -> Generator[SideRequest, Any, SearchFields]:
         """Return the fields that a search uses, from the cache or after looking them up.
 
-        If the mapping cannot be read, the query searches the index's default fields, and the model reads the fields of
-        the hits. The returned fields contain a warning. ``options`` are the search's `index_options`. With ``refresh``,
-        the mapping is read even if it is cached.
+        If the mapping cannot be read, the result has a warning. The query then searches the index's default fields, and
+        the model scores the text fields of the hits.
+
+        Args:
+            index: the indices as the search names them.
+            choice: the caller's choice of fields.
+            options: the search's `osrerank.retrieval.requests.select_index_options`.
+            refresh: whether to read the mapping even if it is cached.
         """
         key = f"{index}{options}"
-        if warning := self._unreadable.get(key):
-            return _fields_without_mapping(named, warning)
+        warning = self._mapping_warnings.get(key)
+        if warning is not None:
+            return _fields_without_mapping(choice, warning)
         entry = self._entries.get(key)
-        fields = None if entry is None else entry.fields.get(named)
+        fields = None if entry is None else entry.fields_by_choice.get(choice)
         is_fresh = entry is not None and self._clock() - entry.loaded_at_s < MIN_AGE_S
-        if fields is not None and (is_fresh or not (refresh or fields.missing)):
+        if fields is not None and (is_fresh or not (refresh or fields.names.missing)):
             return fields
         try:
-            return (yield from self._look_up(index, named, options, entry, is_old=fields is not None))
+            return (yield from self._look_up(index, choice, options, entry, must_read_mapping=fields is not None))
         except (EngineError, ResponseFormatError) as error:
             if isinstance(error, EngineError) and error.is_absent:  # the search will raise it
-                return _fields_without_mapping(named)
+                return _fields_without_mapping(choice)
             sentence = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
             warning = SearchWarning(sentence, WarningCode.MAPPING_UNREAD)
             if self._log_throttle.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if not isinstance(error, EngineError) or error.is_forbidden:
-                self._unreadable.put(key, warning)
+                self._mapping_warnings.put(key, warning)
             timed_out = isinstance(error, EngineError) and error.timed_out
-            return replace(_fields_without_mapping(named, warning), timed_out=timed_out)
+            return replace(_fields_without_mapping(choice, warning), timed_out=timed_out)
 
     def _look_up(
-        self, index: Any, named: NamedFields, options: Mapping[str, Any], entry: _CacheEntry | None, *, is_old: bool
+        self,
+        index: Any,
+        choice: FieldChoice,
+        options: Mapping[str, Any],
+        entry: _CacheEntry | None,
+        *,
+        must_read_mapping: bool,
     ) -> Generator[SideRequest, Any, SearchFields]:
         """Read the mapping and the last build's fields, then cache and return the search's fields."""
-        if entry is None or is_old:
-            by_index = read_leaves_by_index((yield SideRequest("GET", build_path(index, "_mapping"), params=options)))
+        if entry is None or must_read_mapping:
+            response = yield SideRequest("GET", build_path(index, "_mapping"), params=options)
+            leaves_by_index = read_leaves_by_index(response)
             if entry is None:
-                entry = _CacheEntry(by_index, self._clock())
+                entry = _CacheEntry(leaves_by_index, self._clock())
                 self._entries.put(f"{index}{options}", entry)
             else:
-                entry.replace_mapping(by_index, self._clock())
-        needs_defaults = named.needs_mapping_fields(add_body_fields(entry.by_index, named))
+                entry.replace_mapping(leaves_by_index, self._clock())
+        needs_defaults = choice.needs_mapping_fields(add_body_fields(entry.leaves_by_index, choice))
         warnings: tuple[SearchWarning, ...] = ()
         groups = entry.groups if needs_defaults else ()
-        has_names = bool(named.text_fields or named.query_fields)
-        if needs_defaults and named.uses_build_fields and self._built is not None and not has_names:
-            if entry.built is None:
-                entry.built, warnings = yield from self._read_built(index, entry.by_index, options)
-            groups = with_built_fields(entry.groups, entry.built, entry.by_index)
-            self._log_built_fields(entry.groups, groups)
-        fields = replace(resolve_fields(entry.by_index, groups, named), warnings=warnings)
-        names = field_names(entry.by_index.values())
-        if needs_defaults and names and not fields.searched and not fields.read:
+        has_names = bool(choice.model_fields or choice.query_fields)
+        if needs_defaults and choice.uses_build_fields and self._build_fields is not None and not has_names:
+            if entry.build_fields is None:
+                entry.build_fields, warnings = yield from self._read_build_fields(index, entry.leaves_by_index, options)
+            groups = with_build_fields(entry.groups, entry.build_fields, entry.leaves_by_index)
+            self._log_build_fields(entry.groups, groups)
+        fields = replace(resolve_fields(entry.leaves_by_index, groups, choice), warnings=warnings)
+        names = list_field_names(entry.leaves_by_index.values())
+        if needs_defaults and names and not fields.query_fields and not fields.model_fields:
             listed_names = ", ".join(names[:MAX_LISTED_NAMES])
             sentence = f"the mapping has no text field, only {listed_names}: the index's default fields are searched"
             warning = SearchWarning(sentence, WarningCode.NO_TEXT_FIELD)
@@ -143,17 +162,17 @@ class FieldFinder:
             fields = SearchFields(warnings=(warning,))
         elif needs_defaults:
             self._log_fields(index, fields)
-        if len(entry.fields) < MAX_FIELD_SETS:
-            entry.fields[named] = fields
+        if len(entry.fields_by_choice) < MAX_CACHED_CHOICES:
+            entry.fields_by_choice[choice] = fields
         return fields
 
-    def _read_built(
-        self, index: Any, by_index: Mapping[str, Leaves], options: Mapping[str, Any]
+    def _read_build_fields(
+        self, index: Any, indices: Iterable[str], options: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, tuple[FieldsByIndex, tuple[SearchWarning, ...]]]:
-        """Look up the fields used by the last vector build. Return them, or a warning."""
-        assert self._built is not None
+        """Look up the fields that the last vector build read. If that fails, the result has a warning."""
+        assert self._build_fields is not None
         try:
-            return (yield from self._built.find(index, by_index, options)), ()
+            return (yield from self._build_fields.find(index, indices, options)), ()
         except (EngineError, LookupError, TypeError, AttributeError) as error:
             sentence = (
                 f"cannot look up which fields the vectors of {index or 'all indices'} were built from; "
@@ -164,24 +183,24 @@ class FieldFinder:
                 logger.warning("[%s] %s: %s", warning.code, warning, error)
             return {}, (warning,)
 
-    def _log_built_fields(self, mapped: Iterable[IndexGroup], groups: Iterable[IndexGroup]) -> None:
+    def _log_build_fields(self, mapping_groups: Iterable[IndexGroup], groups: Iterable[IndexGroup]) -> None:
         """Log once a day, for each index, that its vectors were built from fields other than the mapping's."""
-        mapping_fields = {name: group.read for group in mapped for name in group.indices}
+        mapping_fields = {name: group.model_fields for group in mapping_groups for name in group.indices}
         for group in groups:
             for name in group.indices:
                 current = mapping_fields[name]
-                if group.read != current and self._daily_throttle.is_due((name, group.read, current)):
+                if group.model_fields != current and self._daily_throttle.is_due((name, group.model_fields, current)):
                     logger.warning(
                         "[fields-as-built] the vectors of %s were built from %s; searches that name no fields use "
                         "these fields, although the mapping now has %s: to use the latter, run osrerank vectors build "
                         "--index %s",
-                        name, ", ".join(group.read), ", ".join(current) or "no field", name,
+                        name, ", ".join(group.model_fields), ", ".join(current) or "no field", name,
                     )  # fmt: skip
 
     def _log_fields(self, index: Any, fields: SearchFields) -> None:
         """Log once a day, for each index, which text fields are searched and which are not."""
-        if self._daily_throttle.is_due((str(index), fields.searched, fields.left_out)):
-            indices, searched = index or "all indices", ", ".join(fields.searched) or "default fields"
+        if self._daily_throttle.is_due((str(index), fields.query_fields, fields.left_out)):
+            indices, searched = index or "all indices", ", ".join(fields.query_fields) or "default fields"
             if fields.left_out:
                 left_out = ", ".join(fields.left_out[:MAX_LISTED_NAMES])
                 fix = "to choose, name them as query_fields"
@@ -195,9 +214,11 @@ class FieldFinder:
         if entry is None:
             return False
         hits = response.get("hits", {}).get("hits", ())
-        new_names = {name.partition(".")[0] for hit in hits for name in hit.get("_source") or ()} - entry.names
+        new_names = {
+            name.partition(".")[0] for hit in hits for name in hit.get("_source") or ()
+        } - entry.top_level_names
         new_indices = {hit["_index"] for hit in hits if "_index" in hit} - entry.indices
-        entry.names |= new_names
+        entry.top_level_names |= new_names
         entry.indices |= new_indices
         if new_indices:
             entry.loaded_at_s = -math.inf  # so that the next lookup reads the mapping again
@@ -206,7 +227,7 @@ class FieldFinder:
     def forget(self) -> None:
         """Empty the cache, so that the next search reads its mapping again."""
         self._entries.clear()
-        self._unreadable.clear()
+        self._mapping_warnings.clear()
 
     def warn(self, index: Any, warnings: Iterable[SearchWarning]) -> None:
         """Log the warnings of a search, each at most once a minute."""
@@ -215,13 +236,13 @@ class FieldFinder:
                 logger.warning("[%s] search of %s: %s", warning.code, index or "all indices", warning)
 
 
-def _fields_without_mapping(named: NamedFields, *warnings: SearchWarning) -> SearchFields:
-    """Return the fields of a search whose mapping cannot be read: those that it specifies."""
-    read = union([map(without_boost, named.text_fields or named.query_fields)])
-    query_names = [without_boost(name) for name in named.in_query or () if "*" not in name]
+def _fields_without_mapping(choice: FieldChoice, *warnings: SearchWarning) -> SearchFields:
+    """Return the fields that the caller chose, for a search whose mapping cannot be read."""
+    model_fields = union([map(without_boost, choice.model_fields or choice.query_fields)])
+    body_names = [without_boost(name) for name in choice.searched_by_body or () if "*" not in name]
     return replace(
-        SearchFields.from_names(named.query_fields, read),
-        read=read or union([query_names]),
-        not_in_source=frozenset(read),
+        SearchFields.from_names(choice.query_fields, model_fields),
+        model_fields=model_fields or union([body_names]),
+        traits=MappedTraits(absent_from_source=frozenset(model_fields)),
         warnings=warnings,
     )

@@ -1,4 +1,4 @@
-"""Plan the first pass's request, whose response has enough hits for the caller's page of the reranked list.
+"""Plan the first pass: the search request that finds the hits to rerank, enough of them for the caller's page.
 
 `plan_first_pass` returns the request as a `FirstPass`, or the reason why the search cannot be reranked.
 """
@@ -12,20 +12,20 @@ from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
 from osrerank.retrieval.boosts import SCORES_PARAM, Boosts
 from osrerank.retrieval.fields import SearchFields, union
-from osrerank.retrieval.retrievers import find_obstacle, retriever_window
-from osrerank.retrieval.search_pipelines import NO_PIPELINE, SearchPipeline, under_pipeline
+from osrerank.retrieval.retrievers import find_retriever_obstacle, read_retriever_window
+from osrerank.retrieval.search_pipelines import NO_PIPELINE, SearchPipeline, add_pipeline
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 DEFAULT_SIZE = 10
 MAX_REASON_CHARACTERS = 200
-"""The maximum number of characters of a shard's failure reason that a message shows."""
+"""A message shows at most this many characters of the reason why a shard failed."""
 COLLAPSE_WARNING = SearchWarning(
     "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
     "docs/concepts.md says how to rerank all members",
     WarningCode.COLLAPSED,
 )
-OTHER_SORT = "the search is sorted by something other than score"
+OTHER_SORT_REASON = "the search is sorted by something other than score"
 """The reason why the hits of a search with the caller's own sort are not reranked."""
 
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
@@ -34,10 +34,10 @@ _PAGING_REASONS = {
     "search_after": "search_after continues a reranked list only if the search is sorted by _score first",
     "pit": "a point in time is for paging by sort values, which reranking replaces",
 }
-"""Key of a request that pages in another way -> the reason why a search with it is not reranked."""
+"""Key of a request with another kind of paging -> the reason why such a search is not reranked."""
 HYBRID_PAGING_REASON = "a hybrid query has later pages only with pagination_depth"
 _FIELD_DEFINING_KEYS = ("docvalue_fields", "stored_fields", "script_fields", "derived", "runtime_mappings")
-"""Keys of a request that put other values into ``fields``, under names that the caller chooses."""
+"""Keys of a request that add other values to ``fields``, under names that the caller chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,11 @@ class FirstPass:
         params: the request's URL parameters.
         page: the caller's page.
         pipeline: the search pipeline that the request runs under.
-        read_later: the fields whose text a second request fetches by the hits' ids. Empty if the hits have the text.
-        reads_source: whether texts are read only from ``_source``, because ``fields`` might hold values that the caller
-            computed.
-        after: the sort values after which the caller's page begins (`search_after`). None without `search_after`.
+        fields_to_fetch: fields whose text a second request fetches by the hits' ids. Empty if the hits have the text.
+        reads_only_source: whether texts are read only from ``_source``, because ``fields`` might have values that the
+            caller computed.
+        search_after: the sort values of the hit after which the caller's page begins. None if the request has no such
+            values.
         boosts: the query with names for its parts. None if the caller's query is sent unchanged.
     """
 
@@ -60,65 +61,62 @@ class FirstPass:
     params: dict[str, Any]
     page: Page
     pipeline: SearchPipeline = NO_PIPELINE
-    read_later: tuple[str, ...] = ()
-    reads_source: bool = False
-    after: list[Any] | None = None
+    fields_to_fetch: tuple[str, ...] = ()
+    reads_only_source: bool = False
+    search_after: list[Any] | None = None
     boosts: Boosts | None = None
 
     @property
     def depth(self) -> int:
-        """The minimum number of hits that are reranked, for a request with ``after``."""
+        """The number of hits that are reranked at least, for a request with `search_after`."""
         size: int = self.body["size"]
         return size - self.page.size
 
     @property
     def is_sorted(self) -> bool:
-        """Whether hits have sort values, so that a caller can continue with `search_after`."""
+        """Whether hits have sort values, with which the caller can request the next page by `search_after`."""
         return bool(self.params.get("sort") or self.body.get("sort"))
 
-    def find_search_after(self, response: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the positions (from 0) of the hits with the sort values ``after``; () if none of them is reranked."""
-        sorts = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in unchecked_hits(response)]
-        positions = [position for position, sort in enumerate(sorts) if sort == self.after]
+    def find_last_seen_hits(self, response: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the indices of the hits with the sort values `search_after`. Empty if the first is not reranked."""
+        sorts = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in read_hits(response)]
+        positions = [position for position, sort in enumerate(sorts) if sort == self.search_after]
         return tuple(positions) if positions and positions[0] < self.depth else ()
 
-    def incompleteness(self, response: Mapping[str, Any]) -> str:
-        """Return the reason why the response to the caller's own request might have more hits. Empty if it cannot."""
-        shards = _section(response, "_shards")
+    def explain_incompleteness(self, response: Mapping[str, Any]) -> str:
+        """Return why the caller's own request might find more hits than this response. Empty if it would not."""
+        shards = _read_object(response, "_shards")
         if shards.get("failed"):
-            return f"{shards['failed']} of {shards.get('total')} shards failed{_first_failure(shards)}"
+            return f"{shards['failed']} of {shards.get('total')} shards failed{_describe_first_failure(shards)}"
         if response.get("timed_out"):
             return "it timed out"
         if response.get("terminated_early") and not {"terminate_after"} & {*self.body, *self.params}:
             return "it was terminated early"
         if self.pipeline.may_shorten:
             return ""
-        hit_count, end = len(unchecked_hits(response)), self.page.offset + self.page.size
+        hit_count, end = len(read_hits(response)), self.page.offset + self.page.size
         total = read_total(response, end)
         is_page_empty = hit_count <= self.page.offset
-        # a collapsed response has fewer hits than its total; OpenSearch can refuse an empty page of a hybrid query
+        # A collapsed response has fewer hits than its total. OpenSearch can refuse an empty page of a hybrid query.
         is_short = hit_count < min(end, total) and (is_page_empty or "collapse" not in self.body)
-        may_be_refused = is_page_empty and self.page.offset > 0 and _hybrid_query(self.body) is not None
+        may_be_refused = is_page_empty and self.page.offset > 0 and _read_hybrid_query(self.body) is not None
         return f"it found {hit_count} of {total} hits" if is_short or may_be_refused else ""
 
     def has_wrong_size(self, response: Mapping[str, Any]) -> bool:
-        """Return whether the search pipeline added or dropped hits, so that the caller's pages would not join.
-
-        The caller's pages of such a list would overlap, or leave a gap.
-        """
-        requested, returned = self.body["size"], len(unchecked_hits(response))
+        """Return whether the search pipeline added or dropped hits, so that pages would overlap or leave a gap."""
+        requested, returned = self.body["size"], len(read_hits(response))
         if not self.page.offset and returned <= requested == self.page.size:  # it is the caller's own page already
             return False
         differs = returned != min(requested, read_total(response, requested))
-        return self.pipeline.lengthens or (self.pipeline.may_shorten and differs)
+        return self.pipeline.adds_hits or (self.pipeline.may_shorten and differs)
 
     def with_caller_page_size(self) -> Self:
-        """Return the request for only the caller's first page; the caller gets all hits of its response."""
+        """Return the request for only the caller's first page. The caller gets all hits of its response."""
         body = {**self.body, "size": self.page.size}
         return replace(self, body=body, page=replace(self.page, size=MAX_DEPTH))
 
     def with_named_query(self, boosts: Boosts) -> Self:
-        """Return the request with names for the parts of its query; it also requests the scores of these parts."""
+        """Return the request with names for the parts of its query. It also requests the scores of these parts."""
         params = {**self.params, SCORES_PARAM: "true"}
         return replace(self, body={**self.body, "query": boosts.query}, params=params, boosts=boosts)
 
@@ -126,48 +124,53 @@ class FirstPass:
         """Return whether the response to the caller's own request is better than the first pass's response.
 
         It is better if it is more complete. It is also better if the same number of shards failed in both, but their
-        pages differ in size: a shard that cannot fetch its hits leaves a gap, which the deeper first pass would fill
-        with lower hits.
+        pages differ in size: a shard that cannot fetch its hits leaves a gap, and the deeper first pass would fill it
+        with hits of lower rank.
         """
         size, start = self.page.size, self.page.offset
-        own_losses = _losses(own_response, unchecked_hits(own_response)[:size])
-        losses = _losses(response, unchecked_hits(response)[start : start + size])
+        own_losses = _measure_losses(own_response, read_hits(own_response)[:size])
+        losses = _measure_losses(response, read_hits(response)[start : start + size])
         if own_losses[0] == losses[0] > 0 and own_losses[-1] != losses[-1]:
             return True
         return any(own_loss < loss for own_loss, loss in zip(own_losses, losses, strict=True))
 
 
-def _section(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object of a response by its key. Empty if the response has no such object."""
+def _read_object(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object of a response by its key. Returns an empty object if the response has none."""
     part = response.get(name)
     return part if isinstance(part, Mapping) else {}
 
 
-def unchecked_hits(response: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the hits of a response, unchecked. Empty if the response has no list of hits."""
-    hits = _section(response, "hits").get("hits")
+def read_hits(response: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the hits of a response without checking them. Returns no hits if the response has no list of hits."""
+    hits = _read_object(response, "hits").get("hits")
     return hits if isinstance(hits, list) else ()
 
 
 def read_total(response: Mapping[str, Any], default: int) -> int:
-    """Return the total number of hits that a response reports; ``default`` if it reports none."""
-    total = _section(response, "hits").get("total")
+    """Return the total number of hits that a response reports, or ``default`` if it reports none."""
+    total = _read_object(response, "hits").get("total")
     count = total.get("value") if isinstance(total, Mapping) else total
     return int(count) if isinstance(count, int | float) else default
 
 
-def failed_shards(response: Mapping[str, Any]) -> int:
+def count_failed_shards(response: Mapping[str, Any]) -> int:
     """Return the number of shards that failed."""
-    return int(_section(response, "_shards").get("failed", 0))
+    return int(_read_object(response, "_shards").get("failed", 0))
 
 
-def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
-    """Return numbers that show how incomplete a response is; lower is better."""
-    return failed_shards(response), bool(response.get("timed_out")), bool(response.get("terminated_early")), -len(hits)
+def _measure_losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
+    """Return numbers that show how incomplete a response is. Lower is better."""
+    return (
+        count_failed_shards(response),
+        bool(response.get("timed_out")),
+        bool(response.get("terminated_early")),
+        -len(hits),
+    )
 
 
-def _first_failure(shards: Mapping[str, Any]) -> str:
-    """Return the failure reason of the first failed shard, in parentheses. Empty if the response has none."""
+def _describe_first_failure(shards: Mapping[str, Any]) -> str:
+    """Return the reason why the first shard failed, in parentheses. Empty if the response has no reason."""
     failures: Sequence[Mapping[str, Any]] = shards.get("failures") or ({},)
     reason = failures[0].get("reason") or {}
     return f" ({reason.get('type')}: {str(reason.get('reason'))[:MAX_REASON_CHARACTERS]})" if reason else ""
@@ -194,62 +197,77 @@ def plan_first_pass(
         depth: the number of candidates that the deepest stage reranks.
         fields: the fields that the search uses.
         pipeline: the search pipeline that the search runs under.
-        thresholds: the scores at which the reranked list is cut off. None to return the whole list.
+        thresholds: the scores at which the reranked list ends. If None, it is returned whole.
     """
     offset = read_count(params, body, ("from", "from_"), 0)
     size = read_count(params, body, ("size",), DEFAULT_SIZE)
-    after = _search_after_values(body, params, pipeline)
-    if refusal := _refusal(body, params, offset, size, None if after is None else depth):
+    search_after = _read_search_after(body, params, pipeline)
+    refusal = _find_refusal(body, params, offset, size, None if search_after is None else depth)
+    if refusal is not None:
         return refusal
     if pipeline.obstacle:
         return Reason(ReasonCode.SEARCH_PIPELINE, pipeline.obstacle)
-    assert offset is not None  # it would have been refused
+    assert offset is not None  # otherwise, the request was refused above
     assert size is not None
-    if reason := find_obstacle(body, offset + size):
+    if reason := find_retriever_obstacle(body, offset + size):
         return Reason(ReasonCode.RETRIEVER, reason)
     new_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
     new_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
-    end = max(depth, offset + size) if after is None else depth + size
-    new_body |= {"from": 0, "size": min(end, retriever_window(body) or end)}
+    end = max(depth, offset + size) if search_after is None else depth + size
+    new_body |= {"from": 0, "size": min(end, read_retriever_window(body) or end)}
     if "ext" in body:
         _drop_rerank_ext(new_body)
-    new_body, new_params = under_pipeline(pipeline.replacement, new_body, new_params)
-    read_names = union(fields.fields_to_read(ranking.fields) for ranking in options.rankings)
-    names = tuple(name for name in read_names if ":" not in name)  # the request has highlight: and inner_hits: anyway
-    absent_names = _names_absent_from_source(body, params, names, fields.not_in_source)
+    new_body, new_params = add_pipeline(pipeline.replacement, new_body, new_params)
+    model_fields = union(fields.resolve_model_fields(ranking.fields) for ranking in options.rankings)
+    # the caller's own request has the texts of highlight: and inner_hits:
+    names = tuple(name for name in model_fields if ":" not in name)
+    absent_names = _names_absent_from_source(body, params, names, fields.traits.absent_from_source)
     page = Page(offset, size, (), options.min_score, options.explain, thresholds)
-    can_use_fields = fields.source_only.isdisjoint(absent_names) and not pipeline.changes_fields
+    can_use_fields = fields.traits.source_only.isdisjoint(absent_names) and not pipeline.changes_fields
     if can_use_fields and not _may_clash(body, params, names):
         requested = body.get("fields") or []
-        added = tuple(name for name in absent_names if not _covers(requested, name))
+        added = tuple(name for name in absent_names if not _is_listed(requested, name))
         if added:
             new_body["fields"] = [*requested, *added]
-        return FirstPass(new_body, new_params, replace(page, added_fields=added), pipeline, after=after)
-    read_later = names if pipeline.changes_fields or absent_names else ()
-    return FirstPass(new_body, new_params, page, pipeline, read_later, reads_source=not read_later, after=after)
+        return FirstPass(new_body, new_params, replace(page, added_fields=added), pipeline, search_after=search_after)
+    fields_to_fetch = names if pipeline.changes_fields or absent_names else ()
+    return FirstPass(
+        new_body,
+        new_params,
+        page,
+        pipeline,
+        fields_to_fetch,
+        reads_only_source=not fields_to_fetch,
+        search_after=search_after,
+    )
 
 
-def _search_after_values(
+def _read_search_after(
     body: Mapping[str, Any], params: Mapping[str, Any], pipeline: SearchPipeline
 ) -> list[Any] | None:
-    """Return the sort values after which a page of a reranked list begins. None without a usable `search_after`.
+    """Return the sort values after which a page of a reranked list begins.
 
-    A list whose hits were collapsed, added or dropped cannot be continued, nor can one with another sort.
+    Returns None if the request has no `search_after`, or if the list cannot be continued: it has another sort, or its
+    hits are collapsed, or a search pipeline adds or drops hits.
     """
     after = body.get("search_after")
     if not isinstance(after, list | tuple) or not after or "collapse" in body or params.get("search_after"):
         return None
     is_ranked = _sorts_by_score_first(params.get("sort", body.get("sort")))
-    return list(after) if is_ranked and not (pipeline.may_shorten or pipeline.lengthens) else None
+    return list(after) if is_ranked and not (pipeline.may_shorten or pipeline.adds_hits) else None
 
 
-def _refusal(
+def _find_refusal(
     body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None, depth: int | None
 ) -> Reason | None:
-    """Return the reason why the hits of a request are not reranked. None if they are.
+    """Return the reason why the hits of a request cannot be reranked. None if they can.
 
-    ``offset`` or ``size`` is None if the value in the request is not a count. ``depth`` is the number of hits to rerank
-    if ``search_after`` continues a reranked list, else None.
+    Args:
+        body: the caller's body.
+        params: the caller's URL parameters.
+        offset: the rank at which the page begins, from 0. None if ``from`` in the request is not a count.
+        size: the number of hits of the page. None if ``size`` in the request is not a count.
+        depth: the number of hits to rerank if ``search_after`` continues a reranked list. Otherwise None.
     """
     can_continue = depth is not None and not offset and depth + (size or 0) <= MAX_DEPTH
     paging = [
@@ -257,13 +275,13 @@ def _refusal(
         for name, reason in _PAGING_REASONS.items()
         if (params.get(name) or body.get(name)) and not (name == "search_after" and can_continue)
     ]
-    hybrid = _hybrid_query(body)
+    hybrid = _read_hybrid_query(body)
     if offset and hybrid is not None and hybrid.get("pagination_depth") is None:
         paging.append(HYBRID_PAGING_REASON)
     request = [f"{name} is null" for name, value in body.items() if value is None]
     if params.get("filter_path") or body.get("filter_path"):
         request.insert(0, "filter_path may hide what reranking reads")
-    if "stored_fields" in (*body, *params) and "_none_" in _list_option(body, params, "stored_fields"):
+    if "stored_fields" in (*body, *params) and "_none_" in _read_list_option(body, params, "stored_fields"):
         request.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
         request.append("from or size is not a count")
@@ -272,13 +290,13 @@ def _refusal(
     elif offset + size > MAX_DEPTH:
         request.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
     sort = params.get("sort", body.get("sort"))
-    sorting = [OTHER_SORT] if sort and not _sorts_by_score_first(sort) else []
+    sorting = [OTHER_SORT_REASON] if sort and not _sorts_by_score_first(sort) else []
     by_code = {ReasonCode.PAGING: paging, ReasonCode.REQUEST: request, ReasonCode.SORTED: sorting}
     code = next((code for code, reasons in by_code.items() if reasons), None)
     return None if code is None else Reason(code, "; ".join([*paging, *request, *sorting]))
 
 
-def _hybrid_query(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _read_hybrid_query(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     query = body.get("query")
     hybrid = query.get("hybrid") if isinstance(query, Mapping) else None
     return hybrid if isinstance(hybrid, Mapping) else None
@@ -299,7 +317,7 @@ def _sorts_by_score_first(sort: Any) -> bool:
 def read_count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
     """Return a count, such as ``size``, from the URL parameters or the body.
 
-    If the value is not a count, return None: OpenSearch will refuse the request.
+    Returns None if the value is not a count. OpenSearch will refuse the request.
     """
     sources = ((source, name) for source in (params, body) for name in names)
     value: Any = next((source[name] for source, name in sources if source.get(name) is not None), default)
@@ -322,7 +340,7 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
 def _names_absent_from_source(
     body: Mapping[str, Any], params: Mapping[str, Any], names: tuple[str, ...], not_in_source: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return the names of fields that the ``_source`` of the hits will lack: all of them if the request filters it."""
+    """Return the fields that the ``_source`` of the hits will lack. These are all fields if the request filters it."""
     source = body.get("_source", True)
     has_names = source in (True, "true") or (isinstance(source, list) and all(name in source for name in names))
     is_filtered = (
@@ -348,24 +366,24 @@ def _may_clash(body: Mapping[str, Any], params: Mapping[str, Any], names: Iterab
         any(body.get(name) or params.get(name) for name in _FIELD_DEFINING_KEYS)
         or any(isinstance(entry, Mapping) and "completion" in entry for entry in suggesters)
         or _has_top_hits(body.get("aggs") or body.get("aggregations"))
-        or any(_covers([*formatted, (body.get("collapse") or {}).get("field", "")], name) for name in names)
+        or any(_is_listed([*formatted, (body.get("collapse") or {}).get("field", "")], name) for name in names)
     )
 
 
 def _has_top_hits(part: Any) -> bool:
-    """Return whether aggregations show hits; in Elasticsearch, these hits have the ``fields`` of the search."""
+    """Return whether aggregations show hits. In Elasticsearch, these hits have the ``fields`` of the search."""
     if not isinstance(part, Mapping):
         return False
     return "top_hits" in part or any(_has_top_hits(inner) for inner in part.values())
 
 
-def _list_option(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
+def _read_list_option(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
     """Return the entries of a list option, from the URL parameters or the body."""
     value = params.get(option) or body.get(option) or []
     return value.split(",") if isinstance(value, str) else list(value)
 
 
-def _covers(patterns: Iterable[Any], name: str) -> bool:
+def _is_listed(patterns: Iterable[Any], name: str) -> bool:
     """Return whether a list of field names, patterns and `{"field": ...}` objects names a field."""
     return any(
         fnmatchcase(name, str(pattern.get("field", "")) if isinstance(pattern, Mapping) else str(pattern))

@@ -9,13 +9,13 @@ from typing import Any
 from osrerank.errors import ResponseFormatError
 
 SEMANTIC_TEXT = "semantic_text"
-"""Elasticsearch's type of a text with vectors: only ``match`` searches it, and only ``fields`` has its source text."""
+"""Elasticsearch's type for a text with vectors. Only ``match`` searches it, and only ``fields`` returns its text."""
 PLAIN_TEXT_KINDS = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "semantic"})
 TEXT_KINDS = PLAIN_TEXT_KINDS | {SEMANTIC_TEXT}
 SOURCE_KINDS = PLAIN_TEXT_KINDS | {"keyword", "wildcard", "constant_keyword", ""}
-"""Types whose text can be read from ``_source``; "" stands for a field that is in no mapping."""
+"""Types whose text can be read from ``_source``. The empty type is that of a field that no mapping contains."""
 VALUE_PARAMETERS = frozenset({"normalizer", "ignore_above", "null_value"})
-"""Mapping parameters that change or drop the values which ``fields`` returns."""
+"""Mapping parameters that change or remove values in ``fields``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Leaf:
 
     Attributes:
         path: the full dotted name, such as ``author.name`` or ``title.raw``.
-        kind: the type; for an alias, the type of the field that it names.
+        kind: the type. An alias has the type of the field that it stands for.
         source: the path of the values in ``_source``. Empty if ``_source`` lacks them, as for a derived field.
-        analyzer: the name of the analyzer.
+        analyzer: the name of the analyzer. Empty for the default.
         nested: the nested object that contains the field. Empty outside nested objects.
         copied_from: the fields that are copied to this one (``copy_to``).
         is_alias_or_subfield: whether the field is a subfield (multi-field) or an alias.
         is_indexed: whether a query can search the field.
-        may_differ: whether ``fields`` might return other values than ``_source``.
+        may_alter_values: whether ``fields`` might return other values than ``_source``.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Leaf:
     copied_from: tuple[str, ...] = ()
     is_alias_or_subfield: bool = False
     is_indexed: bool = True
-    may_differ: bool = False
+    may_alter_values: bool = False
 
     @property
     def is_in_source(self) -> bool:
@@ -57,7 +57,7 @@ Leaves = Mapping[str, Leaf]
 def read_leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
     """Return the fields of each index from the response to ``GET INDEX/_mapping``.
 
-    System indices, whose names begin with a dot, are left out if there are others. The indices of data streams stay.
+    System indices, whose names begin with a dot, are left out unless there are only such. Indices of data streams stay.
 
     Raises:
         ResponseFormatError: the response has another form.
@@ -89,13 +89,13 @@ def read_leaves(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
                 nested=nested,
                 is_alias_or_subfield=bool(subfield),
                 is_indexed=definition.get("index", True) not in (False, "false"),
-                may_differ=not VALUE_PARAMETERS.isdisjoint(definition),
+                may_alter_values=not VALUE_PARAMETERS.isdisjoint(definition),
             )
         targets = field.get("copy_to") or ()
         for target in [targets] if isinstance(targets, str) else targets:
             copies.setdefault(target, set()).add(path)
     for target in copies.keys() & leaves.keys():  # on Elasticsearch, ``fields`` includes the copies
-        leaves[target] = replace(leaves[target], copied_from=tuple(sorted(copies[target])), may_differ=True)
+        leaves[target] = replace(leaves[target], copied_from=tuple(sorted(copies[target])), may_alter_values=True)
     for name, path in aliases.items():
         if path in leaves:
             leaves[name] = replace(leaves[path], path=name, is_alias_or_subfield=True)
@@ -120,10 +120,10 @@ def without_boost(name: str) -> str:
     return name.partition("^")[0]
 
 
-def resolve(leaves: Leaves, name: str) -> list[Leaf]:
+def resolve_name(leaves: Leaves, name: str) -> list[Leaf]:
     """Return the fields that a name stands for: a field, the fields of an object, or those that match a pattern.
 
-    Of several fields, only the text fields are returned, if any; and of fields with the same values, only one.
+    If some of several fields are text fields, only these are returned. Of fields with the same values, one is returned.
     """
     name = without_boost(name)
     if name in leaves:
@@ -140,18 +140,21 @@ def _matches(path: str, name: str) -> bool:
     return fnmatchcase(path, name) if "*" in name else path.startswith(f"{name}.")
 
 
-def missing_names(mappings: Iterable[Leaves], names: Iterable[str]) -> list[str]:
-    """Return the names, patterns and objects that are in no mapping.
+def find_missing_names(mappings: Iterable[Leaves], names: Iterable[str]) -> list[str]:
+    """Return the names that stand for no field in any mapping.
 
     Names with a colon (``highlight:``, ``inner_hits:``) or a leading underscore are ignored: mappings do not list them.
     """
     mappings = list(mappings)
     checked = dict.fromkeys(without_boost(name) for name in names if ":" not in name and not name.startswith("_"))
-    return [name for name in checked if not any(resolve(leaves, name) for leaves in mappings)]
+    return [name for name in checked if not any(resolve_name(leaves, name) for leaves in mappings)]
 
 
-def most_similar_field(mappings: Iterable[Leaves], name: str) -> str:
-    """Return the path of the text field, or else of any field, that is most similar to a name; "" without fields."""
+def find_most_similar_field(mappings: Iterable[Leaves], name: str) -> str:
+    """Return the path of the field that is most similar to a name. Text fields are preferred.
+
+    Returns an empty string if the mappings have no other field.
+    """
     name = without_boost(name)
     kinds = {leaf.path: leaf.kind for leaves in mappings for leaf in leaves.values() if leaf.path != name}
     texts = [path for path, kind in kinds.items() if kind in TEXT_KINDS]
@@ -159,7 +162,7 @@ def most_similar_field(mappings: Iterable[Leaves], name: str) -> str:
     return matches[0] if matches else ""
 
 
-def field_names(mappings: Iterable[Leaves], kinds: Container[str] | None = None) -> list[str]:
-    """Return the sorted paths of all fields, or of those with the given types, without multi-fields and aliases."""
+def list_field_names(mappings: Iterable[Leaves], kinds: Container[str] | None = None) -> list[str]:
+    """Return the sorted paths of all fields, or of those of some types. Multi-fields and aliases are left out."""
     leaves = (leaf for fields in mappings for leaf in fields.values() if kinds is None or leaf.kind in kinds)
     return sorted({leaf.path for leaf in leaves if not leaf.is_alias_or_subfield})

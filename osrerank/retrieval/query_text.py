@@ -1,4 +1,4 @@
-"""Build the first pass's query from a text, and the reverse: find the query text in a search body."""
+"""Build the first pass's query from a query text, and find the query text in a caller's search body."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,27 +13,29 @@ from osrerank.retrieval.retrievers import read_queries
 TIE_BREAKER = 0.5
 """The weight of all fields' scores except the best one's; BEIR's Elasticsearch baseline uses it for title and text."""
 MAX_CLAUSES = 1_000
-"""The maximum number of clauses of a query built from a text. OpenSearch's default limit is 1,024."""
+"""A query built from a text has at most this many clauses. OpenSearch's default limit is 1,024."""
 ASSUMED_FIELD_COUNT = 20
-"""The assumed number of fields that match a pattern, or that are an index's default fields."""
+"""How many fields are assumed to match a pattern, or to be an index's default fields."""
 _UNSPACED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0003ffff"
 )
 _SEPARATORS = r"\s!-/:-@\[-`{-~\xa0-\xbf\u2000-\u206f\u3000-\u303f\uff00-\uff0f"
 _WORD = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}{_SEPARATORS}]{{1,255}}")
-"""Matches what an analyzer takes for a word: a character of a script without spaces, an emoji, or a run of others."""
+"""Matches what an analyzer takes for a word: a run of characters, an emoji, or a character of an unspaced script."""
 
-# clauses of the form {field: text} or {field: {"query": text}}
 _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
-# clauses whose text is their "query"; neural clauses have it as "query_text" under the field
+"""Clauses of the form {field: text} or {field: {"query": text}}."""
 _TEXT_CLAUSES = ("multi_match", "query_string", "simple_query_string", "combined_fields")
+"""Clauses of the form {"query": text}."""
 _NEURAL_CLAUSES = ("neural", "neural_sparse")
-# clauses, types of clauses and subfields that search for a text whose last word is still being typed
+"""Clauses of the form {field: {"query_text": text}}."""
 _PREFIX_CLAUSES = ("match_phrase_prefix", "match_bool_prefix")
+"""Clauses that search for a text whose last word is incomplete."""
 _PREFIX_TYPES = ("bool_prefix", "phrase_prefix")
+"""Types of `_TEXT_CLAUSES` that search for a text whose last word is incomplete."""
 _PREFIX_FIELD = re.compile(r"\.(_[234]gram|_index_prefix)(\^.*)?$")
+"""Matches the subfields of a ``search_as_you_type`` field."""
 _INLINE_FIELD = re.compile(r"(?<![\w.\\:])([A-Za-z@][\w@.\-]*(?:\\?\*)?):(?=[^\s/])")
-# clause -> keys of its scoring queries; filter and must_not do not score, so their texts are not the query
 COMPOUND_CLAUSES = {
     "bool": ("must", "should"),
     "dis_max": ("queries",),
@@ -45,20 +47,21 @@ COMPOUND_CLAUSES = {
     "has_parent": ("query",),
     "boosting": ("positive",),
 }
+"""Clause -> the keys of the clauses in it that score. Others, such as ``filter``, do not contain the query text."""
 
 
 def shorten_to_clauses(text: str, fields: SearchFields) -> str:
-    """Return the text to search for; a text with too many words is truncated to its first distinct words.
+    """Truncate a text that has too many words to its first distinct words.
 
-    The engine searches each word in each field with a clause, and refuses a query with too many clauses.
+    The engine searches each word in each field with one clause, and refuses a query with too many clauses.
     """
-    groups = [group.searched for group in fields.groups] or [fields.searched]
+    groups = [group.query_fields for group in fields.groups] or [fields.query_fields]
     max_words = max(MAX_CLAUSES // max(map(_count_fields, groups)), 1)
-    if len(text) <= max_words or sum(max(len(_word_ends(part)), 1) for part in text.split()) <= max_words:
+    if len(text) <= max_words or sum(max(len(_find_word_ends(part)), 1) for part in text.split()) <= max_words:
         return text
     shortened, word_budget = [], max_words
     for part in dict.fromkeys(text.split()):
-        ends = _word_ends(part)
+        ends = _find_word_ends(part)
         shortened.append(part if len(ends) <= word_budget else part[: ends[word_budget - 1]])
         word_budget -= max(len(ends), 1)
         if word_budget <= 0:
@@ -66,7 +69,7 @@ def shorten_to_clauses(text: str, fields: SearchFields) -> str:
     return " ".join(shortened)
 
 
-def _word_ends(text: str) -> list[int]:
+def _find_word_ends(text: str) -> list[int]:
     return [word.end() for word in _WORD.finditer(text)]
 
 
@@ -76,19 +79,21 @@ def _count_fields(names: Sequence[str]) -> int:
 
 
 def build_query(text: str, fields: SearchFields) -> dict[str, Any]:
-    """Return the first pass's query for a text; each index is searched in its own fields."""
+    """Return the first pass's query for a text. Each index is searched in its own fields."""
     if not fields.groups:
-        return _text_query(text, fields.searched, fields)
+        return _build_text_query(text, fields.query_fields, fields)
     first, *others = fields.groups
     index_filters = [{"terms": {"_index": list(group.indices)}} for group in others]
-    clauses = [{"bool": {"must_not": index_filters, "must": [_text_query(text, first.searched, fields)]}}]
+    clauses = [{"bool": {"must_not": index_filters, "must": [_build_text_query(text, first.query_fields, fields)]}}]
     for index_filter, group in zip(index_filters, others, strict=True):
-        clauses.append({"bool": {"filter": [index_filter], "must": [_text_query(text, group.searched, fields)]}})
+        clauses.append(
+            {"bool": {"filter": [index_filter], "must": [_build_text_query(text, group.query_fields, fields)]}}
+        )
     return {"bool": {"should": clauses}}
 
 
-def _text_query(text: str, searched: Sequence[str], fields: SearchFields) -> dict[str, Any]:
-    """Return the query for a text in these fields; without names, in the index's default fields.
+def _build_text_query(text: str, searched: Sequence[str], fields: SearchFields) -> dict[str, Any]:
+    """Return the query for a text in these fields, or in the index's default fields if none are named.
 
     Of several fields, the best one counts most. Nested fields are searched by a nested query, and each
     ``semantic_text`` field by its own ``match`` clause.
@@ -96,11 +101,11 @@ def _text_query(text: str, searched: Sequence[str], fields: SearchFields) -> dic
     names_by_clause: dict[tuple[str, str], list[str]] = {}  # nested path, semantic field -> field names
     for name in searched:
         unboosted = without_boost(name)
-        path = fields.nested.get(unboosted, "")
-        semantic_field = unboosted if unboosted in fields.semantic else ""
-        for object_path in dict.fromkeys([path, ""] if path in fields.nested_indices else [path]):
+        path = fields.traits.nested.get(unboosted, "")
+        semantic_field = unboosted if unboosted in fields.traits.semantic else ""
+        for object_path in dict.fromkeys([path, ""] if path in fields.traits.nested_indices else [path]):
             names_by_clause.setdefault((object_path, semantic_field), []).append(name)
-    lenient = {"lenient": True} if fields.is_lenient or not searched else {}
+    lenient = {"lenient": True} if fields.traits.needs_lenient or not searched else {}
     clauses = []
     for (path, semantic_field), names in names_by_clause.items() or [(("", ""), [])]:
         clause: dict[str, Any]
@@ -116,41 +121,43 @@ def _text_query(text: str, searched: Sequence[str], fields: SearchFields) -> dic
             clause = {"multi_match": {"query": text, **field_list, **best_fields}}
         if path:
             clause = {"nested": {"path": path, "query": clause, "score_mode": "max", "ignore_unmapped": True}}
-        if path in fields.nested_indices:  # an index where it is not nested would refuse the clause
-            index_filter = {"terms": {"_index": list(fields.nested_indices[path])}}
+        if path in fields.traits.nested_indices:  # an index where it is not nested would refuse the clause
+            index_filter = {"terms": {"_index": list(fields.traits.nested_indices[path])}}
             clause = {"bool": {"filter": [index_filter], "must": [clause]}}
         clauses.append(clause)
     return clauses[0] if len(clauses) == 1 else {"dis_max": {"queries": clauses, "tie_breaker": TIE_BREAKER}}
 
 
-def searched_fields(query: Any) -> tuple[str, ...]:
-    """Return the fields that a query searches for texts, with patterns and boosts; () if a clause names no fields.
+def find_searched_fields(query: Any) -> tuple[str, ...]:
+    """Return the fields that a query searches for texts, with patterns and boosts. Only clauses that score count.
 
-    Clauses that do not score are ignored.
+    The result is empty if a clause names no fields, because it searches the index's default fields.
     """
     field_lists = [names for _, names in texts_with_fields(query)]
     return union(field_lists) if all(field_lists) else ()
 
 
-def find_query_text(body: Mapping[str, Any], exact: Collection[str] = frozenset()) -> str:
+def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = frozenset()) -> str:
     """Return the one query text of a search body.
 
     It is `ext.rerank.query_context.query_text`, or the text at its `query_text_path`, or the only text of the match,
     multi_match, query_string and neural clauses of the query. Clauses that do not score are ignored. Clauses that only
-    boost, or search only exact values, are ignored if other clauses have a text.
+    boost, or that search only ``non_text_fields``, are ignored if other clauses have a text.
 
     Raises:
         ConfigError: the body has no text, or several.
     """
-    context = _query_context(body)
+    context = _read_query_context(body)
     text = context.get("query_text")
     if isinstance(text, str):
         return text
     path = context.get("query_text_path")
     if isinstance(path, str):
-        return _text_at_path(body, path)
+        return _read_text_at_path(body, path)
     query = read_queries(body)
-    texts = list(dict.fromkeys(_ranking_texts(query, exact) or (text for text, _ in texts_with_fields(query))))
+    texts = list(
+        dict.fromkeys(_list_ranking_texts(query, non_text_fields) or (text for text, _ in texts_with_fields(query)))
+    )
     if len(texts) == 1:
         return texts[0]
     problem = "asks for several texts" if texts else "has no text to rerank by"
@@ -162,15 +169,15 @@ def find_query_text(body: Mapping[str, Any], exact: Collection[str] = frozenset(
     )
 
 
-def unfinished_query_reason(body: Mapping[str, Any]) -> str:
-    """Return the reason why the query counts as still being typed (search as you type); "" if it counts as complete.
+def explain_unfinished_query(body: Mapping[str, Any]) -> str:
+    """Return the reason why the query seems to be still being typed (search as you type). Empty if it seems complete.
 
-    A body that names its text in `ext.rerank.query_context` counts as complete.
+    A query whose text is given in `ext.rerank.query_context` is complete.
     """
-    if _query_context(body):
+    if _read_query_context(body):
         return ""
-    parts = (_prefix_search(name, content) for name, content in _leaf_clauses(read_queries(body)))
-    evidence = next(filter(None, parts), "")
+    prefix_searches = (_describe_prefix_search(name, content) for name, content in _leaf_clauses(read_queries(body)))
+    evidence = next(filter(None, prefix_searches), "")
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
     if not evidence and any(isinstance(suggester, Mapping) and "completion" in suggester for suggester in suggesters):
@@ -179,8 +186,8 @@ def unfinished_query_reason(body: Mapping[str, Any]) -> str:
     return f"the query is still being typed ({evidence}): {fix}" if evidence else ""
 
 
-def _prefix_search(name: str, content: Mapping[str, Any]) -> str:
-    """Return, for a message, the part of a clause that searches for the beginning of a word; "" for other clauses."""
+def _describe_prefix_search(name: str, content: Mapping[str, Any]) -> str:
+    """Return which part of a clause searches for the beginning of a word. Empty if it searches for whole words."""
     if name in _PREFIX_CLAUSES:
         return name
     if name in _TEXT_CLAUSES and content.get("type") in _PREFIX_TYPES:
@@ -189,15 +196,15 @@ def _prefix_search(name: str, content: Mapping[str, Any]) -> str:
     return next((f"the field {field}" for field in fields if _PREFIX_FIELD.search(field)), "")
 
 
-def _query_context(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the body's `ext.rerank.query_context`. Empty if it has none."""
+def _read_query_context(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the body's `ext.rerank.query_context`, or an empty object if it has none."""
     context: Any = body
     for key in ("ext", "rerank", "query_context"):  # OpenSearch reports a value that is not an object
         context = (context.get(key) if isinstance(context, Mapping) else None) or {}
     return context if isinstance(context, Mapping) else {}
 
 
-def _text_at_path(body: Mapping[str, Any], path: str) -> str:
+def _read_text_at_path(body: Mapping[str, Any], path: str) -> str:
     value: Any = body
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -211,23 +218,23 @@ def _text_at_path(body: Mapping[str, Any], path: str) -> str:
 
 
 def texts_with_fields(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each text that a query searches for, with the fields that it searches; () for a neural clause."""
+    """Yield each text that a query searches for, with the searched fields. A neural clause has no fields."""
     for name, content in _leaf_clauses(clause):
         yield from _clause_texts(name, content)
 
 
-def _ranking_texts(clause: Any, exact: Collection[str]) -> list[str]:
-    """Return the texts of a query's clauses, without those that only boost or search only exact values."""
+def _list_ranking_texts(clause: Any, non_text_fields: Collection[str]) -> list[str]:
+    """Return the texts of a query's clauses, without clauses that only boost or search only non-text fields."""
     texts: list[str] = []
     for name, content in _clauses(clause):
         if name in COMPOUND_CLAUSES:
-            inner = [_ranking_texts(content.get(key), exact) for key in COMPOUND_CLAUSES[name]]
+            inner = [_list_ranking_texts(content.get(key), non_text_fields) for key in COMPOUND_CLAUSES[name]]
             if name == "bool" and inner[0] and str(content.get("minimum_should_match", 0)) == "0":
                 inner = inner[:1]  # with a must clause, should clauses only boost
             texts += chain.from_iterable(inner)
         else:
             for text, fields in _clause_texts(name, content):
-                if not fields or any(without_boost(field) not in exact for field in fields):
+                if not fields or any(without_boost(field) not in non_text_fields for field in fields):
                     texts.append(text)
     return texts
 
@@ -272,7 +279,7 @@ def _clause_values(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any,
 
 
 def _listed_fields(name: str, content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of a clause over several fields: those listed, then those named inside a query string."""
+    """Return the fields of a clause over several fields: its list, then those in the text of a query string."""
     listed = content.get("fields") or content.get("default_field") or ()
     fields = [listed] if isinstance(listed, str) else [str(name) for name in listed]
     if name == "query_string" and isinstance(content.get("query"), str):

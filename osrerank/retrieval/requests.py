@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 INDEX_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
-"""The URL parameters of a search that decide which indices its index expression names."""
+"""The URL parameters of a search that decide which indices its index expression stands for."""
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 """The index options of a search without such parameters."""
 
@@ -16,15 +16,15 @@ ANONYMOUS_HEADERS = {
     "accept", "content-type", "elastic-api-version", "traceparent", "tracestate", "user-agent", "x-opaque-id",
     "x-request-id",
 }  # fmt: skip
-"""Headers that do not identify the sender of a request; a proxy can use any other header to do so."""
+"""Headers that do not identify the sender of a request. A proxy can use any other header to do so."""
 
 HARMLESS_ACTIONS = frozenset({"_refresh", "_flush", "_forcemerge", "_analyze", "clear", "query"})
-"""The last parts of paths to which a ``POST`` changes no mapping, setting or name of an index."""
+"""The last parts of URL paths. A ``POST`` to such a path does not change an index's mapping, settings or names."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideRequest:
-    """A request that prepares, explains or follows a search.
+    """A request that osrerank sends besides the ``_search`` itself, for example for a mapping.
 
     Attributes:
         method: the HTTP method.
@@ -40,12 +40,12 @@ class SideRequest:
 
 
 def build_path(index: Any, action: str) -> str:
-    """Return the path of an action on indices, such as ``/a,b/_search``; without an index, on all indices."""
+    """Return the path of an action on indices, such as ``/a,b/_search``, or on all indices if ``index`` is None."""
     names = index if isinstance(index, str) or index is None else ",".join(index)
     return f"/{quote(names, safe=',*')}/{action}" if names else f"/{action}"
 
 
-def index_options(params: Mapping[str, Any]) -> dict[str, str]:
+def select_index_options(params: Mapping[str, Any]) -> dict[str, str]:
     """Return those of a search's URL parameters that are `INDEX_OPTIONS`."""
     return {name: _format_parameter(params[name]) for name in INDEX_OPTIONS if params.get(name) is not None}
 
@@ -66,13 +66,13 @@ def is_embedded(client: Any) -> bool:
     return type(client.transport).__module__.startswith("osrerank.embedded.")
 
 
-def engine_label(client: Any) -> str:
+def name_engine(client: Any) -> str:
     """Return the name of a client's engine for messages."""
     return "the embedded engine" if is_embedded(client) else "OpenSearch"
 
 
 def digest_authentication(client: Any) -> str:
-    """Return a digest of a client's credentials and hosts; an object that signs requests counts by its ``repr``."""
+    """Return a digest of a client's credentials and hosts. An object that signs requests counts by its ``repr``."""
     options = getattr(client.transport, "kwargs", {})  # of opensearch-py
     credentials = [options.get(name) for name in ("http_auth", "headers", "client_cert", "client_key")]
     hosts = getattr(client.transport, "hosts", None)

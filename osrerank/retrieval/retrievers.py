@@ -13,7 +13,7 @@ WINDOW_PARAMETERS = {
     "linear": "rank_window_size",
     "diversify": "size",
 }
-"""Retriever -> its parameter for the number of hits that it ranks; another number would change their order."""
+"""Retriever -> its parameter for the number of hits that it ranks. Another number would change their order."""
 DEFAULT_WINDOW = 10
 """The number of hits that these retrievers rank by default."""
 UNSUPPORTED_RETRIEVERS = {
@@ -31,8 +31,8 @@ def read_queries(body: Mapping[str, Any]) -> Any:
     return [query for _, content in _walk_retrievers(body["retriever"]) for query in _query_clauses(content)]
 
 
-def find_obstacle(body: Mapping[str, Any], end: int) -> str:
-    """Return the reason why a retriever's hits cannot be reranked, down to rank ``end``. Empty if they can."""
+def find_retriever_obstacle(body: Mapping[str, Any], end: int) -> str:
+    """Return the reason why a retriever's hits cannot be reranked down to rank ``end``. Empty if they can."""
     kinds = [kind for kind, _ in _walk_retrievers(body.get("retriever"))]
     for kind in kinds:
         if kind in UNSUPPORTED_RETRIEVERS:
@@ -44,13 +44,13 @@ def find_obstacle(body: Mapping[str, Any], end: int) -> str:
     sort_keys = {"sort", "search_after"} & (outer.get("standard") or {}).keys()
     if sort_keys:
         return f"the retriever standard has {' and '.join(sorted(sort_keys))}, which reranking would replace"
-    window = retriever_window(body)
+    window = read_retriever_window(body)
     if window is not None and window < end:
         return f"the page extends past the top {window} hits, which are all that the retriever ranks"
     return ""
 
 
-def retriever_window(body: Mapping[str, Any]) -> int | None:
+def read_retriever_window(body: Mapping[str, Any]) -> int | None:
     """Return the number of hits that a body's retriever ranks. None if it ranks all that are requested."""
     kind, content = next(_walk_retrievers(body.get("retriever")), ("standard", {}))
     if kind == "standard":
@@ -72,12 +72,13 @@ def _walk_retrievers(retriever: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield kind, content
         inner = content.get("retrievers")
         for child in [content.get("retriever"), *(inner if isinstance(inner, list) else ())]:
-            is_weighted = isinstance(child, Mapping) and isinstance(child.get("retriever"), Mapping)  # of ``linear``
+            # the retriever ``linear`` wraps each child in an object with a weight
+            is_weighted = isinstance(child, Mapping) and isinstance(child.get("retriever"), Mapping)
             yield from _walk_retrievers(child["retriever"] if is_weighted else child)
 
 
 def _query_clauses(content: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the clauses of one retriever; a text becomes a ``multi_match`` clause over the retriever's fields."""
+    """Yield the query of one retriever. A text becomes a ``multi_match`` clause over the retriever's fields."""
     query = content.get("query")
     if isinstance(query, str):
         yield {"multi_match": {"query": query, "fields": content.get("fields") or []}}

@@ -1,8 +1,8 @@
-"""Expand the first pass's query by RM3: add terms of the documents that the plain query finds.
+"""Expand the first pass's query by RM3: add terms from the documents that the plain query finds.
 
 Lavrenko, Croft: Relevance-based language models, SIGIR 2001; Abdul-Jaleel et al.: UMass at TREC 2004, section 3.1
-(RM3). The details follow ``RM3`` in Anserini, whose results are the field's baselines. The generator yields requests
-instead of sending them, so that the synchronous and the asynchronous client share it.
+(RM3). The details follow ``RM3`` in Anserini, whose results are the field's baselines. `expand_query` yields its
+requests instead of sending them, so that the synchronous and the asynchronous client can share it.
 """
 
 import re
@@ -15,7 +15,7 @@ from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.query_text import MAX_CLAUSES, build_query
 from osrerank.retrieval.requests import SideRequest, build_path
-from osrerank.retrieval.search_pipelines import under_pipeline
+from osrerank.retrieval.search_pipelines import add_pipeline
 
 TERM = re.compile(r"[a-z0-9]+")
 FEEDBACK_PARAMS = ("routing", "preference", "search_type")
@@ -43,15 +43,25 @@ def expand_query(
     name: str,
     pipeline: str | Mapping[str, Any] | None = None,
 ) -> Generator[SideRequest, Any, dict[str, Any] | None]:
-    """Yield the requests for the feedback terms, and return the expanded query. None if no document matches the text.
+    """Expand a query text with terms from the documents that match it.
 
-    It yields at most three requests: a search, the term vectors of its hits, and the analysis of the query. The field
-    ``name`` is searched, and gives the terms. ``params`` and ``pipeline`` are those of the caller's search.
+    This takes up to three requests: a search, the term vectors of its hits, and the analysis of the text.
+
+    Args:
+        text: the query text.
+        index: the indices to search.
+        rm3: the options of the expansion.
+        params: the URL parameters of the caller's search.
+        name: the field to search and to take terms from.
+        pipeline: the search pipeline of the feedback search. If None, the index's default is used.
+
+    Returns:
+        The expanded query. None if no document matches the text.
     """
     query = build_query(text, SearchFields((name,)))
     search_params = {param: params[param] for param in FEEDBACK_PARAMS if param in params}
     body = {"query": query, "size": rm3.documents, "_source": False}
-    response = yield SideRequest("POST", build_path(index, "_search"), *under_pipeline(pipeline, body, search_params))
+    response = yield SideRequest("POST", build_path(index, "_search"), *add_pipeline(pipeline, body, search_params))
     hits = response["hits"]["hits"]
     if not hits:
         return None
@@ -72,7 +82,7 @@ def expand_query(
 
 
 def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument], rm3: Rm3) -> dict[str, float]:
-    """Return the terms of the expanded query with their weights, heaviest first; the weights sum to 1.
+    """Return the terms of the expanded query, heaviest first, with weights that sum to 1.
 
     weight(t) = w q(t) + (1 - w) r(t). Here w is ``rm3.weight``, q are the query's term counts, and r is the relevance
     model; q and r are normalised to sum to 1. r(t) is proportional to the sum of score(d) share(t, d) over the feedback
@@ -112,7 +122,7 @@ def _term_vector_request(hit: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _heaviest(weights: Mapping[str, float], count: int) -> dict[str, float]:
-    """Return the ``count`` terms with the highest weights; ties in alphabetical order."""
+    """Return the ``count`` terms with the highest weights. Terms of equal weight are in alphabetical order."""
     return dict(sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count])
 
 

@@ -1,7 +1,7 @@
 """Choose text fields by the values in sampled documents, for `osrerank init` and for hits without a known mapping.
 
-A mapping does not say which of its text fields hold a title or prose, and which hold codes, tags or copies. The values
-do.
+A mapping does not say which text fields have titles or prose, and which have codes, tags or copies of other fields. The
+values do.
 """
 
 import re
@@ -16,20 +16,31 @@ from osrerank.retrieval.mapping import Leaf
 from osrerank.retrieval.text_fields import MAX_FIELDS, is_title
 
 MAX_TITLES = 2
-"""The maximum number of titles among the chosen fields."""
+"""At most this many titles are chosen."""
 MIN_PROSE_WORDS = 3
-"""The minimum length of prose, in words: the median of a field's values."""
+"""A field whose median value has fewer words than this is not prose."""
 LONG_PROSE_WORDS = 12
-"""The length, in words, from which prose counts as long."""
+"""Prose with a median of at least this many words counts as long."""
+MIN_ALPHABETIC_SHARE = 0.6
+"""A field is not prose if fewer of its words than this share begin with a letter."""
+MIN_LOWER_CASE_SHARE = 0.4
+"""A field is not prose if fewer of its alphabetic words than this share are without a capital, as in lists of names."""
+MIN_LONG_LOWER_CASE_SHARE = 0.3
+"""The same for long prose, in which capitals are less of a sign."""
 MIN_VALUES = 5
-"""The minimum number of values that can show whether values repeat."""
+"""A field with fewer values than this does not show whether values repeat."""
 MIN_COMPARED_DOCUMENTS = 3
-"""The minimum number of documents that can show whether a field copies others."""
+"""Fewer documents than this do not show whether a field is a copy of others."""
 COPY_SHARE = 0.9
-"""The share of a field's words, on average over documents, that other fields must have for it to count as a copy."""
+"""A field is a copy if other fields have at least this share of its words, on average over documents."""
+MIN_COPY_SHARE = 0.8
+"""A field is not a copy if other fields have less than this share of its words in any document."""
+MAX_LENGTH_RATIO = 1.2
+"""Fields are not copies of each other if one has more than this many times the words of the other."""
 MAX_WORDS = 300
+"""Only this many words of a value are examined."""
 MAX_CHARACTERS = MAX_WORDS * 20
-"""The maximum numbers of words and of characters of a value that are examined."""
+"""Only this many characters of a value are examined."""
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
 _PUNCTUATION = ".,;:!?'\"()[]"
 _CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
@@ -38,11 +49,11 @@ _MARKUP = re.compile(r"<[^<>]{1,200}>")
 
 @dataclass(frozen=True)
 class SampledField:
-    """A field that might hold text, with its values in the sampled documents.
+    """A field that might have text, with its values in the sampled documents.
 
     Attributes:
         leaf: the field.
-        values: one tuple of values for each document. Empty if the document lacks the field.
+        values: one tuple of values for each document, which is empty if the document lacks the field.
     """
 
     leaf: Leaf
@@ -54,8 +65,8 @@ class SampledField:
         return [value for values in self.values for value in values if value.strip()]
 
     @cached_property
-    def words(self) -> float:
-        """The median number of words of a value; a character of a script without spaces counts as half a word."""
+    def median_words(self) -> float:
+        """The median number of words of a value. A character of a script without spaces counts as half a word."""
         counts = [len(_words(value)) + len(_UNSPACED.findall(value[:MAX_CHARACTERS])) / 2 for value in self.all_values]
         return statistics.median(counts) if counts else 0
 
@@ -90,14 +101,14 @@ class SampledField:
     @property
     def is_prose(self) -> bool:
         """Whether the values look like sentences, not like names, numbers or lists of them."""
-        if self.words < MIN_PROSE_WORDS or self.is_code:
+        if self.median_words < MIN_PROSE_WORDS or self.is_code:
             return False
         words = [word.strip(_PUNCTUATION) for value in self.all_values for word in _words(value)]
         alphabetic = [word for word in words if word and word[0].isalpha() and not _CODE.match(word)]
-        if len(alphabetic) < 0.6 * len(words):
+        if len(alphabetic) < MIN_ALPHABETIC_SHARE * len(words):
             return False
         capitalised = [word for word in alphabetic if _is_capitalised(word)]
-        min_share = 0.3 if self.words >= LONG_PROSE_WORDS else 0.4
+        min_share = MIN_LONG_LOWER_CASE_SHARE if self.median_words >= LONG_PROSE_WORDS else MIN_LOWER_CASE_SHARE
         return len(alphabetic) - len(capitalised) >= min_share * len(alphabetic)
 
 
@@ -112,10 +123,10 @@ def _words(value: str) -> list[str]:
 
 
 def choose_fields(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tuple[Leaf, ...]:
-    """Return the fields that hold titles and prose: at most five, titles first, then from short to long.
+    """Return the fields with titles and prose: at most five, titles first, then from short to long.
 
-    Fields without a value in the sample, copies, ids, addresses and tags are left out. If no field holds prose, the
-    longest of the others joins the titles.
+    Fields without a value in the sample, copies, ids, addresses and tags are left out. If no field has prose, the
+    longest other field is added to the titles.
     """
     fields = [SampledField(leaf, tuple(field_values(source, leaf) for source in sources)) for leaf in leaves]
     filled = [field for field in fields if field.all_values]
@@ -124,7 +135,7 @@ def choose_fields(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) 
     chosen = _without_copies([field for field in filled if _is_text(field, filled)])
     if all(field.is_title for field in chosen):
         remaining = [field for field in filled if field not in chosen and not (chosen and _is_tag(field))]
-        chosen += [field for field in remaining if field.words == max(other.words for other in remaining)]
+        chosen += [field for field in remaining if field.median_words == max(other.median_words for other in remaining)]
     return tuple(field.leaf for field in _limit_fields(chosen))
 
 
@@ -155,50 +166,54 @@ def _is_tag(field: SampledField) -> bool:
 
 
 def _is_text(field: SampledField, fields: Sequence[SampledField]) -> bool:
-    """Return whether a field holds a title or prose of the document.
+    """Return whether a field has a title or prose of the document.
 
     A title in an object counts only if the object also has prose, or if no field outside objects is a title. Otherwise
-    it names something else, such as an author.
+    it is the name of something else, such as an author.
     """
     if field.parent and field.is_repeated:
         return False
     if field.is_title:
         siblings = [other for other in fields if other.parent == field.parent]
-        has_prose = any(other.is_prose and other.words >= LONG_PROSE_WORDS for other in siblings)
+        has_prose = any(other.is_prose and other.median_words >= LONG_PROSE_WORDS for other in siblings)
         has_top_level_title = any(other.is_title and not other.parent for other in fields)
         if not field.parent or (not field.is_code and (has_prose or not has_top_level_title)):
             return True
-    return field.is_prose and (not field.is_repeated or field.words >= LONG_PROSE_WORDS)
+    return field.is_prose and (not field.is_repeated or field.median_words >= LONG_PROSE_WORDS)
 
 
 def _without_copies(fields: list[SampledField]) -> list[SampledField]:
-    """Drop fields that repeat words: copies, parts of a longer field, and fields that join several others."""
+    """Drop fields that repeat the words of others: copies, parts of a longer field, and fields that join several."""
     for field in sorted(fields, key=_copy_order, reverse=True):
         if any(_are_copies(field, other) for other in fields if other is not field):
             fields = [other for other in fields if other is not field]
-    for field in sorted(fields, key=lambda field: (-field.words, field.leaf.path)):
-        shorter = [other for other in fields if other is not field and other.words <= field.words]
+    for field in sorted(fields, key=lambda field: (-field.median_words, field.leaf.path)):
+        shorter = [other for other in fields if other is not field and other.median_words <= field.median_words]
         if len(shorter) > 1 and _covers(shorter, field):
             fields = [other for other in fields if other is not field]
-    parts = [field for field in fields if not field.is_title and field.words >= MIN_PROSE_WORDS]
-    parts = [field for field in parts if any(_covers([other], field) for other in fields if other.words > field.words)]
+    parts = [field for field in fields if not field.is_title and field.median_words >= MIN_PROSE_WORDS]
+    parts = [
+        field
+        for field in parts
+        if any(_covers([other], field) for other in fields if other.median_words > field.median_words)
+    ]
     return [field for field in fields if field not in parts]
 
 
 def _are_copies(field: SampledField, other: SampledField) -> bool:
-    is_as_long = 1.2 * min(field.words, other.words) >= max(field.words, other.words)
-    return is_as_long and _covers([other], field) and _covers([field], other)
+    shorter, longer = sorted((field.median_words, other.median_words))
+    return longer <= MAX_LENGTH_RATIO * shorter and _covers([other], field) and _covers([field], other)
 
 
 def _copy_order(field: SampledField) -> tuple[bool, bool, bool, bool, str]:
-    """Return a sort key for copies; the first of several is kept."""
+    """Return the sort key of copies. The first of them is chosen."""
     has_markup = any(_MARKUP.search(value[:1000]) for value in field.all_values)
     is_typeahead = field.leaf.kind == "search_as_you_type"
     return is_typeahead, has_markup, not field.is_title, bool(field.leaf.analyzer), field.leaf.path
 
 
 def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
-    """Return whether ``others`` combined have nearly all words of a field, in every document with the field."""
+    """Return whether ``others`` together have nearly all words of a field, in every document with the field."""
     shares = []
     for document, words in enumerate(field.vocabulary):
         if words:
@@ -206,7 +221,7 @@ def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
             shares.append(len(words & other_words) / len(words))
     if len(shares) < MIN_COMPARED_DOCUMENTS:
         return False
-    return min(shares) >= COPY_SHARE - 0.1 and statistics.mean(shares) >= COPY_SHARE
+    return min(shares) >= MIN_COPY_SHARE and statistics.mean(shares) >= COPY_SHARE
 
 
 def _limit_fields(chosen: Sequence[SampledField]) -> list[SampledField]:
@@ -214,10 +229,10 @@ def _limit_fields(chosen: Sequence[SampledField]) -> list[SampledField]:
     ordered = sorted(chosen, key=_reading_order)
     titles = [field for field in ordered if field.is_title][:MAX_TITLES]
     texts = [field for field in ordered if not field.is_title]
-    longest = sorted(texts, key=lambda field: -field.words)[: MAX_FIELDS - len(titles)]
+    longest = sorted(texts, key=lambda field: -field.median_words)[: MAX_FIELDS - len(titles)]
     return sorted([*titles, *longest], key=_reading_order)
 
 
 def _reading_order(field: SampledField) -> tuple[bool, int, str]:
-    """Return a sort key: titles first, then by length (in words, by powers of two)."""
-    return not field.is_title, int(field.words).bit_length(), field.leaf.path
+    """Return the sort key that puts titles first, then shorter fields. Lengths are compared by powers of two."""
+    return not field.is_title, int(field.median_words).bit_length(), field.leaf.path

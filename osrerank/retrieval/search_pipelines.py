@@ -18,7 +18,7 @@ from urllib.parse import quote
 from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path, index_options
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path, select_index_options
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError
 
@@ -29,8 +29,10 @@ NO_PIPELINE_NAME = "_none"
 OSRERANK_DESCRIPTION = "Reranks with osrerank."
 """The first words of the description of all pipelines that ``osrerank pipeline install`` creates."""
 DEFAULT_PIPELINE_SETTING = "index.search.default_pipeline"
-SETTINGS_RIGHT, PIPELINES_RIGHT = "indices:monitor/settings/get", "cluster:admin/search/pipeline/get"
-"""The rights to read an index's settings and a pipeline's definition."""
+SETTINGS_RIGHT = "indices:monitor/settings/get"
+"""The right to read an index's settings."""
+PIPELINES_RIGHT = "cluster:admin/search/pipeline/get"
+"""The right to read a pipeline's definition."""
 ORDER_PRESERVING_PROCESSORS = {"truncate_hits", "collapse", "hybrid_score_explanation"}
 """Response processors that change neither the order of the hits nor their fields."""
 FIELD_PROCESSORS = {"rename_field", "sort", "split"}
@@ -43,14 +45,14 @@ SIZE_KEEPING_PROCESSORS = {"filter_query", "neural_query_enricher", "neural_spar
 
 @dataclass(frozen=True, slots=True)
 class SearchPipeline:
-    """The properties of a search pipeline that reranking depends on.
+    """A search pipeline, and what it does to the hits.
 
     Attributes:
         name: the pipeline's name. Empty if the search has no pipeline, or defines it in the request.
         obstacle: the reason why the hits cannot be reranked. Empty if they can.
         changes_fields: whether the hits might contain fields that their documents do not.
-        may_shorten: whether the pipeline might drop hits, so that a short response is complete.
-        lengthens: whether the pipeline returns more hits than the search requests.
+        may_shorten: whether the pipeline might drop hits. A response with few hits can then be complete.
+        adds_hits: whether the pipeline returns more hits than the search requests.
         missing_right: the right that the user lacks to read the settings or the definition. Empty if they were read.
         has_default: whether an index of the search has a default pipeline, or might have one.
         replacement: the definition to send in place of the index's default pipeline. None to leave the default.
@@ -60,7 +62,7 @@ class SearchPipeline:
     obstacle: str = ""
     changes_fields: bool = False
     may_shorten: bool = False
-    lengthens: bool = False
+    adds_hits: bool = False
     missing_right: str = ""
     has_default: bool = False
     replacement: Mapping[str, Any] | None = None
@@ -89,7 +91,7 @@ class SearchPipelines:
     def find(
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Return the pipeline that a search runs under. Yield the requests to look it up, unless it is cached."""
+        """Return the pipeline that a search runs under. If it is not cached, the requests to look it up are yielded."""
         requested = params.get("search_pipeline", body.get("search_pipeline"))
         if not (yield from self.engine.find()).has_pipelines:
             return NO_PIPELINE
@@ -99,12 +101,12 @@ class SearchPipelines:
             return parse_pipeline("", requested)
         if requested is not None:
             return replace((yield from self._read_definition(str(requested))), replacement=None)
-        return (yield from self.find_default(index, index_options(params)))
+        return (yield from self.find_default(index, select_index_options(params)))
 
     def find_default(
         self, index: Any, options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Return the default pipeline of an index. Yield the requests to look it up, unless it is cached.
+        """Return the default pipeline of an index. If it is not cached, the requests to look it up are yielded.
 
         OpenSearch applies no default pipeline to a search without an index, or if its indices have different defaults.
         """
@@ -126,9 +128,9 @@ class SearchPipelines:
     def _read_default(
         self, index: Any, options: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline | str]:
-        """Yield the request for the indices' settings. Return the name of their default pipeline, if they share one.
+        """Read the name of the indices' default pipeline from their settings.
 
-        Otherwise return `NO_PIPELINE`, or `UNKNOWN_PIPELINE` if the settings cannot be read.
+        Returns `NO_PIPELINE` if they have none or different ones, and `UNKNOWN_PIPELINE` if they cannot be read.
         """
         key, params = f"{index}{options}", {"flat_settings": "true", **options}
         try:
@@ -177,13 +179,13 @@ class SearchPipelines:
         return pipeline
 
 
-def under_pipeline(
+def add_pipeline(
     pipeline: str | Mapping[str, Any] | None, body: Mapping[str, Any], params: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the body and the URL parameters of a request, with a search pipeline added.
 
-    A name is sent as a URL parameter, because all versions accept it there; a definition is sent in the body. None
-    stands for the index's default.
+    A name is sent as a URL parameter, because all versions accept it there. A definition is sent in the body. If the
+    pipeline is None, nothing is added, and the index's default pipeline applies.
     """
     if pipeline is None:
         return {**body}, {**params}
@@ -193,7 +195,7 @@ def under_pipeline(
 
 
 def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
-    """Return the properties of a pipeline that reranking depends on; ``name`` is empty if the request defines it."""
+    """Find out what a pipeline does to the hits. Its name is empty if the request defines it."""
     request_kinds = _processor_kinds(definition, "request_processors")
     response_kinds = _processor_kinds(definition, "response_processors")
     ranking_kinds = sorted(response_kinds - ORDER_PRESERVING_PROCESSORS - FIELD_PROCESSORS)
@@ -205,7 +207,7 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
         obstacle,
         changes_fields=bool(FIELD_PROCESSORS & response_kinds),
         may_shorten=bool(SHORTENING_PROCESSORS & response_kinds or request_kinds - SIZE_KEEPING_PROCESSORS),
-        lengthens="oversample" in request_kinds and "truncate_hits" not in response_kinds,
+        adds_hits="oversample" in request_kinds and "truncate_hits" not in response_kinds,
         has_default=True,
         replacement=_without_rerank(definition) if is_own and ranking_kinds == ["rerank"] else None,
     )
@@ -217,10 +219,10 @@ def _processor_kinds(definition: Mapping[str, Any], section: str) -> set[str]:
 
 
 def _without_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pipeline without its rerank processor, to send with a request. Empty if it has no other processors.
+    """Return a pipeline without its rerank processor, to send with a request.
 
-    An empty pipeline turns off the index's default. Unlike ``_none``, OpenSearch before 2.18 accepts it in the body,
-    where a multi-search needs it.
+    Without other processors, the result is empty, which turns off the index's default. Unlike ``_none``, OpenSearch
+    before 2.18 accepts this in the body, where a multi-search needs it.
     """
     parts = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
     parts["response_processors"] = [step for step in parts["response_processors"] if "rerank" not in step]

@@ -1,7 +1,7 @@
-"""Build requests for the documents that changed, by the sequence numbers of their writes.
+"""Build requests for the documents that changed since a vector build, by the sequence numbers of their writes.
 
-The engine numbers the writes of each shard. `osrerank.indexing` follows the changes of an index by these numbers. The
-embedded engine has no ``_seq_no``; the sort value of ``_doc`` replaces it.
+The engine gives each write the next sequence number of its shard, ``_seq_no``. The embedded engine has no such numbers,
+so the sort value of ``_doc`` replaces them.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -16,16 +16,16 @@ from osrerank.vectors.index import PREFIX
 
 SEQ_NO = "_seq_no"
 MAX_SEQUENCE_NUMBER = 2**62
-"""A number above all sequence numbers, in place of the embedded engine's next number, which it does not report."""
-RIGHTS = "indices:monitor/stats and indices:admin/refresh"
+"""A number above all sequence numbers. It is used for the embedded engine, which does not report its highest number."""
+REQUIRED_RIGHTS = "indices:monitor/stats and indices:admin/refresh"
 """The rights that a user needs to follow the changes of an index by sequence numbers."""
 
 Heads = Mapping[str, Mapping[str, Head]]
-"""Index -> shard number -> the shard's newest changes."""
+"""Index -> shard number -> the latest sequence numbers of the shard."""
 
 
 def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, dict[str, dict[str, Head]]]:
-    """Yield the requests for the newest changes of the indices that a name stands for, and return them.
+    """Return the latest sequence numbers of the indices that a name stands for. Yields the requests for them.
 
     Raises:
         EngineError: the index does not exist, or the engine is unavailable.
@@ -39,14 +39,14 @@ def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, 
     except EngineError as failed:
         if failed.kind == "index_not_found_exception" or failed.status in (None, 429, 500, 502, 503, 504):
             raise
-        fix = f"grant {RIGHTS}, or " if failed.is_forbidden else ""
-        raise _unreadable_error(index, f"{failed.status} {failed.kind}", fix) from failed
+        fix = f"grant {REQUIRED_RIGHTS}, or " if failed.is_forbidden else ""
+        raise _error_without_numbers(index, f"{failed.status} {failed.kind}", fix) from failed
     except LookupError as error:
-        raise _unreadable_error(index, str(error), "") from error
+        raise _error_without_numbers(index, str(error), "") from error
     return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
 
 
-def _unreadable_error(index: str, reason: str, fix: str) -> ConfigError:
+def _error_without_numbers(index: str, reason: str, fix: str) -> ConfigError:
     text = f"the sequence numbers of {index} cannot be read ({reason}): {fix}name a date field that each change sets"
     return ConfigError(text, setting="follow", source="--follow DATE_FIELD")
 
@@ -56,33 +56,41 @@ def _embedded_heads(index: str) -> Generator[SideRequest, Any, dict[str, dict[st
     for name, entry in (yield SideRequest("GET", f"/{index}")).items():
         body = {"size": 1, "sort": [{"_doc": "desc"}], "_source": False}
         hits = (yield SideRequest("POST", build_path(name, "_search"), body))["hits"]["hits"]
-        last = sequence_number(hits[0], is_embedded=True) if hits else -1
+        last = read_sequence_number(hits[0], is_embedded=True) if hits else -1
         heads_by_index[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MAX_SEQUENCE_NUMBER)}
     return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
 
 
-def sequence_range_query(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return the query for documents whose sequence numbers are in one of the ranges, both ends included."""
+def build_sequence_query(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return the query for documents whose sequence numbers are in one of the ranges, which include both ends."""
     clauses = [{"range": {SEQ_NO: {"gte": first, "lte": last}}} for first, last in ranges]
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses}}
 
 
-def shard_request(
+def build_shard_request(
     index: str, shard: str, action: str, body: Mapping[str, Any], *, engine: Engine, order: str = ""
 ) -> SideRequest:
-    """Return a request for ``_search`` or ``_count`` to one shard.
+    """Return a request to one shard.
 
-    ``order`` sorts the hits by sequence number, ``asc`` or ``desc``. Empty for no order.
+    Args:
+        index: the index's name.
+        shard: the shard's number.
+        action: ``_search`` or ``_count``.
+        body: the request's body.
+        engine: the search engine.
+        order: ``asc`` or ``desc`` to sort the hits by sequence number. If empty, they are not sorted.
     """
+    path = build_path(index, action)
     if engine.is_embedded:
-        by_document = {"sort": [{"_doc": order}]} if order else {}
-        return SideRequest("POST", build_path(index, action), {**body, **by_document})
-    by_number = {"sort": [{SEQ_NO: order}], "seq_no_primary_term": True} if order else {}
+        sort = {"sort": [{"_doc": order}]} if order else {}
+        return SideRequest("POST", path, {**body, **sort})
+    sort_options = {"sort": [{SEQ_NO: order}], "seq_no_primary_term": True} if order else {}
     params = {"preference": engine.shard_preference(shard)}
-    pipeline = engine.no_pipeline if action == "_search" else {}
-    return SideRequest("POST", build_path(index, action), {**body, **by_number}, {**params, **pipeline})
+    if action == "_search":
+        params |= engine.no_pipeline
+    return SideRequest("POST", path, {**body, **sort_options}, params)
 
 
-def sequence_number(hit: Mapping[str, Any], *, is_embedded: bool) -> int:
-    """Return the sequence number of a hit that was sorted by it; the embedded engine's sort values count from 1."""
+def read_sequence_number(hit: Mapping[str, Any], *, is_embedded: bool) -> int:
+    """Return the sequence number of a hit that was sorted by it. The embedded engine's sort values count from 1."""
     return int(hit["sort"][0]) - 1 if is_embedded else int(hit[SEQ_NO])

@@ -1,4 +1,4 @@
-"""Choose the text fields that a query searches and the model reads, by the mapping alone."""
+"""Choose the text fields that a query searches and the model scores, by the mapping alone."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ TITLE_WORDS = frozenset({"title", "headline", "heading", "headings", "subject", 
 TITLE_WORDS |= {"titel", "titre", "titulo", "titolo"}
 """Words in the names of fields that hold a document's title."""
 MAX_FIELDS = 5
-"""The maximum number of fields that are searched and read if the caller names none."""
+"""If the caller names no fields, at most this many are searched, and the model scores their text."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -18,17 +18,16 @@ def is_title(path: str) -> bool:
     return not TITLE_WORDS.isdisjoint(word.lower() for word in _WORDS.findall(path))
 
 
-def titles_first(paths: Iterable[str]) -> list[str]:
-    """Return the paths with title-like names, then the others; both in their original order."""
+def sort_titles_first(paths: Iterable[str]) -> list[str]:
+    """Return the paths with title-like names before the others. Otherwise, the order stays."""
     return sorted(paths, key=lambda path: not is_title(path))
 
 
-def text_fields(leaves: Leaves) -> list[Leaf]:
+def find_text_fields(leaves: Leaves) -> list[Leaf]:
     """Return the text fields of a mapping: title-like names first, then in alphabetical order, nested ones last.
 
-    Text fields have the type ``text`` or one like it. They can be subfields of others, such as ``name.text`` of the
-    keyword ``name``. Of fields with the same text, only one is returned: no other subfield, no alias, and no target of
-    its ``copy_to``.
+    Text fields have the type ``text`` or a similar one. They can be subfields of others, such as ``name.text`` of the
+    keyword ``name``. Each text is returned once: other subfields, aliases and targets of ``copy_to`` are left out.
     """
     texts = [leaf for leaf in leaves.values() if leaf.kind in TEXT_KINDS and leaf.is_indexed and leaf.source]
     # Aliases are dropped: unlike a subfield's path, an alias's path does not begin with that of its field.
@@ -44,6 +43,6 @@ def text_fields(leaves: Leaves) -> list[Leaf]:
     )
 
 
-def whole_fields(texts: Sequence[Leaf]) -> list[Leaf]:
-    """Return the text fields outside nested objects; all text fields if all are nested."""
+def prefer_unnested(texts: Sequence[Leaf]) -> list[Leaf]:
+    """Return the text fields outside nested objects, or all text fields if all are nested."""
     return [leaf for leaf in texts if not leaf.nested] or list(texts)

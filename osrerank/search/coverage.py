@@ -16,7 +16,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.response import candidates_of
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import SideRequest, build_path
-from osrerank.retrieval.sequence import Heads, read_heads, sequence_range_query, shard_request
+from osrerank.retrieval.sequence import Heads, build_sequence_query, build_shard_request, read_heads
 from osrerank.search.step import Computation
 from osrerank.service import RerankService, no_vectors
 from osrerank.stages.html import lacks_text
@@ -141,7 +141,7 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE)
 
 def describe_reading(options: Rerank, fields: SearchFields) -> str:
     """Return a description of the texts that a model gets of an index's documents, for the key of a position."""
-    return repr((tuple(fields.read), options.separator, options.passages))
+    return repr((tuple(fields.model_fields), options.separator, options.passages))
 
 
 def _unbuilt_hits(
@@ -175,9 +175,9 @@ def _unbuilt_hits(
     engine = yield from searcher.engine.find()
     count, size = 0, max(MIN_PER_SHARD, max_documents // max(1, len(open_ranges)))
     for (name, number), ranges in open_ranges.items():
-        query = sequence_range_query(ranges) if searcher.is_embedded else at_random(sequence_range_query(ranges))
+        query = build_sequence_query(ranges) if searcher.is_embedded else at_random(build_sequence_query(ranges))
         body = fetch_body(reading[1], size, query) | {"track_total_hits": True}
-        found_hits = (yield shard_request(name, number, "_search", body, engine=engine))["hits"]
+        found_hits = (yield build_shard_request(name, number, "_search", body, engine=engine))["hits"]
         hits += found_hits["hits"]
         count += int(found_hits["total"]["value"])
     return hits, count
@@ -233,15 +233,15 @@ def model_texts(
         fields: the fields whose text the model gets.
         hits: the documents, as hits of a search.
     """
-    by_index, text_of = fields.fields_by_index(options.fields), service.vector_stage(options).text_of
-    candidates = candidates_of(hits, fields.read, options.separator, by_index)
+    by_index, text_of = fields.model_fields_by_index(options.fields), service.vector_stage(options).text_of
+    candidates = candidates_of(hits, fields.model_fields, options.separator, by_index)
     return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in candidates]
 
 
 def fetch_body(fields: SearchFields, size: int, query: Mapping[str, Any] = MATCH_ALL) -> dict[str, Any]:
     """Return the body of a search that fetches the fields whose text the model gets."""
-    fetched = [name for name in fields.read if name in fields.not_in_source]
-    body = {"size": size, "query": dict(query), "_source": list(fields.read)}
+    fetched = [name for name in fields.model_fields if name in fields.traits.absent_from_source]
+    body = {"size": size, "query": dict(query), "_source": list(fields.model_fields)}
     return body | ({"fields": fetched} if fetched else {})
 
 

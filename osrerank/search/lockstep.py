@@ -10,8 +10,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from osrerank.retrieval.boosts import SCORES_PARAM, requests_query_scores, restore_caller_names
-from osrerank.retrieval.first_pass import unchecked_hits
+from osrerank.retrieval.boosts import SCORES_PARAM, requests_named_scores, restore_caller_names
+from osrerank.retrieval.first_pass import read_hits
 from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.search.step import (
     ClientStep,
@@ -169,13 +169,13 @@ def _multi_search(searches: Sequence[_RunningSearch]) -> MultiSearchRequest:
     """Return the multi-search of several searches; if one of them requests scores of named queries, all get them."""
     steps = [(search.header, search.step) for search in searches if isinstance(search.step, SearchRequest)]
     lines = [line for header, step in steps for line in (header, step.body)]
-    is_scored = any(requests_query_scores(step.params) for _, step in steps)
+    is_scored = any(requests_named_scores(step.params) for _, step in steps)
     return MultiSearchRequest(lines, params={SCORES_PARAM: "true"} if is_scored else {})
 
 
 def _without_unrequested_scores(response: Any, step: SearchRequest) -> Any:
     """Return the response to a search without the scores of its named queries, unless the search requested them."""
-    if requests_query_scores(step.params) or not (isinstance(response, Mapping) and unchecked_hits(response)):
+    if requests_named_scores(step.params) or not (isinstance(response, Mapping) and read_hits(response)):
         return response
     return restore_caller_names(response, has_scores=False)
 

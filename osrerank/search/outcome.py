@@ -105,9 +105,9 @@ def _add_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleav
     if isinstance(outcome, Ranking):
         left_out = {"fields_left_out": list(plan.fields.left_out)} if plan.fields.left_out else {}
         report = report.with_entries(fields=list(plan.names), **left_out)
-        if plan.fields.groups and (by_index := plan.fields.fields_by_index(plan.options.fields)):
+        if plan.fields.groups and (by_index := plan.fields.model_fields_by_index(plan.options.fields)):
             report = report.with_entries(fields_by_index={name: list(fields) for name, fields in by_index.items()})
-        if plan.fields.options or plan.fields.warnings:
+        if plan.fields.names.is_searched or plan.fields.warnings:
             candidates = [*outcome.candidates, *(interleaved.candidates if interleaved is not None else ())]
             fields_with_text = {
                 section.field for candidate in candidates for section in candidate.sections if section.text.strip()

@@ -8,7 +8,7 @@ from typing import Any
 from osrerank._log_throttle import LogThrottle
 from osrerank.response import Hits, hits_of, sections_of
 from osrerank.retrieval.boosts import SCORES_PARAM
-from osrerank.retrieval.first_pass import FirstPass, failed_shards, read_total, unchecked_hits
+from osrerank.retrieval.first_pass import FirstPass, count_failed_shards, read_hits, read_total
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.orders import MAY_OVERLAP
 from osrerank.search.plan import NOT_ATTEMPTED, Plan, look_up_fields
@@ -60,7 +60,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     else:
         if not isinstance(response, Mapping):
             return plan, response
-        if loss := first_pass.incompleteness(response):
+        if loss := first_pass.explain_incompleteness(response):
             reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", loss)
             return (yield from _choose_more_complete(plan, response, reason))
         return (yield from _make_page_consistent(plan, first_pass, response))
@@ -85,7 +85,7 @@ def _make_page_consistent(
         first_pass: the first pass.
         response: the first pass's response.
     """
-    if first_pass.after is not None:
+    if first_pass.search_after is not None:
         return (yield from _page_after_hit(plan, first_pass, response))
     if not first_pass.has_wrong_size(response):
         return plan, response
@@ -105,15 +105,15 @@ def _page_after_hit(
 
     If no reranked hit has these sort values, the page lies below the depth. Then the caller's own request is sent.
     """
-    if positions := first_pass.find_search_after(response):
+    if positions := first_pass.find_last_seen_hits(response):
         page = replace(first_pass.page, after=positions)
         warnings = plan.warnings if len(positions) == 1 else (*plan.warnings, TIED)
         team_b = plan.team_b and replace(plan.team_b, page=page)
         first_pass = replace(first_pass, page=page)
         return replace(plan, page=page, first_pass=first_pass, warnings=warnings, team_b=team_b), response
     plan, plain_response = yield from _send_plain_request(plan, BELOW_DEPTH)
-    reranked_hits = {_hit_key(hit) for hit in unchecked_hits(response)[: first_pass.depth]}
-    plain_hits = unchecked_hits(plain_response) if isinstance(plain_response, Mapping) else ()
+    reranked_hits = {_hit_key(hit) for hit in read_hits(response)[: first_pass.depth]}
+    plain_hits = read_hits(plain_response) if isinstance(plain_response, Mapping) else ()
     if any(_hit_key(hit) in reranked_hits for hit in plain_hits):  # the hit is gone, or its score has changed
         plan = replace(plan, warnings=(*plan.warnings, MAY_OVERLAP))
     return plan, plain_response
@@ -162,7 +162,7 @@ def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generato
             return plan, response
         raise
     if plan.first_pass is None or not plan.first_pass.is_own_response_better(plain_response, response):
-        if 0 < failed_shards(response) == failed_shards(plain_response):
+        if 0 < count_failed_shards(response) == count_failed_shards(plain_response):
             response = {**response, "_shards": plain_response["_shards"]}
         return plan, response
     _warn(reason)
@@ -202,10 +202,10 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
     if plan.obstacle is not None or first_pass is None:
         return plan, ()
     hits: Hits = hits_of(response)
-    if first_pass.read_later and hits:
+    if first_pass.fields_to_fetch and hits:
         engine = yield from searcher.engine.find()
         try:
-            texts = yield _request_for_texts(plan, first_pass.read_later, hits, engine)
+            texts = yield _request_for_texts(plan, first_pass.fields_to_fetch, hits, engine)
         except EngineError as failed:
             code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
             reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
@@ -216,9 +216,9 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
             {**hit, "_source": document.get("_source"), "fields": document.get("fields")}
             for hit, document in zip(hits, documents, strict=True)
         ]
-    elif first_pass.reads_source:  # the values in ``fields`` are those that the caller requested
+    elif first_pass.reads_only_source:  # the values in ``fields`` are those that the caller requested
         hits = [{**hit, "fields": None} for hit in hits]
-    return (plan if plan.fields.read else plan.with_fields_of(hits)), hits
+    return (plan if plan.fields.model_fields else plan.with_fields_of(hits)), hits
 
 
 def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Engine) -> ReadTexts:
@@ -229,7 +229,7 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
         "query": {"ids": {"values": ids}},
         "size": min(len(ids) * len(indices), 10_000),
         "_source": list(names),
-        "fields": [name for name in names if name in plan.fields.not_in_source],
+        "fields": [name for name in names if name in plan.fields.traits.absent_from_source],
         **{name: plan.body[name] for name in FIELD_DEFINITIONS if name in plan.body},
     }
     assert plan.first_pass is not None
@@ -265,9 +265,9 @@ def _finds_no_text(plan: Plan, response: Mapping[str, Any]) -> bool:
         return False
     if plan.first_pass is None:
         return read_total(response, default=1) == 0
-    hits, names = unchecked_hits(response), plan.names
+    hits, names = read_hits(response), plan.names
     if not hits:
         return True
-    if not names or plan.first_pass.read_later:
+    if not names or plan.first_pass.fields_to_fetch:
         return False
     return not any(isinstance(hit, Mapping) and sections_of(hit, names) for hit in hits)

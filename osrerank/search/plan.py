@@ -17,8 +17,8 @@ from osrerank.retrieval.boosts import SCORES_PARAM, Boosts, Parts, find_boosts
 from osrerank.retrieval.fields import SearchFields, caller_names
 from osrerank.retrieval.first_pass import COLLAPSE_WARNING, FirstPass, plan_first_pass, read_count
 from osrerank.retrieval.mapping import without_boost
-from osrerank.retrieval.query_text import build_query, find_query_text, shorten_to_clauses, unfinished_query_reason
-from osrerank.retrieval.requests import SideRequest, index_options
+from osrerank.retrieval.query_text import build_query, explain_unfinished_query, find_query_text, shorten_to_clauses
+from osrerank.retrieval.requests import SideRequest, select_index_options
 from osrerank.retrieval.rm3 import expand_query
 from osrerank.retrieval.sampled_fields import choose_without_mapping
 from osrerank.retrieval.search_pipelines import UNKNOWN_PIPELINE, SearchPipeline
@@ -92,7 +92,7 @@ class SearchCall:
     @property
     def index_options(self) -> dict[str, str]:
         """The parameters that decide which indices the names in ``index`` match."""
-        return index_options({**(self.header or {}), **self.params})
+        return select_index_options({**(self.header or {}), **self.params})
 
     def in_callers_form(self, body: Mapping[str, Any]) -> Mapping[str, Any] | str:
         """Return a body as JSON text if the caller passed JSON text, else unchanged."""
@@ -157,7 +157,7 @@ class Plan:
     @property
     def names(self) -> tuple[str, ...]:
         """The fields whose text the model gets."""
-        return self.fields.fields_to_read(self.options.fields)
+        return self.fields.resolve_model_fields(self.options.fields)
 
     def unranked(self, obstacle: Reason) -> Self:
         """Return the plan that sends the caller's own request, and the reason why its hits are not reranked."""
@@ -187,7 +187,7 @@ class Plan:
             return replace(self, fields=SearchFields.from_options(self.options))
         sample = hits[:: -(-len(hits) // MAX_SAMPLED) or 1]
         read = choose_without_mapping([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
-        return replace(self, fields=replace(self.fields, read=read))
+        return replace(self, fields=replace(self.fields, model_fields=read))
 
 
 def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> Generator[Step, Any, Plan]:
@@ -350,7 +350,7 @@ def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, 
     """
     if plan.first_pass is None or isinstance(plan.call.query, str) or plan.options.boosts == "ignore":
         return plan
-    boosts = find_boosts(plan.body, plan.call.params, plan.text, plan.fields.exact)
+    boosts = find_boosts(plan.body, plan.call.params, plan.text, plan.fields.traits.non_text)
     first = plan.first_pass
     if isinstance(boosts, Boosts):
         refusal = NOT_EMBEDDED if searcher.is_embedded else searcher.without_named_scores.get(str(plan.call.index))
@@ -370,10 +370,10 @@ def _with_text(plan: Plan) -> Plan:
     """
     if plan.text or plan.options.query is not None:
         return plan
-    if reason := unfinished_query_reason(plan.body):
+    if reason := explain_unfinished_query(plan.body):
         return replace(plan, obstacle=Reason(ReasonCode.AS_YOU_TYPE, reason))
     try:
-        return replace(plan, text=find_query_text(plan.body, plan.fields.exact))
+        return replace(plan, text=find_query_text(plan.body, plan.fields.traits.non_text))
     except ConfigError as error:
         if plan.options.on_failure == "raise" and not plan.call.position and plan.call.exclusion is None:
             raise
@@ -407,7 +407,7 @@ def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[
             setting="rerank.rm3",
             source="argument",
         )
-    name = rm3.field or _first_body_field([without_boost(name) for name in plan.fields.searched] or ["text"])
+    name = rm3.field or _first_body_field([without_boost(name) for name in plan.fields.query_fields] or ["text"])
     own = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
     query = yield from expand_query(text, call.index, rm3, call.params, name, own)
     if query is None:

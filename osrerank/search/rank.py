@@ -9,8 +9,8 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES
 from osrerank.pipeline import applied, code_of, reasons
 from osrerank.response import Hits, has_own_order, has_repeats, parse
-from osrerank.retrieval.boosts import apply_boosts, split_scores, with_score_parts
-from osrerank.retrieval.first_pass import OTHER_SORT
+from osrerank.retrieval.boosts import add_score_parts, apply_boosts, split_scores
+from osrerank.retrieval.first_pass import OTHER_SORT_REASON
 from osrerank.search.exact_names import mark_exact_names, move_exact_names_up
 from osrerank.search.orders import with_overlap_warning
 from osrerank.search.plan import Plan, with_models
@@ -45,12 +45,12 @@ def read_ranking(hits: Hits, plan: Plan) -> Ranking | Reason:
     """
     if (obstacle := _obstacle(hits, plan)) is not None:
         return obstacle
-    by_index = plan.fields.fields_by_index(plan.options.fields) if plan.fields.groups else None
+    by_index = plan.fields.model_fields_by_index(plan.options.fields) if plan.fields.groups else None
     ranking = parse(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
     if all(candidate.text is None for candidate in ranking.candidates):
         return Reason(ReasonCode.NO_TEXT, _no_text_message(plan.names, hits))
     if plan.score_parts is not None:
-        ranking = with_score_parts(ranking, plan.score_parts)
+        ranking = add_score_parts(ranking, plan.score_parts)
     return plan.bm25.rescale(mark_exact_names(ranking, hits), hits)
 
 
@@ -69,7 +69,7 @@ def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
     if not hits:
         return NO_HITS
     if has_own_order(hits):
-        return Reason(ReasonCode.SORTED, OTHER_SORT)
+        return Reason(ReasonCode.SORTED, OTHER_SORT_REASON)
     if has_repeats(hits):
         return REPEATED
     return None if plan.text.strip() else Reason(ReasonCode.NO_QUERY, "the query text is empty")

@@ -8,7 +8,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import applied, code_of, reasons
 from osrerank.response import FIRST_PASS, Page, hits_of, squash
-from osrerank.retrieval.bm25_scale import response_scale
+from osrerank.retrieval.bm25_scale import find_response_scale
 from osrerank.retrieval.fields import SearchFields
 from osrerank.search.exact_names import move_exact_names_up
 from osrerank.search.interleave import InterleavedList, interleave_rankings
@@ -94,7 +94,7 @@ def rank_response(
         SearchCall(options=options), service, {}, SearchFields(), deadline, options_a, query, obstacle, page=page
     )
     if options.sentences is not None:
-        plan = replace(plan, bm25=response_scale(response))
+        plan = replace(plan, bm25=find_response_scale(response))
     began_s = service.clock()
     with rerank_span(service, query):
         plan = plan.with_fields_of(hits)

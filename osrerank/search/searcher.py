@@ -12,13 +12,13 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.bm25_scale import Bm25Scales
-from osrerank.retrieval.built_fields import BuiltFields
+from osrerank.retrieval.build_fields import BuildFieldFinder
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.field_finder import FieldFinder
-from osrerank.retrieval.fields import CheckedNames, NamedFields, SearchFields, caller_names
+from osrerank.retrieval.fields import CheckedNames, FieldChoice, SearchFields, caller_names
 from osrerank.retrieval.mapping import Leaf, read_leaves
-from osrerank.retrieval.query_text import searched_fields
+from osrerank.retrieval.query_text import find_searched_fields
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, digest_credentials
 from osrerank.retrieval.retrievers import read_queries
 from osrerank.retrieval.search_pipelines import SearchPipelines
@@ -101,10 +101,12 @@ class Searcher:
         self.pipelines = SearchPipelines(self.engine, clock)
         self.bm25_scales = Bm25Scales(clock)
         self.without_named_scores: ExpiringCache[str, Reason] = ExpiringCache(clock)
-        has_sides = settings.vectors == "index" or (settings.vectors is None and not self.is_embedded)
-        self.fields = FieldFinder(built=BuiltFields(self.engine, settings, has_sides=has_sides))
+        uses_side_indices = settings.vectors == "index" or (settings.vectors is None and not self.is_embedded)
+        self.fields = FieldFinder(
+            build_fields=BuildFieldFinder(self.engine, settings, uses_side_indices=uses_side_indices)
+        )
         self.calibrations = Calibrations(settings)
-        self.vectors = SideVectors(self.engine, clock) if has_sides else None
+        self.vectors = SideVectors(self.engine, clock) if uses_side_indices else None
 
     def for_user(self, headers: Mapping[str, str] | None) -> "Searcher":
         """Return the searcher of the user whose credentials a request has; each user has caches of their own.
@@ -179,12 +181,14 @@ class Searcher:
             index: the caller's index or indices.
             query: the caller's query: a text, a query-DSL clause, or None for the body's query.
             body: the caller's body, decoded.
-            index_options: the search's `osrerank.retrieval.requests.index_options`.
+            index_options: the search's `osrerank.retrieval.requests.select_index_options`.
             anew: whether to read the mapping again, even if it is cached.
             as_built: whether to use the fields of the last build of vectors if no fields are named; if False, the
                 text fields of the mapping are used.
         """
-        searched = None if isinstance(query, str) else searched_fields(read_queries(body) if query is None else query)
+        searched = (
+            None if isinstance(query, str) else find_searched_fields(read_queries(body) if query is None else query)
+        )
         team_fields = [team.fields for team in options.rankings[1:] if team.fields != options.fields]
         team_names = tuple(name for fields in team_fields for name in caller_names(fields))
         defined: tuple[Leaf, ...] = ()
@@ -192,7 +196,7 @@ class Searcher:
             leaves = read_leaves({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
             defined = tuple(leaves.values())
         is_checked = isinstance(options.fields, CheckedNames)
-        named = NamedFields(
+        named = FieldChoice(
             caller_names(options.query_fields),
             caller_names(options.fields),
             searched,

@@ -68,7 +68,9 @@ def _log_for_fields(
     advice: Sequence[LogLine], index: str, read_fields: Sequence[str], searcher: Searcher
 ) -> Generator[SideRequest, Any, None]:
     """Yield the requests that look up which fields a build encodes, and log the advice."""
-    build_fields = (yield from searcher.fields_of(searcher.defaults.options_for(index), index, as_built=False)).read
+    build_fields = (
+        yield from searcher.fields_of(searcher.defaults.options_for(index), index, as_built=False)
+    ).model_fields
     before_building = ""
     if set(build_fields) != set(read_fields):
         by_build, by_search = ", ".join(build_fields) or "no field", ", ".join(read_fields)

@@ -7,7 +7,7 @@ from opensearchpy import AuthorizationException, NotFoundError, OpenSearch
 from osrerank.client import Client
 from osrerank.errors import InstallError
 from osrerank.options.rerank import RerankOptions
-from osrerank.retrieval.mapping import Leaf, missing_names, most_similar_field, read_leaves_by_index
+from osrerank.retrieval.mapping import Leaf, find_missing_names, find_most_similar_field, read_leaves_by_index
 from osrerank.server.failures import explain_failures
 
 STEP = "read the mapping"
@@ -33,20 +33,20 @@ def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -
         fields = client.fields_of(index, rerank=options)
     problems: list[str] = [*fields.warnings, *fields.check_names(None)]
     if client.engine.reranks_by_endpoint:
-        nested = [name for name in fields.read if name in fields.nested]
+        nested = [name for name in fields.model_fields if name in fields.traits.nested]
         if nested:
             problems.append(f"Elasticsearch's retriever does not support nested fields, such as {', '.join(nested)}")
     else:
-        absent_from_source = [name for name in fields.read if name in fields.not_in_source]
+        absent_from_source = [name for name in fields.model_fields if name in fields.traits.absent_from_source]
         if absent_from_source:
             problems.append(
                 f"OpenSearch's processor needs _source, which does not contain {', '.join(absent_from_source)}"
             )
-    if problems or not fields.read:
-        names = ", ".join(fields.read) or "no text field"
+    if problems or not fields.model_fields:
+        names = ", ".join(fields.model_fields) or "no text field"
         reason = "; ".join([f"the model's input would be {names} of {index}", *problems])
         raise InstallError(f"{reason}: set other fields with --fields", step=STEP)
-    return fields.read
+    return fields.model_fields
 
 
 def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequence[str]) -> list[str]:
@@ -68,8 +68,8 @@ def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequenc
         return [f"there is no index behind {index}"] if index else []
     indices = f"index behind {index}" if index else "index"
     sentences = []
-    for name in missing_names(mappings, field_names):
-        similar_name = most_similar_field(mappings, name)
+    for name in find_missing_names(mappings, field_names):
+        similar_name = find_most_similar_field(mappings, name)
         suggestion = f"; the nearest name is {similar_name}" if similar_name else ""
         sentences.append(f"no {indices} has {name}{suggestion}")
     return sentences

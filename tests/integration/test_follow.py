@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from osrerank import Client, connect
-from osrerank.indexing.build import MAX_DOCUMENTS, Builder, Built, build_vectors
+from osrerank.indexing.build import MAX_DOCUMENTS, Builder, BuildSummary, build_vectors
 from osrerank.indexing.documents import document_vectors
 from osrerank.indexing.prune import prune_indices
-from osrerank.indexing.side_index import side_stores
+from osrerank.indexing.side_index import find_side_indices
 from osrerank.vectors.index import side_index
 from tests.articles import fill
 from tests.letters import Letters
@@ -74,7 +74,7 @@ def begun(url: str, index: str, log: Path, what: str = "build_vectors") -> subpr
 
 
 def missing(client: Client, index: str, texts: list[str]) -> int:
-    (side,) = side_stores(client, [index])
+    (side,) = find_side_indices(client, [index])
     side.refresh()
     vectors = document_vectors(client, index)
     return len({*texts}) - len(vectors.records.read_from(side, vectors.records.compute_keys(texts)))
@@ -148,7 +148,7 @@ def test_an_alias_that_moves_during_a_build_is_left_to_the_next(client: Client, 
     try:
         builder = Builder(client, "notes-now", None)
         client.indices.put_alias(index=f"{notes}-2", name="notes-now")
-        assert builder.build_by_number(builder.read_heads()).documents == COUNT
+        assert builder.build_by_sequence_number(builder.read_heads()).documents == COUNT
         assert build_vectors(client, "notes-now").documents == 10
     finally:
         client.indices.delete(index=[f"{notes}-2", side_index(f"{notes}-2")], ignore_unavailable=True)
@@ -183,6 +183,6 @@ def test_pruning_an_index_leaves_what_another_and_a_later_build_need(client: Cli
         client.delete(index=notes, id="0", refresh=True)
         assert prune_indices(client, [notes]) == COUNT - 1
         assert client.coverage(f"{notes}-2").built == 10
-        assert build_vectors(client, notes) == Built()  # the position was kept
+        assert build_vectors(client, notes) == BuildSummary()  # the progress was kept
     finally:
         client.indices.delete(index=[f"{notes}-2", side_index(f"{notes}-2")], ignore_unavailable=True)

@@ -230,7 +230,7 @@ def test_both_engines_give_the_same_text_fields(
             client.indices.create(index="drawn", body={"mappings": {"properties": properties}})
             fill(client, "drawn", documents)
             fields = client.fields_of("drawn")
-            responses.append((fields.searched, fields.read, fields.warnings))
+            responses.append((fields.query_fields, fields.model_fields, fields.warnings))
     assert responses[0] == responses[1]
 
 

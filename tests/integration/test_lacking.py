@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from osrerank import Client, connect
+from osrerank.indexing.backlog import Backlog
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.missing_vectors import Backlog
-from osrerank.indexing.side_index import IndexStore, side_stores
+from osrerank.indexing.side_index import IndexStore, find_side_indices
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline, Side, Vectors
 from tests.articles import fill
@@ -48,7 +48,7 @@ def client(engine_url: str, no_folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def side_of(client: Client) -> IndexStore:
-    (side,) = side_stores(client, ["lacked"])
+    (side,) = find_side_indices(client, ["lacked"])
     side.create()
     return side
 

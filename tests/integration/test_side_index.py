@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import document_vectors
 from osrerank.indexing.prune import prune_everything, prune_indices
-from osrerank.indexing.side_index import IndexStore, find_orphans, side_stores
+from osrerank.indexing.side_index import IndexStore, find_orphans, find_side_indices
 from osrerank.search.coverage import Coverage, coverage
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -74,7 +74,7 @@ def refresh(client: Client, index: str) -> None:
 
 def begin(client: Client, index: str) -> None:
     """Create an empty side index, which searches fill."""
-    (side,) = side_stores(client, [index])
+    (side,) = find_side_indices(client, [index])
     side.create()
 
 
@@ -87,7 +87,7 @@ def test_a_server_reads_vectors_built_for_its_index(client: Client, model: Path,
     build_vectors(client, index_name)
     refresh(client, index_name)
     service = RerankService(Settings.load(model=str(model)))
-    service.add_vector_stores(side_stores(client, [index_name]))
+    service.add_vector_stores(find_side_indices(client, [index_name]))
     texts = [f"{document['title']} {document['text']}" for document in DOCUMENTS]
     scores = service.score(QUERY, [*texts, "a text that no index has"], NEVER)
     service.close()
@@ -127,7 +127,7 @@ def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Clien
 
     found = looked()
     assert (found.documents, found.built, found.looked_at, found.lacks) == (COUNT, 0, 40, COUNT)
-    (side,) = side_stores(client, [index_name], document_vectors(client).label)
+    (side,) = find_side_indices(client, [index_name], document_vectors(client).label)
     document_vectors(client).build(
         [f"{document['title']} {document['text']}" for document in DOCUMENTS[: COUNT // 2]], side
     )

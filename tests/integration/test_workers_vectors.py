@@ -13,7 +13,7 @@ from osrerank import Client, connect
 from osrerank.errors import TaskFailed, WorkerError
 from osrerank.indexing.build import Builder, build_vectors
 from osrerank.indexing.documents import document_vectors
-from osrerank.indexing.side_index import side_stores
+from osrerank.indexing.side_index import find_side_indices
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import as_scorer, load, load_local
 from osrerank.scoring.remote.encoder import RemoteEncoder
@@ -167,15 +167,15 @@ def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
         positions = [BuildProgress()]
 
         def killing(done: int, _count: int) -> None:
-            content, _ = side.read_position(key)
+            content, _ = side.read_build_state(key)
             positions.append(BuildProgress.from_bytes(content))
             if done and len(group.processes) == 2:
                 group.kill(group.processes[0])
 
         builder = Builder(client, "many", None, killing)
         heads = builder.read_heads()
-        (side,), key = side_stores(client, ["many"]), builder.key("many", heads["many"])
-        built = builder.build_by_number(heads)
+        (side,), key = find_side_indices(client, ["many"]), builder.progress_key("many", heads["many"])
+        built = builder.build_by_sequence_number(heads)
         assert len(group.processes) == 1
         assert (built.documents, built.texts) == (1200, 1200)
         assert built.encoded == 1200  # a chunk that is sent again counts once

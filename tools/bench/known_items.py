@@ -128,7 +128,7 @@ def main() -> None:
         index(client, index_name, collection)
         plain = search_names(client, index_name, collection, names, rerank=False)
         reranked = search_names(client, index_name, collection, names, rerank={"depth": DEPTH, "deadline_ms": None})
-        fields = client.fields_of(index_name).read
+        fields = client.fields_of(index_name).model_fields
         print(f"{len(collection.documents):,} documents, {len(names)} names; fields {fields}")
         for label, results in (("plain", plain), ("reranked", reranked)):
             first, first_ten = (sum(0 < rank <= limit for rank, _ in results) for limit in (1, 10))

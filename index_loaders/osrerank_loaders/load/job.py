@@ -11,7 +11,7 @@ from opensearchpy.exceptions import OpenSearchWarning, RequestError
 
 from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
 from osrerank.formats.sources import STDIN, ByteCounter, list_files, open_sources
-from osrerank.retrieval.requests import engine_label, is_embedded
+from osrerank.retrieval.requests import is_embedded, name_engine
 from osrerank_loaders.collections.base import Loader, Record, read_records
 from osrerank_loaders.load.bulk import BulkBatch, BulkOptions, BulkOutcome, Rejection, send_all
 from osrerank_loaders.load.duplicates import describe_duplicates
@@ -115,7 +115,7 @@ class _Load:
         options: LoadOptions,
         report: Report,
     ) -> None:
-        self._engine = engine_label(client)
+        self._engine = name_engine(client)
         self._retry_budget = dataclasses.replace(options.bulk.retry_budget, server=self._engine)
         self._client = client
         self._index = index

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 from osrerank.client import Client
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, ScoringError, WorkerError
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, Rerank, RerankOptions
-from osrerank.retrieval.requests import engine_label
+from osrerank.retrieval.requests import name_engine
 from osrerank.scoring.names import HTTP
 from osrerank.server.api.dialect_route import media_type
 from osrerank.server.api.docs_page import file_endpoint
@@ -180,7 +180,7 @@ class ComparisonPage:
         try:
             response = self._search_with_highlighting(query, index, depth, options)
         except TransportError as error:
-            raise refusal_from_error(error, index, engine_label(self.client)) from error
+            raise refusal_from_error(error, index, name_engine(self.client)) from error
         request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
         fields = response["rerank"].get("fields") or ()
         blend = self._blend_method(response, index, options)
@@ -261,7 +261,7 @@ async def config(http: HttpRequest) -> PageConfig:
     try:
         indexes = await _run_in_thread(http, comparison.list_indices)
     except TransportError as error:
-        problem = str(refusal_from_error(error, engine=engine_label(comparison.client)))
+        problem = str(refusal_from_error(error, engine=name_engine(comparison.client)))
     default_index = indexes[0] if indexes else ""
     judgments = comparison.judgments
     return PageConfig(

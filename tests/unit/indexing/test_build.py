@@ -7,7 +7,7 @@ from opensearchpy import TransportError
 
 from osrerank import connect
 from osrerank.errors import ConfigError
-from osrerank.indexing.build import Built, build_vectors, follow_vectors
+from osrerank.indexing.build import BuildSummary, build_vectors, follow_vectors
 from osrerank.indexing.documents import BATCH_SIZE, document_vectors
 from osrerank.testing import CannedTransport
 from tests.articles import fill
@@ -18,7 +18,7 @@ SIDE = "osrerank-vectors-canned"
 
 
 class Serverless(CannedTransport):
-    """Answers a build of the index ``canned``, whose newest change is 9, keeps the position, and has no ``_stats``."""
+    """Answers a build of the index ``canned``, whose newest change is 9, keeps the progress, and has no ``_stats``."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -38,7 +38,7 @@ class Serverless(CannedTransport):
             return {"hits": {"hits": [{"_id": name, "fields": {"record": [self.kept[name]]}} for name in kept_names]}}
         self.answer = {
             "count": len(NOTES),
-            "aggregations": {"newest": {"value": 9}},
+            "aggregations": {"highest": {"value": 9}},
             "canned": {"mappings": {"changed": {"mapping": {"changed": {"type": "long"}}}}},
             "hits": {"hits": every if params and "scroll" in params else []},
             "_scroll_id": "",
@@ -71,7 +71,7 @@ def test_an_interrupted_build_continues_with_the_interrupted_batch(tmp_path, int
             build_vectors(client, "notes")
         built = build_vectors(client, "notes")
         assert (built.documents, built.encoded) == (len(NOTES) - 3 * BATCH_SIZE, len(NOTES) - 3 * BATCH_SIZE)
-        assert build_vectors(client, "notes") == Built()
+        assert build_vectors(client, "notes") == BuildSummary()
 
 
 def test_a_build_reads_only_documents_that_changed_since_the_last_build(tmp_path):

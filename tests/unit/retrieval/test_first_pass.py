@@ -8,7 +8,7 @@ import pytest
 from osrerank import Rerank
 from osrerank.errors import ConfigError
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.first_pass import OTHER_SORT, FirstPass, plan_first_pass
+from osrerank.retrieval.first_pass import OTHER_SORT_REASON, FirstPass, plan_first_pass
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.search_pipelines import NO_PIPELINE, SearchPipeline, parse_pipeline
 from osrerank.types.reasons import ReasonCode
@@ -51,10 +51,10 @@ def test_the_first_pass_requests_enough_hits_for_depth_and_page(body, params, wi
         ({"from": 9_995, "size": 10}, {}, ReasonCode.REQUEST, "result window"),
         ({"size": -1}, {}, ReasonCode.REQUEST, "not a count"),
         ({"from": "many"}, {}, ReasonCode.REQUEST, "not a count"),
-        ({"sort": ["date"]}, {}, ReasonCode.SORTED, OTHER_SORT),
-        ({"sort": [{"_score": "asc"}]}, {}, ReasonCode.SORTED, OTHER_SORT),
-        ({"sort": {"date": "desc"}}, {}, ReasonCode.SORTED, OTHER_SORT),
-        ({}, {"sort": "date:asc,_score"}, ReasonCode.SORTED, OTHER_SORT),
+        ({"sort": ["date"]}, {}, ReasonCode.SORTED, OTHER_SORT_REASON),
+        ({"sort": [{"_score": "asc"}]}, {}, ReasonCode.SORTED, OTHER_SORT_REASON),
+        ({"sort": {"date": "desc"}}, {}, ReasonCode.SORTED, OTHER_SORT_REASON),
+        ({}, {"sort": "date:asc,_score"}, ReasonCode.SORTED, OTHER_SORT_REASON),
     ],
 )
 def test_requests_that_are_not_reranked_are_sent_unchanged(body, params, code, reason):
@@ -114,7 +114,7 @@ OWN_VALUES = [
 @pytest.mark.parametrize("body", [*({**body, "_source": False} for body in OWN_VALUES), {"stored_fields": ["text"]}])
 def test_text_is_fetched_separately_if_the_caller_requests_specific_fields(body):
     first_pass = planned(body)
-    assert (first_pass.read_later, first_pass.reads_source, first_pass.page.added_fields) == (
+    assert (first_pass.fields_to_fetch, first_pass.reads_only_source, first_pass.page.added_fields) == (
         ("title", "text"),
         False,
         (),
@@ -125,12 +125,12 @@ def test_text_is_fetched_separately_if_the_caller_requests_specific_fields(body)
 @pytest.mark.parametrize("body", OWN_VALUES)
 def test_whole_sources_are_read_without_the_callers_values(body):
     first_pass = planned(body)
-    assert (first_pass.read_later, first_pass.reads_source, first_pass.page.added_fields) == ((), True, ())
+    assert (first_pass.fields_to_fetch, first_pass.reads_only_source, first_pass.page.added_fields) == ((), True, ())
 
 
 def test_text_is_fetched_later_if_the_pipeline_changes_fields():
     first_pass = planned(pipeline=parse_pipeline("renaming", {"response_processors": [{"rename_field": {}}]}))
-    assert (first_pass.read_later, first_pass.reads_source, "fields" in first_pass.body) == (
+    assert (first_pass.fields_to_fetch, first_pass.reads_only_source, "fields" in first_pass.body) == (
         ("title", "text"),
         False,
         False,

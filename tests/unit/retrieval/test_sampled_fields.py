@@ -6,7 +6,7 @@ import pytest
 
 from osrerank.retrieval.mapping import read_leaves
 from osrerank.retrieval.sampled_fields import choose_fields, choose_without_mapping
-from osrerank.retrieval.text_fields import text_fields, whole_fields
+from osrerank.retrieval.text_fields import find_text_fields, prefer_unnested
 from tests.mappings import judged_mappings
 
 LONG = "the pressure of the blood is low when the heart is slow"
@@ -31,7 +31,7 @@ LESS = {
 
 
 def chosen(properties: dict[str, Any], *sources: dict[str, Any]) -> list[str]:
-    leaves = whole_fields(text_fields(read_leaves({"properties": properties})))
+    leaves = prefer_unnested(find_text_fields(read_leaves({"properties": properties})))
     return [leaf.path for leaf in choose_fields(leaves, sources)]
 
 
@@ -43,7 +43,9 @@ def all_text(*sources: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("of", JUDGED)
 def test_sampling_finds_the_fields_that_a_search_engineer_would_choose(of: str) -> None:
     judged = JUDGED[of]
-    leaves = choose_fields(whole_fields(text_fields(read_leaves({"properties": judged.properties}))), judged.sources)
+    leaves = choose_fields(
+        prefer_unnested(find_text_fields(read_leaves({"properties": judged.properties}))), judged.sources
+    )
     read = {leaf.path if leaf.copied_from else leaf.source for leaf in leaves}
     assert (read - judged.read, judged.read - read) == (MORE.get(of, set()), LESS.get(of, set()))
 

@@ -6,8 +6,14 @@ from typing import Any
 import pytest
 
 from osrerank.errors import ResponseFormatError
-from osrerank.retrieval.fields import index_groups
-from osrerank.retrieval.mapping import missing_names, most_similar_field, read_leaves, read_leaves_by_index, resolve
+from osrerank.retrieval.fields import group_indices
+from osrerank.retrieval.mapping import (
+    find_missing_names,
+    find_most_similar_field,
+    read_leaves,
+    read_leaves_by_index,
+    resolve_name,
+)
 from osrerank.retrieval.text_fields import is_title
 from tests.mappings import judged_mappings
 
@@ -29,24 +35,24 @@ LEFT_OUT = {
 
 
 def chosen(properties: dict[str, Any]) -> list[str]:
-    (group,) = index_groups({"index": read_leaves({"properties": properties})}) or ((),)
-    return list(group.searched)
+    (group,) = group_indices({"index": read_leaves({"properties": properties})}) or ((),)
+    return list(group.query_fields)
 
 
 @pytest.mark.parametrize("of", JUDGED)
 def test_the_five_text_fields_read_include_most_that_an_engineer_would_choose(of: str) -> None:
     judged = JUDGED[of]
-    (group,) = index_groups({"index": read_leaves({"properties": judged.properties})})
-    assert judged.read - set(group.read) == LEFT_OUT.get(of, set())
-    assert len(group.searched) <= 5
-    assert len(group.searched) == 5 or of not in LEFT_OUT
+    (group,) = group_indices({"index": read_leaves({"properties": judged.properties})})
+    assert judged.read - set(group.model_fields) == LEFT_OUT.get(of, set())
+    assert len(group.query_fields) <= 5
+    assert len(group.query_fields) == 5 or of not in LEFT_OUT
 
 
 def test_every_text_field_and_every_keyword_with_a_text_subfield_is_searched() -> None:
     name = {"type": "keyword", "fields": {"text": TEXT}}
     assert chosen({"name": name, "summary": TEXT, "section": {"type": "keyword"}}) == ["name.text", "summary"]
-    (group,) = index_groups({"index": read_leaves({"properties": {"name": name, "summary": TEXT}})})
-    assert group.read == ("name", "summary")
+    (group,) = group_indices({"index": read_leaves({"properties": {"name": name, "summary": TEXT}})})
+    assert group.model_fields == ("name", "summary")
 
 
 def test_titles_come_first_and_other_text_fields_follow_alphabetically() -> None:
@@ -126,10 +132,12 @@ def test_named_fields_patterns_objects_and_aliases_are_looked_up_in_the_mapping(
             "derived": {"both": {"type": "text"}},
         }
     )
-    paths = {name: [leaf.path for leaf in resolve(leaves, name)] for name in ("bod*", "author", "a*", "content^2", "x")}
+    paths = {
+        name: [leaf.path for leaf in resolve_name(leaves, name)] for name in ("bod*", "author", "a*", "content^2", "x")
+    }
     author = ["author.name"]
     assert paths == {"bod*": ["body"], "author": author, "a*": author, "content^2": ["content"], "x": []}
     assert [name for name, leaf in leaves.items() if leaf.is_in_source] == ["body", "author.name", "parts.words"]
     assert leaves["parts.words"].nested == "parts"
-    assert missing_names([leaves], ["body^2", "bdy", "highlight:body", "both", "z*"]) == ["bdy", "z*"]
-    assert most_similar_field([leaves], "bdy") == "body"
+    assert find_missing_names([leaves], ["body^2", "bdy", "highlight:body", "both", "z*"]) == ["bdy", "z*"]
+    assert find_most_similar_field([leaves], "bdy") == "body"

@@ -17,7 +17,7 @@ from opensearchpy import TransportError
 from osrerank import Client, Rerank, connect
 from osrerank.errors import ConfigError
 from osrerank.retrieval.field_finder import FieldFinder
-from osrerank.retrieval.query_text import searched_fields
+from osrerank.retrieval.query_text import find_searched_fields
 from osrerank.search.plan import MAX_SAMPLED, Plan, SearchCall
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -98,7 +98,7 @@ def test_a_query_in_clauses_is_reranked_by_the_fields_that_it_searches(
     ],
 )
 def test_the_fields_of_query_clauses_are_read(clause: dict[str, Any], fields: tuple[str, ...]) -> None:
-    assert searched_fields(clause) == fields
+    assert find_searched_fields(clause) == fields
 
 
 def test_fields_are_found_for_several_indices_aliases_and_patterns(client: Client) -> None:
@@ -138,7 +138,7 @@ def test_searched_fields_do_not_depend_on_documents(client: Client) -> None:
         fill(client, "tools", [*documents, {"name": "low blood pressure", "summary": "low"}])
         client.searcher.fields = FieldFinder()
         assert read(client, "tools")[1] == ["name", "summary"]
-        assert client.fields_of("tools").searched == ("name.text", "summary")
+        assert client.fields_of("tools").query_fields == ("name.text", "summary")
 
 
 def test_fields_that_are_left_out_are_named_once_in_the_log_and_in_each_response(

@@ -13,7 +13,7 @@ from osrerank import Client, connect
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.prune import prune_everything, prune_indices
-from osrerank.indexing.side_index import side_stores
+from osrerank.indexing.side_index import find_side_indices
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
 from tests.rankings import unmarked
@@ -213,5 +213,5 @@ def test_side_vectors_of_an_alias_are_pruned_by_the_aliass_model(open_client, mo
     assert build_vectors(client, "shop-de-all", to="index").encoded == 3
     assert marks(client, "shop-de-all")["stages"][0]["known"] == 3
     prune_indices(client, ["shop-de-all"])
-    (side,) = side_stores(client, ["notes"])
+    (side,) = find_side_indices(client, ["notes"])
     assert side.size().records == 3

@@ -8,35 +8,36 @@ from collections.abc import Mapping
 from osrerank.indexing.side_index import IndexStore
 from osrerank.vectors.index import MissingVectorCounts
 
-READ_PAUSE_S = 5.0
-"""The pause between two reads of reports, in seconds."""
+READ_INTERVAL_S = 5.0
+"""The minimum time between two reads of the searches' reports, in seconds."""
 
 
 class Backlog:
-    """The documents that lacked a vector, as searches reported. Safe to use from many threads.
+    """The documents without a vector, as searches reported them. Safe to use from many threads.
+
+    Searches store their reports in side indices (the hidden indices with the vectors of other indices).
 
     Args:
-        sides: index -> its side index (the hidden index with its vectors, which also has the reports); documents of
-            other indices are left out.
+        side_indices: index -> its side index. Documents of other indices are left out.
     """
 
-    def __init__(self, sides: Mapping[str, IndexStore]) -> None:
-        self._sides = sides
+    def __init__(self, side_indices: Mapping[str, IndexStore]) -> None:
+        self._side_indices = side_indices
         self._counts: MissingVectorCounts = Counter()
         self._next_read_s = 0.0
         self._lock = threading.Lock()
 
     def take(self, max_documents: int) -> dict[str, list[str]]:
-        """Remove and return, by index, the ids of the documents that were reported most often."""
+        """Remove the documents that were reported most often. Return their ids by index."""
         with self._lock:
             now_s = time.monotonic()
             if now_s >= self._next_read_s:
-                for side in {side.index: side for side in self._sides.values()}.values():
-                    self._counts.update(side.take_reports())
-                self._next_read_s = now_s + READ_PAUSE_S
+                for store in {store.index: store for store in self._side_indices.values()}.values():
+                    self._counts.update(store.take_reports())
+                self._next_read_s = now_s + READ_INTERVAL_S
             ids: defaultdict[str, list[str]] = defaultdict(list)
             for (index, doc_id), _ in self._counts.most_common(max_documents):
                 del self._counts[index, doc_id]
-                if index in self._sides:
+                if index in self._side_indices:
                     ids[index].append(doc_id)
         return ids
