@@ -12,7 +12,7 @@ class Cutoff:
 
     Attributes:
         precision: the minimum share of the returned hits that must be relevant, above 0 and below 1. The index's
-            calibration (``osrerank calibrate``) estimates the share. The option is required.
+            calibration (``osrerank calibrate``) estimates the share. This option is required.
     """
 
     precision: float = 0.0

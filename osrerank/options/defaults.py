@@ -1,4 +1,4 @@
-"""The options and models of searches with ``rerank=True``, as the settings file and the client define them."""
+"""The default rerank options and models of each index, from the settings file and the arguments of the client."""
 
 import logging
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The options and models of searches with ``rerank=True``.
+    """The rerank options and models of searches that do not choose their own.
+
+    An index's exact name takes precedence over patterns (``logs-*``), and a longer pattern over a shorter one.
 
     Attributes:
         base: the options of indices that ``by_index`` does not list.
-        by_index: name or pattern (``logs-*``) of an index -> its options. An exact name takes precedence over patterns,
-            and a longer pattern over a shorter one.
-        models: name or pattern of an index, with the same precedence -> its model. Other indices use the client's
-            model.
+        by_index: name or pattern of an index -> its options.
+        models: name or pattern of an index -> its model. Other indices use the client's model.
     """
 
     base: Rerank = field(default_factory=Rerank)
@@ -40,7 +40,7 @@ class Defaults:
                 raise ConfigError(reason, setting="rerank.traffic.key", source="argument")
 
     def options_for(self, index: Any) -> Rerank:
-        """Return the options of the searched indices, or ``base`` if the indices have different options."""
+        """Return the options that the searched indices share, or ``base`` if they have different options."""
         if not self.by_index:
             return self.base
         names = match_names(index, self.by_index)
@@ -73,9 +73,9 @@ class Defaults:
         """Read the defaults from the settings file.
 
         Args:
-            settings: locate the settings file.
+            settings: the settings, which say where the settings file is.
             options: options that take precedence over the file's ``[rerank]``.
-            model: a model that is used for every index instead of the file's models.
+            model: a model for every index. The file's models are then ignored.
 
         Raises:
             ConfigError: the file cannot be read, or contains an unknown key or an invalid value.
@@ -99,7 +99,7 @@ class Defaults:
 
 
 def _parse_table(table: Mapping[str, Any], base: Rerank, source: str) -> Rerank:
-    """Return the options in a table of the settings file, completed by those of ``base``."""
+    """Return the options in a table of the settings file. Options that it leaves out are those of ``base``."""
     try:
         return Rerank.of(table, base) or base
     except ConfigError as error:

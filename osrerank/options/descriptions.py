@@ -24,7 +24,7 @@ def read_descriptions(options: type) -> dict[str, str]:
 
 
 def first_sentence(description: str) -> str:
-    """Return a description's first sentence without backquotes, for a command's help. "" returns ""."""
+    """Return a description's first sentence without backquotes, for a command's help."""
     if not description:
         return ""
     unquoted = re.sub(r'`"?([^`"]*)"?`', r"\1", description)

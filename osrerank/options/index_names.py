@@ -12,18 +12,18 @@ def match_names(index: Any, names: Collection[str]) -> set[str | None]:
     """Return the names and patterns of a settings file that apply to a search's indices.
 
     An exact name takes precedence over patterns, and a longer pattern over a shorter one. If the caller searches a
-    pattern, the result contains every name that could apply to an index that the pattern matches. It contains None if
-    an index might not match any name. Aliases are not resolved.
+    pattern, the result contains every name that might apply to an index that the pattern matches. The result contains
+    None if a searched index might have no name in the file. Aliases are not resolved.
 
     Args:
         index: the indices of the search: a name, several names separated by commas, a list, or None for all indices. A
             ``-`` before a name excludes it.
         names: the names and patterns (``logs-*``) in the file.
     """
-    lists = [index] if isinstance(index, str) else [str(name) for name in index or ()]
-    expressions = [name for comma_separated in lists for name in comma_separated.split(",") if name] or [WILDCARD]
-    included = [name for name in expressions if not name.startswith("-")]
-    excluded = [name[1:] for name in expressions if name.startswith("-")]
+    name_lists = [index] if isinstance(index, str) else [str(name) for name in index or ()]
+    searched_names = [name for name_list in name_lists for name in name_list.split(",") if name] or [WILDCARD]
+    included = [name for name in searched_names if not name.startswith("-")]
+    excluded = [name[1:] for name in searched_names if name.startswith("-")]
     by_precedence = sorted(names, key=lambda name: (WILDCARD in name, -len(name), name))
     not_excluded = [name for name in by_precedence if not any(fnmatchcase(name, pattern) for pattern in excluded)]
     return {matching for name in included for matching in _match_name(name, by_precedence, not_excluded)}

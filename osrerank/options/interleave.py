@@ -1,4 +1,4 @@
-"""The option ``interleave``: mix two rankings on one page, to learn which ranking users prefer.
+"""The option ``interleave``: mix two rankings on one page, to find out which of them users prefer.
 
 `osrerank.search.interleave` implements it.
 """
@@ -10,21 +10,21 @@ from typing import Any
 from osrerank.errors import ConfigError
 from osrerank.options.parse import invalid_option, is_nonempty_string
 
-TEAM_B_OPTIONS = (
+SECOND_RANKING_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "fields",
     "separator", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
-"""The options that the second ranking can override. Both rankings reorder the hits of the same first pass."""
+"""The options in which the second ranking can differ. Both rankings reorder the hits of the same first pass."""
 MAX_NAME_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Interleave:
-    """A second ranking (team B), which is interleaved with the ranking of the search (team A).
+    """A second ranking (team B in the response), which is interleaved with the ranking of the search (team A).
 
     Attributes:
-        others: the options that team B overrides, as a dict or (name, value) pairs. The key in a search's ``rerank`` is
-            ``with``.
+        others: the options in which the second ranking differs from the first, as a dict or (name, value) pairs. A
+            search gives them as ``with``.
         key: the id of the user or session. It is required. Key, name and query seed the random draw, so that all pages
             come from the same list. Only a digest of the key is stored.
         name: the experiment's name in UBI records. ``osrerank interleave`` reports on each experiment separately.
@@ -43,9 +43,9 @@ class Interleave:
         if not isinstance(self.others, Mapping | tuple):
             raise invalid_option("interleave.with", self.others, "a dict of options for team B")
         for option in dict(self.others):
-            if option not in TEAM_B_OPTIONS:
+            if option not in SECOND_RANKING_OPTIONS:
                 message = f"rerank option interleave.with cannot override {option!r}, because both rankings share "
-                message += f"one first pass and one call; it can override {', '.join(TEAM_B_OPTIONS)}"
+                message += f"one first pass and one call; it can override {', '.join(SECOND_RANKING_OPTIONS)}"
                 raise ConfigError(message, setting=f"rerank.interleave.with.{option}", source="argument")
 
     @classmethod

@@ -20,15 +20,15 @@ PAIR_AGGREGATIONS: tuple[PairAggregation, ...] = get_args(PairAggregation)
 class Pairs:
     """Which pairs of candidates a duo model compares, and how a candidate's pairwise probabilities become its score.
 
-    p_ij is the probability that candidate i is more relevant than candidate j. J_i is the set of candidates that
-    candidate i is compared with.
+    In the descriptions, p_ij is the probability that candidate i is more relevant than candidate j, and J_i is the set
+    of candidates that candidate i is compared with.
 
     Attributes:
         aggregation: the score of candidate i. ``"sum"`` is the sum of p_ij over J_i; ``"binary"`` counts the p_ij above
             0.5; ``"min"`` and ``"max"`` are the minimum and the maximum p_ij. ``"sample"`` is the sum over
-            ``sample_size`` random members of J_i, drawn without replacement. It computes no other pairs.
-        sample_size: the number of members that ``"sample"`` draws (m). If J_i has at most m members, the result
-            is that of ``"sum"``.
+            ``sample_size`` random members of J_i, drawn without replacement. Only these pairs are compared.
+        sample_size: the number of members that ``"sample"`` draws. If J_i does not have more, the result is that of
+            ``"sum"``.
         seed: the seed of the random sample. The sample does not depend on the order of the candidates.
     """
 

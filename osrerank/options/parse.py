@@ -17,7 +17,7 @@ def parse_options(group: type[Options], value: Any, option: str, *, text_key: st
         group: the dataclass of the group.
         value: an instance of the dataclass, a dict of options, True for the defaults, None or False.
         option: the group's name in ``rerank``.
-        text_key: the option that a string sets. Empty if the group does not accept a string.
+        text_key: the option that is set if the value is a string. Empty if the group does not accept a string.
 
     Raises:
         ConfigError: the value has another type, an unknown key, or an invalid value.

@@ -53,7 +53,7 @@ class Passages:
             ``"sampled"`` keeps the first, the last, and a random sample of the others.
         seed: the seed of that sample. A document always gets the same sample.
         title_fields: the fields whose whole text precedes every passage.
-        least_words: the minimum number of words of a document that is split. Shorter documents are scored whole.
+        least_words: documents with fewer words than this are not split, but scored whole.
     """
 
     aggregation: PassageAggregation = "maxp"
@@ -90,9 +90,9 @@ class Passages:
 
     @classmethod
     def of(cls, value: Any) -> "Passages | Literal['auto'] | None":
-        """Parse the ``passages`` option: the name of an aggregation, a dict of options, or a bool.
+        """Parse the ``passages`` option: ``"auto"``, ``"off"``, an aggregation's name, a dict of options, or a bool.
 
-        ``"auto"`` is returned unchanged, and ``"off"`` becomes None.
+        Returns ``"auto"`` unchanged, and None for ``"off"``.
 
         Raises:
             ConfigError: the value has another type, an unknown key, or an invalid value.
@@ -112,4 +112,4 @@ class Passages:
 
 
 AUTO_PASSAGES = Passages(words=150, stride=150, limit=30, least_words=350)
-"""The passages of ``"auto"``, if the model's card recommends passages. 350 words are about 512 tokens."""
+"""How ``"auto"`` splits documents if the model's card recommends passages. 350 words are about 512 tokens."""

@@ -1,4 +1,4 @@
-"""The options of a reranked search: `Rerank`, which parses and validates them."""
+"""`Rerank`: the options of a reranked search, which it parses and validates."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,14 +28,16 @@ PIPELINES = (AUTO_PIPELINE, "vectors", "mono", "vectors-mono", *WITH_DUO, NO_STA
 Boosts = Literal["keep", "ignore"]
 Blend = Literal["card", "replace", "linear", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
-DEPTH, AUTO_DEPTH = 100, 1_000
-"""The minimum and the maximum number of candidates that the depth "auto" reranks."""
+DEPTH = 100
+"""The default depth. The depth "auto" reranks at least this many candidates."""
+MAX_AUTO_DEPTH = 1_000
+"""The depth "auto" reranks at most this many candidates."""
 MAX_DEPTH = 10_000
-"""OpenSearch's default result window; a first pass returns at most this many hits."""
+"""The greatest depth. A first pass returns at most this many hits, because it is OpenSearch's default result window."""
 MAX_MS = 86_400_000
 """The maximum value of options in milliseconds: a day."""
 MAX_DUO_DEPTH = 1_000
-"""1,000 candidates make about a million pairs."""
+"""The greatest duo depth. So many candidates already make about a million pairs."""
 
 
 class RerankOptions(TypedDict, total=False):
@@ -72,36 +74,36 @@ class Rerank:
     """The options of one reranked search.
 
     Attributes:
-        query: the query that candidates are scored against. None takes it from the search.
+        query: the query that candidates are scored against. If None, it is the query of the search.
         pipeline: the stages that rerank. ``"vectors"`` orders candidates by a bi-encoder's document vectors, ``"mono"``
             by a cross-encoder's scores. ``"auto"`` chooses between these by the kind of the model. ``"vectors-mono"``
             orders by the vectors of ``vector_model``, then reorders the best candidates by the scores of ``model``, a
             cross-encoder. ``"vectors-duo"``, ``"mono-duo"`` and ``"vectors-mono-duo"`` then compare the best candidates
             in pairs. ``"none"`` keeps the first pass's order. With a bi-encoder, ``"mono"`` runs as ``"vectors"``, and
-            the response has a warning. The value may also be a ``Pipeline`` of your own.
+            the response has a warning. You can also pass your own ``Pipeline``.
         depth: the number of candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and up
             to 1,000 as long as candidates have stored vectors (docs/vectors.md).
-        mono_depth: the number of candidates that the cross-encoder of ``"vectors-mono"`` scores, at most ``depth``:
-            those with the best vector scores.
+        mono_depth: the number of candidates, those with the best vector scores, that the cross-encoder of
+            ``"vectors-mono"`` scores, at most ``depth``.
         duo_depth: the number of candidates that are compared in pairs (k1), at most ``depth``. n candidates make
             n(n - 1) pairs. 0 and 1 turn the comparison off.
         pairs: the pairs that are compared, and the aggregation of a candidate's pairwise probabilities: ``"sum"``,
             ``"binary"``, ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
-        fields: the fields whose text the model scores, joined in this order. Dotted paths are allowed. None takes the
-            fields of ``query_fields``, else the fields that the caller's own query searches, else the text fields of
-            the index's mapping, at most five. Multi-fields, aliases, patterns, objects and boosts are resolved by the
+        fields: the fields whose text the model scores, joined in this order. Dotted paths are allowed. If None, they
+            are the ``query_fields``, or else the fields that the caller's own query searches, or else up to five text
+            fields of the index's mapping. Multi-fields, aliases, patterns, objects and boosts are resolved by the
             mapping.
         separator: the text between fields, and between the values of a list.
-        query_fields: the fields to search with a query string. ``name^boost`` is allowed. None searches the text
-            fields of the index's mapping.
-        deadline_ms: the time limit of the whole call, in milliseconds. None turns it off. It never interrupts the first
-            pass. ``"auto"`` limits only searches whose last stage is ``vectors``: ``client.search`` to 1,000 ms after
-            the model is loaded, and ``client.msearch`` to 1,000 ms for each search.
+        query_fields: the fields to search with a query string. ``name^boost`` is allowed. If None, they are up to five
+            text fields of the index's mapping.
+        deadline_ms: the time limit of the whole call, in milliseconds. With None, there is no limit. The first pass is
+            never interrupted. ``"auto"`` limits only searches whose last stage is ``vectors``: ``client.search`` to
+            1,000 ms after the model is loaded, and ``client.msearch`` to 1,000 ms for each search.
         on_failure: what happens if reranking fails. ``"first_pass"`` returns the best order so far, and the response
             states the reason. ``"raise"`` raises the error.
         min_score: the minimum probability of a returned hit, in [0, 1], as the model's card calibrates it. Hits below
-            the depth and hits that could not be scored are left out. Hits that a deadline left unscored stay. Totals
-            are the first pass's. A response that was not reranked is not filtered.
+            the depth and hits that could not be scored are left out. Hits that were not scored before the deadline
+            stay. Totals are the first pass's. A response that was not reranked is not filtered.
         min_probability: the minimum calibrated probability of a returned hit, as ``osrerank calibrate`` fitted it.
             Without a calibration for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` states the reason. With ``on_failure="raise"``, this is an error.
@@ -115,8 +117,8 @@ class Rerank:
             ``"replace"`` orders by the model alone. ``"linear"`` and ``"rrf"`` combine both
             (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the bi-encoder's scores are blended.
         blend_weight: the number that a linear blend adds to the logit of the candidate with the highest first-pass
-            score. Other candidates get proportionally less. None takes the card's number. Cannot be combined with
-            ``sentences``.
+            score. Other candidates get proportionally less. If None, the number in the model's card is used. It cannot
+            be combined with ``sentences``.
         boosts: whether the caller's boosts count, such as a ``function_score`` for recency. ``"keep"``
             reassigns the candidates' text scores in the model's order, so that the model's best candidate gets the
             highest, and combines each with the hit's boosts as the query says (docs/concepts.md). ``"ignore"`` orders
@@ -127,16 +129,16 @@ class Rerank:
             ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every document by its
             passages.
         sentences: whether and how the scores of a document's best sentences are combined with the first pass's, as in
-            Birch: True, a dict of options or ``Sentences``. Cannot be combined with ``passages``, ``blend`` or
+            Birch: True, a dict of options or ``Sentences``. It cannot be combined with ``passages``, ``blend`` or
             ``"vectors-mono"``.
         rm3: whether and how a query string is expanded by relevance feedback: True, a dict of options or ``Rm3``.
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with a second one, which uses the
-            options in ``with``, for the user ``key`` (docs/decision.md). Cannot be combined with ``min_score``,
+            options in ``with``, for the user ``key`` (docs/decision.md). It cannot be combined with ``min_score``,
             ``min_probability`` or ``cutoff``.
         traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by a hash of the key.
             ``{"shadow": True}`` returns the first pass for all searches, and records how reranking would have changed
-            it (docs/decision.md). Options that a search leaves out come from the settings file. None reranks all
-            searches.
+            it (docs/decision.md). Options that a search leaves out come from the settings file. With None, all searches
+            are reranked.
     """
 
     query: str | None = None
@@ -166,11 +168,11 @@ class Rerank:
 
     @property
     def rankings(self) -> "tuple[Rerank, ...]":
-        """The options of each ranking to compute: one, or team A's and team B's if the search is interleaved."""
+        """The options of each ranking to compute: two rankings if the search is interleaved, otherwise one."""
         if self.interleave is None:
             return (self,)
-        team_a = replace(self, interleave=None)
-        return team_a, replace(team_a, **dict(self.interleave.others))
+        first = replace(self, interleave=None)
+        return first, replace(first, **dict(self.interleave.others))
 
     @property
     def is_first_pass(self) -> bool:
@@ -194,7 +196,7 @@ class Rerank:
 
     @property
     def may_end_with_vectors(self) -> bool:
-        """Whether ``vectors`` is the last stage that runs a model, if the model is an encoder."""
+        """Whether ``vectors`` is the last stage that runs a model, provided that the model is an encoder."""
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property
@@ -205,7 +207,7 @@ class Rerank:
     @property
     def max_depth(self) -> int:
         """The number of candidates that the first pass must return."""
-        return AUTO_DEPTH if self.depth == "auto" else self.depth
+        return MAX_AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
         for name, (kind, default, parse) in GROUPS.items():
@@ -238,10 +240,10 @@ class Rerank:
             raise ConfigError(message, setting="rerank.sentences", source="argument")
 
     def _check_interleave(self, interleave: Interleave) -> None:
-        """Reject options that would treat the teams unequally, and parse team B's options."""
+        """Reject options that would treat the two rankings unequally, and parse the options of the second."""
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
-                reason = "one team's scores would remove the other team's hits"
+                reason = "one ranking's scores would remove the other ranking's hits"
                 message = f"rerank option {name} cannot be combined with interleave; leave it out, because {reason}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.in_shadow:
@@ -250,8 +252,8 @@ class Rerank:
                 f"rerank option traffic.shadow cannot be combined with interleave, because {reason}; leave one out"
             )
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
-        team_b = self.rankings[1]
-        parsed = tuple((name, getattr(team_b, name)) for name in dict(interleave.others))
+        second = self.rankings[1]
+        parsed = tuple((name, getattr(second, name)) for name in dict(interleave.others))
         object.__setattr__(self, "interleave", replace(interleave, others=parsed))
 
     @classmethod

@@ -14,8 +14,8 @@ class Rm3:
         documents: the number of feedback documents.
         terms: the maximum number of terms taken from each feedback document, and the maximum number added in total.
         weight: the weight of the original query in the expanded query, in [0, 1].
-        field: the field to search and to take terms from. None uses the first searched field whose name does not look
-            like a title's.
+        field: the field to search and to take terms from. If None, it is the first searched field that does not have a
+            title's name, such as ``headline``.
         max_document_share: the maximum share of the index's documents in which a feedback term may occur, in [0, 1].
         min_length: the minimum length of a feedback term, in characters.
         max_length: the maximum length of a feedback term, in characters.

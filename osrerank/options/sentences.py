@@ -21,8 +21,9 @@ class Sentences:
     """How documents are scored by their best sentences.
 
     Attributes:
-        a: the weight of the first pass, in [0, 1]; ``osrerank tune`` learns it for a collection.
-        weights: the weights of the best sentence, the second best and so on, in [0, 1]. In the paper, the best has 1.
+        a: the weight of the first pass, in [0, 1]. ``osrerank tune`` learns it for a collection.
+        weights: the weights of the best sentence, the second best and so on, in [0, 1]. In the paper, the weight of the
+            best is 1.
         scores: the scores that are summed: ``"logit"``, as in the released code, or ``"probability"``, as in the paper.
         splitter: the sentence splitter: ``"sentencex"``, or ``"punkt"`` for NLTK's Punkt, as in the released code.
         chunks: the unit by which long sentences are split. ``"words"``, as in the released code, splits them after
@@ -31,7 +32,7 @@ class Sentences:
         max_words: the maximum number of words in a sentence. Longer sentences are split. The option is ignored with
             ``chunks="tokens"``.
         drop_tail: whether the last part of a split sentence is dropped if it is shorter, as in the released code.
-        limit: the maximum number of sentences scored in a document. None scores all.
+        limit: the maximum number of sentences scored in a document. If None, all are scored.
         language: the language of the documents, as a two-letter code.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 from osrerank.options.parse import invalid_option, is_nonempty_string, is_share, parse_options
 
 SALT = "osrerank share"
-"""Hashed together with a key, so that this digest differs from other digests of the same key."""
+"""Hashed together with the key, so that the chosen share does not depend on other digests of the same key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class Traffic:
 
     Attributes:
         share: the share of the searches that are reranked, in [0, 1]. The other searches return the first pass.
-        key: the id of the user or session. All searches with the same key are in the share, or none is. None uses the
-            query as the key. A settings file cannot set it.
+        key: the id of the user or session. Either all searches with the same key are in the share, or none is. If None,
+            the query is the key. A settings file cannot set it.
         shadow: whether every search returns the first pass. The searches in the share then run again in the background,
-            to record how reranking would change the order. Cannot be combined with ``interleave``.
+            to record how reranking would change the order. It cannot be combined with ``interleave``.
     """
 
     share: float = 1.0
@@ -55,6 +55,6 @@ class Traffic:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether searches with this key are in the share. If the share grows, no key leaves it."""
+        """Whether searches with this key are in the share. A key in the share stays in it if the share grows."""
         digest = hashlib.sha256(f"{SALT}\0{self.key or ''}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8]) < self.share * 2**64

@@ -10,7 +10,7 @@ from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import ClientStep, MultiSearchRequest
 from osrerank.service import RerankService
-from osrerank.tracing.attributes import db_attributes, describe_request, join_names
+from osrerank.tracing.attributes import build_db_attributes, describe_request, join_names
 from osrerank.tracing.spans import UNRECORDED, Attributes, is_recording, span, trace
 from osrerank.types.engine import Engine
 
@@ -39,14 +39,14 @@ def request_span(client: TracedClient, step: ClientStep, index: Any) -> Abstract
     hosts = getattr(client.transport, "hosts", None) or ()
     if isinstance(step, MultiSearchRequest):
         attributes: Attributes = {
-            **db_attributes(engine, hosts, "msearch", index),
+            **build_db_attributes(engine, hosts, "msearch", index),
             "db.operation.batch.size": len(step.lines) // 2,
         }
         return span("msearch", attributes, kind=SpanKind.CLIENT)
     operation = "search"
     if isinstance(step, SideRequest):
         operation, index = describe_request(step.method, step.path)
-    attributes = db_attributes(engine, hosts, operation, index)
+    attributes = build_db_attributes(engine, hosts, operation, index)
     return span(f"{operation} {attributes['db.collection.name'] or '_all'}", attributes, kind=SpanKind.CLIENT)
 
 

@@ -1,1 +1,1 @@
-"""Trace searches, requests and chunks with OpenTelemetry's API. The application can set up an SDK to export spans."""
+"""Trace searches and requests with OpenTelemetry's API. To export the spans, an application sets up an SDK."""

@@ -1,7 +1,7 @@
-"""Attributes of spans, named by OpenTelemetry's semantic conventions for databases, HTTP and reranking.
+"""Attributes of spans. Their names follow OpenTelemetry's semantic conventions for databases, HTTP and reranking.
 
-The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``, are a proposal, and might
-change. Names that begin with ``osrerank.`` follow no convention.
+The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``, are a proposal that might
+change. Names that begin with ``osrerank.`` are ours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ from osrerank.types.engine import Engine
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-def db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation: str, index: Any) -> Attributes:
+def build_db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation: str, index: Any) -> Attributes:
     """Return the attributes of a request to the search engine.
 
     Args:
         engine: the search engine.
-        hosts: the cluster's hosts, or none for the embedded engine.
+        hosts: the cluster's hosts. Empty for the embedded engine.
         operation: the name of the operation, such as ``search``.
         index: the name of an index, a list of names, or None for all indices.
     """
-    host = hosts[0] if len(hosts) == 1 else {}  # of several hosts, the transport chooses one
+    host = hosts[0] if len(hosts) == 1 else {}  # which of several hosts the transport will choose is unknown
     return {
         "db.system.name": "osrerank.embedded" if engine.is_embedded else engine.value.lower(),
         "db.operation.name": operation,
@@ -45,7 +45,7 @@ def join_names(index: Any) -> str | None:
 
 
 def describe_request(method: str, path: str) -> tuple[str, str | None]:
-    """Return operation and index names of a request: "get_mapping" and "notes" for a GET of ``/notes/_mapping``."""
+    """Return the operation and the index names of a request: "get_mapping" and "notes" for ``GET /notes/_mapping``."""
     parts = [unquote(part) for part in path.split("/") if part]
     if not parts:
         return "info", None
@@ -54,7 +54,7 @@ def describe_request(method: str, path: str) -> tuple[str, str | None]:
     return (action if method == "POST" else f"{method.lower()}_{action}"), names
 
 
-def http_span(method: str, url: str) -> AbstractContextManager[Span]:
+def create_http_span(method: str, url: str) -> AbstractContextManager[Span]:
     """Create the span of an HTTP request to another server."""
     if not spans.is_recording():
         return spans.UNRECORDED
@@ -76,7 +76,7 @@ def set_http_status(span: Span, status: int) -> None:
 
 
 def set_stage_attributes(span: Span, report: StageReport) -> None:
-    """Set a stage's attributes on its span, and add an event to the current span if it was not completely applied."""
+    """Set a stage's attributes on its span. If it was not applied completely, add an event to the current span."""
     attributes: Attributes = {
         "gen_ai.operation.name": "rerank",
         "gen_ai.request.model": report.model or None,
@@ -93,7 +93,7 @@ def set_stage_attributes(span: Span, report: StageReport) -> None:
 
 
 def set_search_outcome(*, applied: bool | str, reason: str | None, code: str | None) -> None:
-    """Set on the current span whether a search was reranked. Add an event if it was not or only partly reranked."""
+    """Set on the current span whether a search was reranked. If it was not, or only partly, add an event."""
     if not spans.is_recording():
         return
     attributes: Attributes = {"osrerank.applied": str(applied).lower()}
@@ -103,7 +103,7 @@ def set_search_outcome(*, applied: bool | str, reason: str | None, code: str | N
 
 
 def reason_attributes(reason: str, code: str | None) -> Attributes:
-    """Return a reason's attributes: its code and, if the trace is allowed to contain queries, its sentence.
+    """Return the attributes of a reason: its code, and its sentence if the trace is allowed to contain queries.
 
     The sentence can quote another program's message, which can quote a query or a document.
     """

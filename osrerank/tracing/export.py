@@ -1,6 +1,6 @@
-"""Set up OpenTelemetry's SDK from ``OTEL_*`` variables, for ``osrerank serve`` and ``osrerank worker``.
+"""Set up OpenTelemetry's SDK by the ``OTEL_*`` variables, for ``osrerank serve`` and ``osrerank worker``.
 
-In other processes, the application sets up the SDK. The SDK's own classes read most of the variables.
+The SDK's own classes read most of the variables. In other processes, the application sets up the SDK.
 """
 
 import logging
@@ -19,10 +19,9 @@ INSTALL_COMMAND = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-pro
 
 
 def export_traces(service: str) -> bool:
-    """Set up a tracer provider if an ``OTEL_*`` variable requests traces, and return whether it was set up.
+    """Set up a tracer provider if ``OTEL_TRACES_EXPORTER`` or an endpoint is set. Return whether it was set up.
 
-    An endpoint or ``OTEL_TRACES_EXPORTER`` requests traces. If the SDK or the exporter is not installed, the log says
-    what to install, and nothing is traced.
+    If the SDK or the exporter is not installed, the log says what to install, and nothing is traced.
 
     Args:
         service: the name of the service, unless a variable sets another name.
@@ -71,6 +70,6 @@ def _create_exporter(name: str) -> Any:
 
 
 def _service_attributes(service: str) -> dict[str, str]:
-    """Return the attribute with the service's name, or none if a variable sets it."""
+    """Return the attribute with the service's name. The result is empty if a variable sets the name."""
     is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return {} if is_named else {"service.name": service}

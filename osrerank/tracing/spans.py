@@ -1,8 +1,8 @@
 """Create OpenTelemetry spans, which record nothing unless the process sets up OpenTelemetry's SDK.
 
-`trace` creates the span of a search, a request or a chunk. `span` creates a span inside it, which is recorded only if
-the outer span is sampled. The trace context is sent as W3C's ``traceparent`` and ``tracestate``. Baggage is neither
-sent nor read, because it can contain anything.
+`trace` creates the span of a search, of a request, or of a chunk of texts that a worker scores. `span` creates a span
+inside it, which is recorded only if the outer span is sampled. The trace context is sent as W3C's ``traceparent`` and
+``tracestate``. Baggage is neither sent nor read, because it can contain anything.
 """
 
 import functools
@@ -24,7 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_VALUE_CHARACTERS = 2_000
-"""The maximum number of characters of an attribute's value."""
+"""Attribute values are truncated to this many characters."""
 PROPAGATOR = TraceContextTextMapPropagator()
 UNRECORDED = nullcontext(INVALID_SPAN)
 """A span that records nothing."""
@@ -41,14 +41,15 @@ def trace(
     kind: SpanKind = SpanKind.INTERNAL,
     parent: Mapping[str, str] | None = None,
 ) -> Iterator[Span]:
-    """Create the span of a search, a request or a chunk, as a child of the current span or, without one, of ``parent``.
+    """Create the span of a search, a request or a chunk.
 
     Args:
         name: the span's name.
         attributes: the span's attributes.
         queries: whether this span and the spans inside it can contain queries (the setting ``trace_queries``).
         kind: the span's kind.
-        parent: the headers of the request or message, which identify its sender's span.
+        parent: the headers of a request or message, which identify its sender's span. The new span is the child of that
+            span, unless this process has a current span.
     """
     token = _may_record_queries.set(queries)
     try:
@@ -61,7 +62,7 @@ def trace(
 def span(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
-    """Create a span inside the current trace, or a span without effect if no trace is recorded."""
+    """Create a span inside the current trace. If no trace is recorded, the span has no effect."""
     return _start_span(name, attributes or {}, kind) if is_recording() else UNRECORDED
 
 
@@ -94,7 +95,7 @@ def mark_failed(span: Span, error_type: str) -> None:
 
 
 def trace_headers() -> dict[str, str]:
-    """Return the headers with which another process continues this trace, or none if nothing is traced."""
+    """Return the headers with which another process continues this trace. The result is empty without a trace."""
     carrier: dict[str, str] = {}
     PROPAGATOR.inject(carrier)
     return carrier

@@ -1,4 +1,4 @@
-"""The values that pass through osrerank, and the protocols of its parts."""
+"""The values that osrerank passes around, such as queries and rankings, and the protocols of models and stages."""
 
 from osrerank.types.scores import NEVER, Advice, Counts, Deadline, Scorer, Scores
 from osrerank.types.stages import FailurePolicy, Stage, StagePipeline

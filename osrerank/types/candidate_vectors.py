@@ -1,4 +1,4 @@
-"""The stored form of the document vectors of a ranking's candidates, which `osrerank.vectors` calls records."""
+"""The document vectors of a ranking's candidates, in the form in which they are stored: as records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,14 +9,14 @@ from typing import Any
 class CandidateVectors:
     """The vector records of a ranking's candidates.
 
-    Under a short deadline, ``texts`` and ``keys`` contain only the first candidates.
+    If there is little time before the deadline, ``texts`` and ``keys`` contain only the first candidates.
 
     Attributes:
-        model_key: a digest of the model and of everything else that the vectors depend on except the texts.
-        texts: the text to encode, a `str` or a `LongText`, by ``doc_id``.
-        keys: the key of the text's record, by ``doc_id``.
-        stored_records: the records that were in a store, `osrerank.vectors.records.TextRecord`, by key.
-        new_records: the records that a stage computed in this search, by key.
+        model_key: a digest of everything except the text that a vector depends on, above all the model.
+        texts: ``doc_id`` -> the text to encode, a `str` or a `LongText`.
+        keys: ``doc_id`` -> the key of the text's record.
+        stored_records: key -> the record that was in a store, a `osrerank.vectors.records.TextRecord`.
+        new_records: key -> the record that a stage computed in this search.
     """
 
     model_key: bytes
@@ -31,5 +31,5 @@ class CandidateVectors:
 
     @property
     def missing_keys(self) -> dict[str, bytes]:
-        """The keys of the records that are not stored, by ``doc_id``."""
+        """``doc_id`` -> the key of the text's record, for texts without a stored record."""
         return {doc_id: key for doc_id, key in self.keys.items() if key not in self.stored_records}

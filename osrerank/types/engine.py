@@ -1,12 +1,12 @@
-"""The supported search engines and their differences.
+"""The supported search engines and how they differ.
 
-Code that builds a request asks a property of `Engine`, never the engine's name. Three differences need no property:
+Code that builds a request checks a property of `Engine`, never the engine's name. Three differences need no property:
 
 - ``hybrid`` and ``derived`` (OpenSearch), ``retriever`` and ``runtime_mappings`` (Elasticsearch) come only from the
   caller. They are passed on unchanged, and an engine that does not support them rejects the request.
 - In ``fields``, OpenSearch returns a nested field as ``{"parts.text": [...]}``, and Elasticsearch as
   ``{"parts": [{"text": [...]}]}``. `osrerank.response` accepts both.
-- Fields of the type ``semantic_text`` exist only in Elasticsearch. The mapping shows them.
+- Only Elasticsearch has fields of the type ``semantic_text``. They can be recognised in the mapping.
 """
 
 import re
@@ -55,18 +55,19 @@ class Engine(Enum):
         return {"search_pipeline": "_none"} if self.has_pipelines else {}
 
     def shard_preference(self, shard: str) -> str:
-        """Return the ``preference`` that sends a search to one shard: to its primary, or on Elasticsearch to any copy.
+        """Return the ``preference`` that sends a search to one shard.
 
-        Elasticsearch cannot select the primary. Up to the global checkpoint, all copies have the same writes.
+        OpenSearch sends it to the shard's primary copy. Elasticsearch cannot select the primary, and sends it to any
+        copy. All copies have the same writes up to the global checkpoint.
         """
         return f"_shards:{shard}" if self is Engine.ELASTICSEARCH else f"_shards:{shard}|_primary"
 
 
 _BACKING = re.compile(r"(?:.*-)?\.ds-(?P<stream>.+?)(?:-\d{4}\.\d{2}\.\d{2})?-\d{6,}")
-"""Matches a backing index of a data stream. Elasticsearch adds a date, and a prefix after a shrink or restore."""
+"""Matches the name of a backing index. Elasticsearch puts a date into it, and a prefix after a shrink or restore."""
 
 
 def data_stream(index: str) -> str:
-    """Return a backing index's data stream. Return the name of any other index unchanged."""
+    """Return the data stream of a backing index. For any other index, return its name."""
     backing = _BACKING.fullmatch(index)
     return index if backing is None else backing["stream"]

@@ -1,7 +1,7 @@
-"""Exceptions that end a search: failed requests, and errors that the caller wants raised.
+"""Exceptions that end a search: failed requests to the search engine, and errors that the caller wants raised.
 
-Once the search engine has responded, a search turns all other exceptions except `osrerank.errors.ConfigError` into
-reasons (`osrerank.types.reasons`), and returns the hits in the engine's order.
+All other exceptions except `osrerank.errors.ConfigError` only prevent reranking: once the search engine has responded,
+the search returns the hits in the engine's order, with a reason (`osrerank.types.reasons`).
 """
 
 from typing import Any
@@ -16,15 +16,15 @@ class PropagatedError(Exception):
 
 
 class EngineError(PropagatedError):
-    """The search engine rejected a request or did not respond. It looks the same for every client library.
+    """The search engine rejected a request or did not respond. All client libraries' exceptions become this one.
 
     Attributes:
-        status: the HTTP status. None without a response.
+        status: the HTTP status. None if the engine did not respond.
         kind: the engine's error type, such as ``index_not_found_exception``. Empty if unknown.
         timed_out: whether the request timed out.
         foreign: the first line of the message of the engine or the client library.
         is_shared: whether the request contained other searches, which might have caused the error.
-        cause: the client library's exception; in a multi-search, the search's entry in the response.
+        cause: the client library's exception. In a multi-search, it is the search's entry in the response.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class ReasonCode(StrEnum):
     PAGING = "paging"
     """The request pages with a scroll, a point in time, or a ``search_after`` that does not follow a reranked hit."""
     REQUEST = "request"
-    """The request excludes what reranking needs, has ``size`` 0, or goes beyond the result window."""
+    """The request excludes what reranking needs, has ``size`` 0, or asks for hits beyond the result window."""
     RETRIEVER = "retriever"
     """The retriever (Elasticsearch) ranks the hits itself, or ranks fewer hits than the page needs."""
     SEARCH_PIPELINE = "search_pipeline"
@@ -43,7 +43,7 @@ class ReasonCode(StrEnum):
     SHORTENED = "shortened"
     """The search pipeline changes the number of hits, and the request is for a later page."""
     REPEATED = "repeated"
-    """A hit appears twice in the response."""
+    """The response contains a hit twice."""
     REFUSED = "refused"
     """The engine rejected the first-pass request or the request for the texts of the hits."""
     INCOMPLETE = "incomplete"
@@ -98,7 +98,7 @@ class WarningCode(StrEnum):
     PIPELINE_CHANGED = "pipeline-changed"
     """The model does not support the requested pipeline, so another one ran."""
     QUERY_CUT = "query-cut"
-    """The query is so long that only its first words were searched for."""
+    """The query is so long that the first pass searched for only its first words."""
     QUERY_UNEXPANDED = "query-unexpanded"
     """RM3 had no feedback documents to expand the query with."""
 
@@ -154,7 +154,7 @@ _CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (
     (MissingDependencyError, ReasonCode.EXTRA),
     (WorkerError, ReasonCode.WORKERS),
 )
-"""Error classes and their codes, subclasses first."""
+"""Error classes and their codes. A subclass stands before its base class."""
 
 
 def join_reasons(reasons: Iterable[Reason]) -> str:

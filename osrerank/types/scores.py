@@ -1,4 +1,4 @@
-"""The protocol of scoring models, `Scorer`, with the types of its calls: `Deadline`, `Scores` and `Advice`."""
+"""`Scorer`, the protocol of models that score documents against a query, with the types that its methods use."""
 
 import math
 import threading
@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_REMAINING_S = 1e6
-"""The maximum time to a deadline, in seconds. Locks of all platforms accept it as a timeout."""
+"""Deadlines further ahead are moved to this many seconds from now, because locks do not accept longer timeouts."""
 POLL_INTERVAL_S = 0.1
-"""How often `Deadline.wait` checks whether the deadline was withdrawn, in seconds."""
+"""`Deadline.wait` checks this often whether the caller has given up, in seconds."""
 QUERY_CUT = 128
-"""The bit of `Scores.cuts` for a truncated query."""
+"""The bit that is set in `Scores.cuts` if the query was truncated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +24,9 @@ class Counts:
 
     Attributes:
         inferences: the number of forward passes; for a bi-encoder, the number of texts or passages compared.
-        cached: the number of scores from the cache, which need no forward pass.
+        cached: the number of scores that came from the cache, without a forward pass.
         encoded: the number of texts or passages that a bi-encoder encoded in this call.
-        known: the number of texts or passages with stored vectors.
+        known: the number of texts or passages whose vectors were already stored.
         truncated: the number of truncated documents, including those with cached scores.
         query_truncated: whether the query was truncated.
     """
@@ -44,7 +44,7 @@ class Counts:
 
     @staticmethod
     def total(parts: Sequence["Counts"]) -> dict[str, Any]:
-        """Return the sums of the counts of several calls, by name; ``query_truncated`` is True if any call has it."""
+        """Return the sums of the counts of several calls, by name. ``query_truncated`` is True if it is in any call."""
         names = [count.name for count in fields(Counts) if count.name != "query_truncated"]
         sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in names}
         return {**sums, "query_truncated": any(part.query_truncated for part in parts)}
@@ -55,8 +55,8 @@ class Deadline:
     """The time after which a call begins no more work.
 
     Attributes:
-        at_s: the deadline in seconds of ``clock``. None if it never passes. It is at most `MAX_REMAINING_S` ahead.
-        withdrawn: a cheap function that returns whether the caller has given up; the deadline then counts as passed.
+        at_s: the deadline in seconds of ``clock``, at most `MAX_REMAINING_S` from now. None if it never passes.
+        withdrawn: a cheap function that returns whether the caller has given up. If so, the deadline counts as passed.
         clock: a monotonic clock, in seconds.
     """
 
@@ -72,7 +72,7 @@ class Deadline:
 
     @classmethod
     def after_ms(cls, duration_ms: float | None, clock: Callable[[], float] = time.monotonic) -> Self:
-        """Return a deadline this many milliseconds from now. None means that it never passes."""
+        """Return a deadline this many milliseconds from now. If the duration is None, it never passes."""
         return cls(None if duration_ms is None else clock() + duration_ms / 1000, clock=clock)
 
     @property
@@ -84,24 +84,22 @@ class Deadline:
         """Return this deadline, or one this many milliseconds from now if that is earlier."""
         if duration_ms == math.inf:
             return self
-        sooner = replace(Deadline.after_ms(duration_ms, self.clock), withdrawn=self.withdrawn)
-        return sooner if sooner.remaining_s() < self.remaining_s() else self
+        other = replace(Deadline.after_ms(duration_ms, self.clock), withdrawn=self.withdrawn)
+        return other if other.remaining_s() < self.remaining_s() else self
 
     def remaining_s(self) -> float:
-        """Return the seconds until the deadline: negative once it passed, infinite if it never passes."""
+        """Return the seconds until the deadline: a negative number once it passed, and infinity if it never passes."""
         if self.is_withdrawn:
             return -1.0
         return math.inf if self.at_s is None else self.at_s - self.clock()
 
     @property
     def passed(self) -> bool:
-        """Whether the deadline has passed or was withdrawn."""
-        if self.at_s is not None and self.at_s <= self.clock():
-            return True
-        return self.withdrawn is not None and self.withdrawn()
+        """Whether the deadline has passed, or the caller has given up."""
+        return (self.at_s is not None and self.at_s <= self.clock()) or self.is_withdrawn
 
     def wait(self, event: threading.Event) -> bool:
-        """Wait for an event until the deadline; return whether it is set."""
+        """Wait for an event until the deadline. Return whether the event is set."""
         while not event.is_set() and not self.passed:
             timeout_s = self.remaining_s()
             if self.withdrawn is not None:
@@ -116,18 +114,18 @@ NEVER = Deadline()
 
 @dataclass(frozen=True, slots=True)
 class Scores(Counts):
-    """A logit for each tuple that a scorer was given, and the tuples that failed.
+    """The logits of the tuples of documents that a scorer was given, and the tuples that failed.
 
     Attributes:
         values: the logits of the tuples, in order, float32 ``(n,)``. Higher is better. NaN marks a tuple that failed or
             was not attempted.
-        failures: why a tuple could not be scored, by index.
-        reached: the number of leading tuples that were all attempted.
+        failures: index of a tuple -> the reason why it could not be scored.
+        reached: the number of tuples before the first that was not attempted. By default, all were attempted.
         identity: `Scorer.identity` at the time of the call. Empty if it never changes.
         odds: the log-odds of relevance ``(n,)``. None if ``values`` are log-odds. They differ for a next-sentence head,
             whose value is the second of two logits.
-        cuts: what was truncated in each tuple ``(n,)``, as the sum of 1 for the first document, 2 for the second, and
-            `QUERY_CUT` for the query. None if unknown.
+        cuts: which texts of each tuple were truncated ``(n,)``, as a sum of 1 for the first document, 2 for the second,
+            and `QUERY_CUT` for the query. None if unknown.
     """
 
     values: npt.NDArray[np.float32]
@@ -150,10 +148,10 @@ class Scores(Counts):
     def joined_odds(
         parts: Sequence["Scores | str | None"], indices: Sequence[Sequence[int]], size: int
     ) -> npt.NDArray[np.float32] | None:
-        """Merge the log-odds of several calls into an array ``(size,)``; return None if no call has ``odds``.
+        """Merge the log-odds of several calls into an array ``(size,)``. Returns None if no call has ``odds``.
 
         Args:
-            parts: the scores of each call; an error message or None if the call failed.
+            parts: the scores of each call, or an error message or None if the call failed.
             indices: the index of each tuple of a call among all tuples.
             size: the total number of tuples.
         """
@@ -166,7 +164,7 @@ class Scores(Counts):
         return log_odds
 
     def cut_documents(self, tuples: Sequence[tuple[int, ...]]) -> set[int]:
-        """Return the indices of the truncated documents. Empty if ``cuts`` is None.
+        """Return the indices of the truncated documents. The result is empty if ``cuts`` is None.
 
         Args:
             tuples: the tuples that were scored, in order.
@@ -181,11 +179,11 @@ class Scores(Counts):
         }
 
     def among(self, indices: Sequence[int], size: int, reason: str) -> "Scores":
-        """Return these scores of single documents as scores of a longer list, in which all other documents failed.
+        """Return these scores of some documents as scores of all documents, of which the others failed.
 
         Args:
-            indices: the index of each scored document in the longer list, ascending.
-            size: the length of the longer list.
+            indices: the index of each scored document among all documents, ascending.
+            size: the number of all documents.
             reason: why the other documents failed.
         """
         values = np.full(size, np.nan, dtype=np.float32)
@@ -209,13 +207,13 @@ class Advice:
     """How a model recommends using its scores. By default, candidates are ranked by these scores alone.
 
     Attributes:
-        first_pass_weight: the weight of the first-pass score, divided by the query's best one, in a linear blend; at
-            least 0.
+        first_pass_weight: the number that a linear blend adds to the logit of the candidate with the query's highest
+            first-pass score, at least 0. Other candidates get proportionally less.
         passages: whether documents longer than the model's window are split into passages.
         languages: the languages that the model supports, as ISO 639-1 codes. Empty if unknown.
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.
-        vectors_weight: the weight of the bi-encoder's logit, which ``vectors-mono`` adds to the cross-encoder's; at
-            least 0.
+        vectors_weight: the weight of the bi-encoder's logit, which ``vectors-mono`` adds to the cross-encoder's logit.
+            At least 0.
     """
 
     first_pass_weight: float = 0.0
@@ -275,9 +273,9 @@ class Scorer(Protocol):
 
     @property
     def identity(self) -> str:
-        """A string for cache keys that differs whenever the same texts might get a different score.
+        """A string for cache keys. It differs whenever the same texts might get a different score.
 
-        For example, it contains a digest of the weights, the precision, and how texts are truncated.
+        For example, it contains a digest of the weights, the precision, and the length to which texts are truncated.
         """
 
     @property
@@ -299,7 +297,8 @@ class Scorer(Protocol):
             query: the query's text.
             documents: the documents' texts.
             tuples: the indices of the documents of each input: ``(i,)`` for a cross-encoder, ``(i, j)`` for duo.
-            deadline: the time after which no batch begins. Tuples are scored approximately in order.
+            deadline: the time after which no batch begins. Tuples are scored roughly in order, so that the first ones
+                are scored if there is not enough time for all.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Protocols for reranking stages and for pipelines of stages; implement `Stage` to add a stage of your own."""
+"""Protocols for reranking stages and for pipelines of stages. Implement `Stage` to add a stage of your own."""
 
 from typing import Literal, Protocol, runtime_checkable
 
@@ -54,7 +54,7 @@ class StagePipeline(Protocol):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages; each reorders the ranking of the stage before it."""
+        """The stages. Each reorders the ranking of the stage before it."""
 
     @property
     def depth(self) -> int:

@@ -18,11 +18,11 @@ LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 BLANK_TEXT = "its text is blank: nothing but space, punctuation and symbols"
 """The reason why a blank text is not scored."""
 MAX_UNIT = 1.0 - 2.0**-40
-"""The maximum `StageScore.unit`. A hit's ``_score`` is level + unit, and rounding must not reach the next level."""
+"""The maximum `StageScore.unit`. A hit's ``_score`` is level + unit, and must not be rounded up to the next level."""
 BM25 = "bm25"
-"""The part of a first-pass score that is BM25 without the factor k1 + 1, for engines that multiply by it."""
+"""The key of the BM25 score without the factor k1 + 1 in `StageScore.parts`, for engines that multiply by it."""
 TEXT = "text"
-"""The part of a first-pass score that comes from the text, for queries with boosts."""
+"""The key of the text's score in `StageScore.parts`, for first passes whose score also has boosts."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -59,7 +59,7 @@ class Section(NamedTuple):
     Attributes:
         field: the field's name, as in the request.
         text: the value as text.
-        value: the index of the value, from 0. None if the field has a single value.
+        value: the index of the value in the field's list of values, from 0. None if the field has a single value.
     """
 
     field: str
@@ -74,7 +74,7 @@ class Span:
     Attributes:
         field: the field's name, as in the request.
         start, end: the passage as a slice of the field's value, in characters.
-        value: the index of the value, from 0. None if the field has a single value.
+        value: the index of the value in the field's list of values, from 0. None if the field has a single value.
     """
 
     field: str
@@ -92,12 +92,12 @@ class StageScore(NamedTuple):
 
     Attributes:
         stage: the stage's name.
-        score: the value that the stage sorted by, in the stage's own range; higher is better.
+        score: the value that the stage sorted by, in the stage's own range. Higher is better.
         rank: the candidate's rank after the stage, from 1.
-        unit: the score in [0, 1), in the same order.
+        unit: a number in [0, 1) that gives the same order as the score. A hit's ``_score`` is ``level`` + ``unit``.
         parts: further values by name, such as ``logit`` and ``probability``.
         passage: the passage that decided the score. None if the text was not split.
-        level: the stage's number without blends, from 1; the first pass has level 0.
+        level: the number of stages that the candidate has passed, without blends. 0 for the first pass.
         cut: whether the text was truncated to the model's window.
     """
 
@@ -140,7 +140,7 @@ class Candidate(NamedTuple):
 
     @property
     def text_score(self) -> float:
-        """The first-pass score, without the query's boosts if they were split off."""
+        """The first-pass score. It does not contain the query's boosts if these could be separated from it."""
         first = self.trace[0]
         return first.parts.get(TEXT, first.score) if first.parts else first.score
 
@@ -180,7 +180,7 @@ class StageReport(Counts):
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``. Empty if none.
         candidates: the number of candidates that the stage was given.
         failed: the number of candidates that could not be scored.
-        lacking: the number of candidates for which a vector was still missing at the deadline.
+        lacking: the number of candidates that still had no vector at the deadline.
         took_ms: the wall time of the stage, in milliseconds.
         skipped: whether the pipeline intentionally skipped the stage; ``reason`` has the explanation.
         pairs: the pairwise probabilities. None if the stage does not compare candidates.
@@ -252,7 +252,7 @@ class Run:
     Attributes:
         rankings: the documents in rank order, by ``query_id``.
         name: the run's tag.
-        by_rank: whether the scores are 1 / rank, because the file has no scores (MS MARCO's format of three columns).
+        by_rank: whether the scores are 1 / rank, because the file has no scores (MS MARCO's three-column format).
     """
 
     rankings: Mapping[str, tuple[ScoredDocument, ...]]
@@ -262,6 +262,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Qrels:
-    """Relevance judgments, as ``{query_id: {doc_id: relevance}}``. Negative relevance marks junk."""
+    """Relevance judgments, as ``{query_id: {doc_id: relevance}}``. Spam and other junk has a negative relevance."""
 
     judgments: Mapping[str, Mapping[str, int]]

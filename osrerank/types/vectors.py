@@ -1,4 +1,4 @@
-"""The protocol of models that encode texts into vectors, `Encoder`, and the types for documents split into passages."""
+"""`Encoder`, the protocol of models that encode texts into vectors, and types for documents split into passages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Side = Literal["query", "document"]
 Floats = npt.NDArray[np.float32]
 Rows = Any
-"""The vectors of n texts: float32 ``(n, dimensions)``; for late interaction, n arrays ``(tokens, dimensions)``."""
+"""The vectors of n texts: float32 ``(n, dimensions)``, or for late interaction n arrays ``(tokens, dimensions)``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,9 +24,9 @@ class Vectors:
     """The vectors of n texts, and which texts failed or were truncated.
 
     Attributes:
-        rows: a vector per text, float32 ``(n, dimensions)``; for late interaction, a vector per token, as n arrays
-            ``(tokens, dimensions)``. NaN marks texts that failed or that the deadline left out.
-        failures: why a text could not be encoded, by index.
+        rows: a vector per text, float32 ``(n, dimensions)``. For late interaction, a vector per token: n arrays
+            ``(tokens, dimensions)``. NaN marks texts that failed or were not encoded before the deadline.
+        failures: index of a text -> the reason why it could not be encoded.
         cut: the indices of the truncated texts.
     """
 
@@ -93,7 +93,7 @@ class Encoder(Protocol):
 
         Args:
             texts: queries or documents.
-            side: which of the two they are. Some models add a different prefix to each.
+            side: whether they are queries or documents. Some models add a different prefix to each.
             deadline: the time after which no batch begins.
 
         Raises:
@@ -101,11 +101,11 @@ class Encoder(Protocol):
         """
 
     def similarity(self, query: npt.NDArray[np.float32], vectors: Rows) -> npt.NDArray[np.float32]:
-        """Return a logit per document ``(n,)``; higher is better.
+        """Return a logit per document ``(n,)``. Higher is better.
 
         Args:
-            query: the query's vector ``(dimensions,)``; for late interaction, its vectors ``(tokens, dimensions)``.
-            vectors: the vectors of n documents, as in `Vectors.rows`; they may have been rounded for storage.
+            query: the query's vector ``(dimensions,)``, or for late interaction its vectors ``(tokens, dimensions)``.
+            vectors: the vectors of n documents, as in `Vectors.rows`. They may have been rounded for storage.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -116,13 +116,13 @@ class Encoder(Protocol):
 
 
 Part = tuple[str, Span | None]
-"""A passage or sentence as the model's input, and its span in the document. None for the whole text."""
+"""A passage or sentence as the model's input, and its span in the document. The span of a whole text is None."""
 
 
 def interleave_parts(counts: Sequence[int]) -> list[tuple[int, int]]:
     """Return ``(document, part)`` indices: the first part of each document, then the second parts, and so on.
 
-    So each document gets a score before a deadline, if only for its beginning.
+    If the deadline comes early, each document then has a score, at least for its beginning.
 
     Args:
         counts: the number of parts of each document.
@@ -136,7 +136,7 @@ def interleave_parts(counts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def is_encoder(model: Any) -> "TypeIs[Encoder]":
-    """Return whether a model is an `Encoder`; all others are scorers."""
+    """Return whether a model is an `Encoder`. All other models are scorers."""
     return hasattr(model, "encode")
 
 
@@ -158,10 +158,10 @@ class PassageScores(Counts):
     """The scores of the passages or sentences of several documents.
 
     Attributes:
-        spans: the spans of each document's passages, at least one per document. None for the whole text.
+        spans: the spans of each document's passages, at least one per document. The span of a whole text is None.
         logits: the logits of each document's passages, float32 ``(n,)``. NaN marks a passage that failed or was not
             attempted.
-        failures: why a passage could not be scored, by the indices of the document and of its passage.
+        failures: ``(document, passage)`` indices -> the reason why the passage could not be scored.
         identity: the model's identity, as in `osrerank.types.Scores`.
         odds: the log-odds of each document's passages ``(n,)``, as in `osrerank.types.Scores`.
         cut: the indices of documents with a truncated passage.
@@ -198,13 +198,13 @@ class PassageScores(Counts):
 
     @property
     def failed(self) -> dict[int, str]:
-        """Why the first passage failed, by the index of the document, for documents without a scored passage."""
+        """Index of a document without a scored passage -> the reason why its first passage failed."""
         reasons = {index: reason for (index, _), reason in sorted(self.failures.items(), reverse=True)}
         return {index: reasons[index] for index in sorted(reasons) if np.isnan(self.logits[index]).all()}
 
     @property
     def reached(self) -> int:
-        """The number of leading documents that all have an attempted passage."""
+        """The number of documents before the first that has no attempted passage."""
         attempted = {*self.scored, *self.failed}
         return next((index for index in range(len(self.logits)) if index not in attempted), len(self.logits))
 
@@ -221,7 +221,7 @@ class CutsTexts(Protocol):
             texts: the documents' texts.
 
         Returns:
-            The chunks of each text, as slices in characters; an empty list for a text without tokens.
+            The chunks of each text, as slices in characters. A text without tokens has no chunks.
         """
 
 
@@ -237,7 +237,7 @@ class NeedsServer(Protocol):
         """
 
     def allow_long_retries(self) -> None:
-        """Let later calls without a deadline wait minutes for a busy or unavailable server, for batch jobs."""
+        """Let later calls without a deadline wait minutes for a busy or unavailable server, as batch jobs need."""
 
 
 @runtime_checkable
@@ -247,7 +247,7 @@ class NeedsWorkers(Protocol):
     def find_workers(self, deadline: Deadline = NEVER) -> int:
         """Return the number of workers, without sending them a task.
 
-        During the pause after a failure, it raises the error without asking the broker again.
+        For a while after a failure, the same error is raised without asking the broker again.
 
         Args:
             deadline: the time until which to wait for the broker.

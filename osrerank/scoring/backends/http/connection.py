@@ -26,7 +26,7 @@ from osrerank.scoring.backends.http.refusal import (
     find_message,
     refusal,
 )
-from osrerank.tracing.attributes import http_span, set_http_status
+from osrerank.tracing.attributes import create_http_span, set_http_status
 from osrerank.tracing.spans import trace_headers
 from osrerank.types import Deadline
 
@@ -214,7 +214,7 @@ class Connection:
         deadline = request.deadline
         timeout_s = min(request.timeout_s, deadline.remaining_s())
         timeout = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s)
-        with http_span(request.method, request.url) as span, self._translated_errors(deadline):
+        with create_http_span(request.method, request.url) as span, self._translated_errors(deadline):
             response = self._pool.request(
                 request.method,
                 request.url,
