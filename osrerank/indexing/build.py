@@ -1,8 +1,8 @@
 """Build the document vectors of a whole index, and keep them up to date as the index changes.
 
 The engine gives each write the next sequence number of its shard. A build stores up to which numbers it has encoded
-documents (`osrerank.indexing.stored_progress`), so the next one reads only changed documents. The *head* of a shard is
-its highest sequence numbers now.
+documents (`osrerank.indexing.stored_progress`), so the next one reads only changed documents. The *head* of a shard
+tells the numbers of its latest writes.
 """
 
 import logging
@@ -46,13 +46,13 @@ from osrerank.vectors.documents import BuildCounts, DocumentVectors
 from osrerank.vectors.file import BUILD_PREFIX, FileStore
 
 StoreName = Literal["file", "redis", "index"]
-"""Where vectors are stored: in a file, in Redis, or in a side index."""
+"""Where vectors are stored: in a file, in Redis, or in a side index (the hidden index with another index's vectors)."""
 MAX_DOCUMENTS = 512
-"""The maximum number of documents that are read and encoded at a time."""
+"""A batch has at most this many documents."""
 TARGET_BATCH_S = 1.0
 """The intended duration of a batch, in seconds. Shorter batches double the size. Four times longer ones halve it."""
 LEASE_S = 60.0
-"""The time after which other builders take over from a builder that makes no progress, in seconds."""
+"""If a builder makes no progress for this long, other builders take over its documents, in seconds."""
 WAIT_S = 1.0
 """The pause between two checks of other builders' progress, in seconds."""
 BATCHES_PER_WORKER = 2
@@ -60,7 +60,7 @@ BATCHES_PER_WORKER = 2
 FOLLOW_S = 5.0
 """The pause between two checks for changes, in seconds."""
 RETRY_S = 30.0
-"""The pause after an error of the cluster or the store, in seconds. Following then continues."""
+"""After an error of the cluster or the store, following pauses for this long, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -258,19 +258,24 @@ class Builder:
 
     def build_by_sequence_number(self, heads: Heads) -> BuildSummary:
         """Build the vectors of all changes up to ``heads``, and wait until other builders have done their share."""
-        stored = {name: self.load_progress(name, shards) for name, shards in heads.items()}
-        unfinished = {name: progress for name, progress in stored.items() if progress.latest.count_unbuilt(heads[name])}
+        stored_progress = {name: self.load_progress(name, shards) for name, shards in heads.items()}
+        unfinished = {
+            name: progress for name, progress in stored_progress.items() if progress.latest.count_unbuilt(heads[name])
+        }
         for name in unfinished:
             self._client.indices.refresh(index=name)
-        documents = {name: self._count_changed(name, stored[name].latest, heads[name]) for name in unfinished}
-        numbers = {name: progress.latest.count_unbuilt(heads[name]) for name, progress in unfinished.items()}
+        document_counts = {
+            name: self._count_changed_documents(name, progress.latest, heads[name])
+            for name, progress in unfinished.items()
+        }
+        number_counts = {name: progress.latest.count_unbuilt(heads[name]) for name, progress in unfinished.items()}
 
         def report() -> None:
             done = 0.0
             for name, progress in unfinished.items():
-                unbuilt_share = progress.latest.count_unbuilt(heads[name]) / numbers[name]
-                done += documents[name] * (1 - unbuilt_share)
-            self._report(round(done), sum(documents.values()))
+                unbuilt_share = progress.latest.count_unbuilt(heads[name]) / number_counts[name]
+                done += document_counts[name] * (1 - unbuilt_share)
+            self._report(round(done), sum(document_counts.values()))
 
         try:
             for name, progress in unfinished.items():
@@ -322,8 +327,7 @@ class Builder:
         hits = self._send(request)["hits"]["hits"]
         return bool(hits) and int(hits[0]["_primary_term"]) > progress.shards[shard].term
 
-    def _count_changed(self, name: str, progress: BuildProgress, heads: Mapping[str, Head]) -> int:
-        """Return the number of documents that changed since the last build."""
+    def _count_changed_documents(self, name: str, progress: BuildProgress, heads: Mapping[str, Head]) -> int:
         count, engine = 0, self._client.engine
         for shard, head in heads.items():
             ranges = progress.unbuilt_ranges(shard, head.global_checkpoint)
@@ -337,10 +341,7 @@ class Builder:
     def _build_index(
         self, name: str, progress: StoredProgress, heads: Mapping[str, Head], report: Callable[[], None]
     ) -> None:
-        """Build an index's changes, and wait until other builders have built theirs.
-
-        Each lease, a range of sequence numbers that only this builder reads, has a thread.
-        """
+        """Build an index's changes with a thread for each lease, and wait until other builders have built theirs."""
         max_leases, is_stopped = self._max_leases(), threading.Event()
         threads, running = DaemonThreads(max_leases, "osrerank-build"), set[Future[None]]()
         try:
@@ -414,11 +415,7 @@ class Builder:
                     size = max(size // 2, BATCH_SIZE)
 
     def _build_next(self, service: RerankService, name: str, lease: Lease, size: int) -> tuple[int, int]:
-        """Build a lease's next documents.
-
-        Returns:
-            The next sequence number to build, and the highest primary term of the documents.
-        """
+        """Build a lease's next documents. Return the number after the last one, and their highest primary term."""
         body = fetch_body(self._fields, size, build_sequence_query([(lease.first, lease.last)])) | {
             "track_total_hits": False
         }
@@ -438,10 +435,7 @@ class Builder:
             self._build_batch(batch, is_early=True)
 
     def _build_batch(self, batch: DocumentBatch, *, is_early: bool = False) -> None:
-        """Build the vectors of a batch.
-
-        Of an early batch, only the encoded texts are counted: the build reads its documents again.
-        """
+        """Build the vectors of a batch. Documents of an early batch are not counted yet: the build reads them again."""
         counts = [self._build_texts(texts, self._side_indices.get(name)) for name, texts in batch.texts.items()]
         texts, encoded = (sum(numbers) for numbers in zip(*counts, strict=True)) if counts else (0, 0)
         with self._lock:

@@ -45,14 +45,9 @@ class DocumentBatch(NamedTuple):
 def read_batches(
     client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL, *, subset: str | None = None
 ) -> Iterator[DocumentBatch]:
-    """Yield an index's documents in batches.
+    """Yield an index's documents in batches. The options of ``index`` decide how documents become texts.
 
-    Args:
-        client: a client of the index.
-        index: a name, an alias or a pattern. Its options decide how documents become texts.
-        fields: the fields to read.
-        query: the documents to read.
-        subset: names of some of the indices that ``index`` stands for, separated by commas. If None, all are read.
+    ``subset`` names some of the indices that ``index`` stands for, separated by commas. If None, all are read.
     """
     options = client.options_of(index)
     documents = scan_documents(client, subset or index, fields, query)

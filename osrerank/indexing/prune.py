@@ -23,14 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 def prune_indices(client: Client, names: Sequence[str]) -> int:
-    """Delete outdated vectors from the side indices of some indices (the hidden indices with their vectors).
+    """Delete outdated vectors from indices' side indices (the hidden indices with their vectors).
 
-    Args:
-        client: a client of the indices.
-        names: names, aliases and patterns. The vectors that searches by any of them need are kept.
-
-    Returns:
-        The number of vectors that remain.
+    The vectors that searches by any of the names, aliases or patterns need are kept. Returns how many vectors remain.
 
     Raises:
         ConfigError: the model has no vectors, or they are in a store that other indices share.
@@ -53,10 +48,8 @@ def prune_indices(client: Client, names: Sequence[str]) -> int:
 def prune_everything(client: Client) -> int:
     """Delete all vectors except those of this engine's current documents.
 
-    On a cluster, only indices with a side index are read. Side indices of deleted indices are deleted.
-
-    Returns:
-        The number of vectors that remain.
+    On a cluster, only indices with a side index are read. Side indices of deleted indices are deleted. Returns how many
+    vectors remain.
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.

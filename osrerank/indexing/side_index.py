@@ -147,15 +147,8 @@ class IndexStore:
     def write_build_state(self, key: bytes, content: bytes, version: Any) -> Any:
         """Store a build's content under a key, unless another builder has changed it since it was read.
 
-        The embedded engine does not compare versions, so the last builder to write overwrites the others.
-
-        Args:
-            key: the key.
-            content: the content.
-            version: the version that `read_build_state` returned with the content that the new one replaces.
-
-        Returns:
-            The new version. None if another builder was first and nothing was stored.
+        ``version`` is the one that `read_build_state` returned. Returns the new version, or None if another builder was
+        first. The embedded engine does not compare versions, so the last builder to write overwrites the others.
         """
         self.create()
         params: dict[str, Any] = {}
@@ -259,14 +252,13 @@ def find_orphans(client: Client) -> list[str]:
     except AuthorizationException:
         return []
     side_indices = {name for name in candidates if name.startswith(PREFIX)}
-    orphaned = [name for name in side_indices if not _exists(client, name.removeprefix(PREFIX))]
+    orphaned = [name for name in side_indices if not _has_index_or_stream(client, name.removeprefix(PREFIX))]
     others = {name: {*candidates[name]["mappings"].get("properties", ())} for name in {*candidates} - side_indices}
     outdated = [name for name, fields in others.items() if {MODEL_FIELD} <= fields <= {RECORD_FIELD, MODEL_FIELD}]
     return sorted([*orphaned, *outdated])
 
 
-def _exists(client: Client, name: str) -> bool:
-    """Return whether an index, a data stream or a backing index of a data stream with this name exists."""
+def _has_index_or_stream(client: Client, name: str) -> bool:
     if client.indices.exists(index=name):
         return True
     backing_indices = client.indices.get(index=f"*.ds-{name}-*", expand_wildcards="all")

@@ -43,7 +43,6 @@ def _match_name(name: str, by_precedence: Sequence[str], not_excluded: Collectio
 
 @lru_cache(maxsize=1000)
 def _overlap(pattern: str, other: str) -> bool:
-    """Return whether both patterns can match the same name."""
     if not pattern or not other:
         return not (pattern + other).strip(WILDCARD)
     if pattern[0] == WILDCARD:

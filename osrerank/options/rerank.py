@@ -83,7 +83,7 @@ class Rerank:
             the response has a warning. You can also pass your own ``Pipeline``.
         depth: the number of candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and up
             to 1,000 as long as candidates have stored vectors (docs/vectors.md).
-        mono_depth: the number of candidates, those with the best vector scores, that the cross-encoder of
+        mono_depth: the number of candidates with the best vector scores that the cross-encoder of
             ``"vectors-mono"`` scores, at most ``depth``.
         duo_depth: the number of candidates that are compared in pairs (k1), at most ``depth``. n candidates make
             n(n - 1) pairs. 0 and 1 turn the comparison off.
@@ -230,7 +230,6 @@ class Rerank:
             self._check_interleave(self.interleave)
 
     def _check_sentences(self) -> None:
-        """Reject options that cannot be combined with ``sentences``."""
         has_blend = self.blend not in ("card", "replace") or self.blend_weight is not None
         if isinstance(self.passages, Passages) or has_blend:
             message = "rerank option sentences replaces passages, blend and blend_weight; leave these out"

@@ -24,7 +24,7 @@ class ExpiringCache(Generic[Key, Value]):
         self._values = SharedCache(lambda: TTLCache[Key, Value](MAX_VALUES, lifetime_s, clock))
 
     def get(self, key: Key) -> Value | None:
-        """Return the key's value. None if it is missing or has expired."""
+        """Return the key's value. Returns None if it is missing or has expired."""
         with self._values as values:
             return values.get(key)
 

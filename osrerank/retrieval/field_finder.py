@@ -75,9 +75,7 @@ class _CacheEntry:
 class FieldFinder:
     """Finds the fields of searches, and caches them for a minute. Safe to use from many threads.
 
-    Args:
-        clock: a monotonic clock, in seconds.
-        build_fields: looks up the fields of vector builds. None if no search reads stored vectors.
+    If no search reads stored vectors, ``build_fields`` is None.
     """
 
     def __init__(
@@ -96,11 +94,8 @@ class FieldFinder:
         If the mapping cannot be read, the result has a warning. The query then searches the index's default fields, and
         the model scores the text fields of the hits.
 
-        Args:
-            index: the indices as the search names them.
-            choice: the caller's choice of fields.
-            options: the search's `osrerank.retrieval.requests.select_index_options`.
-            refresh: whether to read the mapping even if it is cached.
+        ``options`` are the search's `osrerank.retrieval.requests.select_index_options`. With ``refresh``, the mapping
+        is read even if it is cached.
         """
         key = f"{index}{options}"
         warning = self._mapping_warnings.get(key)
@@ -237,7 +232,6 @@ class FieldFinder:
 
 
 def _fields_without_mapping(choice: FieldChoice, *warnings: SearchWarning) -> SearchFields:
-    """Return the fields that the caller chose, for a search whose mapping cannot be read."""
     model_fields = union([map(without_boost, choice.model_fields or choice.query_fields)])
     body_names = [without_boost(name) for name in choice.searched_by_body or () if "*" not in name]
     return replace(

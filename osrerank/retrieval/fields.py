@@ -24,7 +24,7 @@ from osrerank.types.reasons import SearchWarning, WarningCode
 
 
 class FoundNames(tuple[str, ...]):
-    """Field names in options that osrerank found in a mapping, not the caller. A search with them looks again."""
+    """Field names in options that osrerank found in a mapping. A search with such options looks the fields up again."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class FieldChoice:
         model_fields: the names in the option ``fields``, whose text the model scores.
         searched_by_body: the names in the caller's query body. None for a plain-text query.
         second_ranking_fields: the names in the option ``fields`` of an interleaved search's second ranking.
-        body_fields: the fields that the caller's body defines, such as runtime fields.
+        defined_by_body: the fields that the caller's query body defines, such as runtime fields.
         is_checked: whether the names were already checked against the mapping.
         uses_build_fields: whether the fields that the last vector build read are the default.
     """
@@ -58,7 +58,7 @@ class FieldChoice:
     model_fields: tuple[str, ...] = ()
     searched_by_body: tuple[str, ...] | None = None
     second_ranking_fields: tuple[str, ...] = ()
-    body_fields: tuple[Leaf, ...] = ()
+    defined_by_body: tuple[Leaf, ...] = ()
     is_checked: bool = False
     uses_build_fields: bool = False
 
@@ -343,7 +343,7 @@ def _find_unsearched_fields(mappings: Sequence[Leaves], query_fields: Collection
 
 def add_body_fields(leaves_by_index: Mapping[str, Leaves], choice: FieldChoice) -> list[Leaves]:
     """Return the fields of each index together with those that the search body defines."""
-    return [{**leaves, **{leaf.path: leaf for leaf in choice.body_fields}} for leaves in leaves_by_index.values()]
+    return [{**leaves, **{leaf.path: leaf for leaf in choice.defined_by_body}} for leaves in leaves_by_index.values()]
 
 
 def _find_nested_indices(
@@ -376,7 +376,6 @@ def _may_alter_values(mappings: Sequence[Leaves], name: str) -> bool:
 
 
 def _resolve_all(mappings: Sequence[Leaves], name: str) -> list[Leaf]:
-    """Return the fields that a name stands for in any of the mappings, without duplicates."""
     return list({leaf.path: leaf for leaves in mappings for leaf in resolve_name(leaves, name)}.values())
 
 

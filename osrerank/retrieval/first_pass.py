@@ -260,7 +260,7 @@ def _read_search_after(
 def _find_refusal(
     body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None, depth: int | None
 ) -> Reason | None:
-    """Return the reason why the hits of a request cannot be reranked. None if they can.
+    """Return the reason why the hits of a request cannot be reranked. Returns None if they can.
 
     Args:
         body: the caller's body.
@@ -303,7 +303,6 @@ def _read_hybrid_query(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _sorts_by_score_first(sort: Any) -> bool:
-    """Return whether a sort's first key is `_score`, descending."""
     first = (sort.split(",") if isinstance(sort, str) else sort if isinstance(sort, list) else [sort])[0]
     if isinstance(first, str):
         name, _, order = first.partition(":")
@@ -378,7 +377,6 @@ def _has_top_hits(part: Any) -> bool:
 
 
 def _read_list_option(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
-    """Return the entries of a list option, from the URL parameters or the body."""
     value = params.get(option) or body.get(option) or []
     return value.split(",") if isinstance(value, str) else list(value)
 

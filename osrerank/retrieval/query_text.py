@@ -74,7 +74,6 @@ def _find_word_ends(text: str) -> list[int]:
 
 
 def _count_fields(names: Sequence[str]) -> int:
-    """Return the number of fields that the names can stand for."""
     return sum(ASSUMED_FIELD_COUNT if "*" in name else 1 for name in names) or ASSUMED_FIELD_COUNT
 
 
@@ -197,7 +196,6 @@ def _describe_prefix_search(name: str, content: Mapping[str, Any]) -> str:
 
 
 def _read_query_context(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the body's `ext.rerank.query_context`, or an empty object if it has none."""
     context: Any = body
     for key in ("ext", "rerank", "query_context"):  # OpenSearch reports a value that is not an object
         context = (context.get(key) if isinstance(context, Mapping) else None) or {}

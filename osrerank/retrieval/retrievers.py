@@ -51,7 +51,7 @@ def find_retriever_obstacle(body: Mapping[str, Any], end: int) -> str:
 
 
 def read_retriever_window(body: Mapping[str, Any]) -> int | None:
-    """Return the number of hits that a body's retriever ranks. None if it ranks all that are requested."""
+    """Return the number of hits that a body's retriever ranks. Returns None if it ranks all that are requested."""
     kind, content = next(_walk_retrievers(body.get("retriever")), ("standard", {}))
     if kind == "standard":
         return None

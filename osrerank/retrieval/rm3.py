@@ -47,16 +47,8 @@ def expand_query(
 
     This takes up to three requests: a search, the term vectors of its hits, and the analysis of the text.
 
-    Args:
-        text: the query text.
-        index: the indices to search.
-        rm3: the options of the expansion.
-        params: the URL parameters of the caller's search.
-        name: the field to search and to take terms from.
-        pipeline: the search pipeline of the feedback search. If None, the index's default is used.
-
-    Returns:
-        The expanded query. None if no document matches the text.
+    The field ``name`` is searched, and the terms are taken from it. ``params`` and ``pipeline`` are those of the
+    caller's search. Returns None if no document matches the text.
     """
     query = build_query(text, SearchFields((name,)))
     search_params = {param: params[param] for param in FEEDBACK_PARAMS if param in params}

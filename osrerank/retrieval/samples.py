@@ -27,13 +27,8 @@ def choose_fields_by_samples(
 ) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
     """Choose the text fields of each group of indices from sampled documents.
 
-    Args:
-        index: the indices to sample.
-        leaves_by_index: index -> the fields in its mapping.
-        pipeline: the ``search_pipeline`` of the requests. If None, the index's default is used.
-
-    Returns:
-        The groups with their fields. Empty if no index has documents.
+    ``pipeline`` is the ``search_pipeline`` of the requests. If it is None, the index's default is used. The result is
+    empty if no index has documents.
     """
     groups = [(prefer_unnested(leaves), names) for leaves, names in group_by_text_fields(leaves_by_index)]
     samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}

@@ -214,7 +214,6 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
 
 
 def _processor_kinds(definition: Mapping[str, Any], section: str) -> set[str]:
-    """Return the kinds of processors in a section of a pipeline, such as ``request_processors``."""
     return {kind for step in definition.get(section) or () if isinstance(step, Mapping) for kind in step}
 
 

@@ -70,15 +70,9 @@ def build_sequence_query(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
 def build_shard_request(
     index: str, shard: str, action: str, body: Mapping[str, Any], *, engine: Engine, order: str = ""
 ) -> SideRequest:
-    """Return a request to one shard.
+    """Return a request for ``_search`` or ``_count`` to one shard.
 
-    Args:
-        index: the index's name.
-        shard: the shard's number.
-        action: ``_search`` or ``_count``.
-        body: the request's body.
-        engine: the search engine.
-        order: ``asc`` or ``desc`` to sort the hits by sequence number. If empty, they are not sorted.
+    If ``order`` is ``asc`` or ``desc``, the hits are sorted by sequence number.
     """
     path = build_path(index, action)
     if engine.is_embedded:
