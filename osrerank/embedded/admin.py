@@ -3,22 +3,22 @@
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from osrerank.embedded.errors import (
-    Fault,
+    ApiError,
     Json,
-    argument_fault,
-    missing_index_fault,
+    argument_error,
+    missing_index_error,
     parse_count,
     parse_number,
     reject_unknown_keys,
     require_list,
     require_object,
     require_string,
-    unsupported_fault,
+    unsupported_error,
 )
-from osrerank.embedded.mapping import values
+from osrerank.embedded.mapping.values import as_text
 from osrerank.embedded.query.clauses import K1, B
 from osrerank.embedded.storage.engine import Engine, refresh_interval_s
 from osrerank.embedded.storage.index import LiveIndex
@@ -27,13 +27,13 @@ from osrerank.embedded.storage.store import IndexRow
 logger = logging.getLogger(__name__)
 
 OPENSEARCH_VERSION = "3.6.0"
-"""The version of OpenSearch whose responses the engine imitates."""
+"""The engine imitates the responses of this version of OpenSearch."""
 _SETTINGS = frozenset(
     {"number_of_shards", "number_of_replicas", "auto_expand_replicas", "refresh_interval", "hidden", "similarity",
      "analysis"}
 )  # fmt: skip
 _DYNAMIC_SETTINGS = frozenset({"number_of_replicas", "auto_expand_replicas", "refresh_interval"})
-"""The settings that an existing index can change."""
+"""The settings that can be changed after an index was created."""
 _ALIAS = re.compile(r"[^_\-+ \"*\\<|,>/?#:][^ \"*\\<|,>/?#:]*")
 
 
@@ -49,7 +49,7 @@ def describe_engine(engine: Engine) -> Json:
 
 
 def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]]:
-    """Create an index with its settings and mappings; return the response and warnings."""
+    """Create an index with its settings and mappings. Return the response and its warnings."""
     reject_unknown_keys("create index", body, frozenset({"settings", "mappings"}))
     settings = normalise_settings(require_object(body.get("settings", {}), "settings"))
     warnings = _similarity_warnings(name, settings)
@@ -58,26 +58,29 @@ def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]
 
 
 def normalise_settings(settings: Json) -> Json:
-    """Return settings as nested objects under ``index`` and ``analysis``. Their keys can be dotted or lack ``index``.
+    """Return an index's settings as nested objects under ``index`` and ``analysis``.
+
+    Requests can write a setting in several ways: ``{"index": {"hidden": true}}``, ``{"index.hidden": true}`` or
+    ``{"hidden": true}``.
 
     Raises:
-        Fault: 400; a setting is unknown or has a wrong value.
+        ApiError: 400 if a setting is unknown or has an invalid value.
     """
     nested = _expand_dotted_keys(settings)
     index = {**{key: value for key, value in nested.items() if key != "index"}, **nested.get("index", {})}
     for key in index:
         if key not in _SETTINGS:
-            raise argument_fault(f"unknown setting [index.{key}] for the embedded engine; it knows {sorted(_SETTINGS)}")
+            raise argument_error(f"unknown setting [index.{key}] for the embedded engine; it knows {sorted(_SETTINGS)}")
     if parse_count(index.get("number_of_shards", 1), "index.number_of_shards") < 1:
-        raise argument_fault("[index.number_of_shards] must be at least 1")
+        raise argument_error("[index.number_of_shards] must be at least 1")
     parse_count(index.get("number_of_replicas", 0), "index.number_of_replicas")
     if str(index.get("hidden", False)).lower() not in ("true", "false"):
-        raise argument_fault(f"[index.hidden] is true or false, found [{index['hidden']}]")
+        raise argument_error(f"[index.hidden] is true or false, found [{index['hidden']}]")
     replicas = str(index.get("auto_expand_replicas", "false")).lower()
     if not re.fullmatch(r"false|\d+-(\d+|all)", replicas):
-        raise argument_fault(f"[index.auto_expand_replicas] is false or a range such as 0-1, found [{replicas}]")
+        raise argument_error(f"[index.auto_expand_replicas] is false or a range such as 0-1, found [{replicas}]")
     analysis = index.pop("analysis", None)
-    refresh_interval_s({"index": index})
+    refresh_interval_s({"index": index})  # raises an error for an invalid interval
     return {"index": index, **({"analysis": analysis} if analysis else {})}
 
 
@@ -95,14 +98,15 @@ def _expand_dotted_keys(settings: Mapping[str, Any]) -> Json:
 
 
 def _similarity_warnings(name: str, settings: Json) -> list[str]:
-    """Return a warning if an index's settings name BM25 constants that the engine does not use."""
+    """Return a warning if an index's settings ask for other BM25 constants than the engine's."""
     similarities = require_object(settings["index"].get("similarity", {}), "index.similarity")
     reject_unknown_keys("index.similarity", similarities, frozenset({"default"}))
     body = require_object(similarities.get("default", {}), "index.similarity.default")
     reject_unknown_keys("index.similarity.default", body, frozenset({"type", "k1", "b"}))
     if body.get("type", "BM25") != "BM25":
-        raise argument_fault(f"[index.similarity.default.type] is BM25 in the embedded engine, found [{body['type']}]")
-    k1, b = (parse_number(body.get(key, normal), f"similarity.{key}") for key, normal in (("k1", K1), ("b", B)))
+        raise argument_error(f"[index.similarity.default.type] is BM25 in the embedded engine, found [{body['type']}]")
+    k1 = parse_number(body.get("k1", K1), "similarity.k1")
+    b = parse_number(body.get("b", B), "similarity.b")
     if (k1, b) == (K1, B):
         return []
     warning = (
@@ -128,31 +132,31 @@ def describe_indices(engine: Engine, expression: str, *, hidden: bool) -> Json:
 
 
 def format_settings(row: IndexRow) -> Json:
-    """Return an index's settings as OpenSearch returns them: as strings, with defaults, uuid and time of creation."""
+    """Return an index's settings as OpenSearch does: as strings, with defaults, uuid and creation date."""
     index = {
         "number_of_shards": "1",
         "number_of_replicas": "0",
-        **_stringify(row.settings.get("index", {})),
+        **_as_strings(row.settings.get("index", {})),
         "creation_date": str(row.created_ms),
         "uuid": row.uuid,
         "provided_name": row.name,
     }
     if "analysis" in row.settings:
-        index["analysis"] = _stringify(row.settings["analysis"])
+        index["analysis"] = _as_strings(row.settings["analysis"])
     return {"index": index}
 
 
-def _stringify(value: Any) -> Any:
+def _as_strings(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _stringify(element) for key, element in value.items()}
+        return {key: _as_strings(element) for key, element in value.items()}
     if isinstance(value, list):
-        return [_stringify(element) for element in value]
-    return values.as_text(value)
+        return [_as_strings(element) for element in value]
+    return as_text(value)
 
 
 def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
-    """Add fields to all indices of an expression, or to none if one of them cannot have the fields."""
-    with engine.writing():
+    """Add fields to the indices that an expression matches. If the fields conflict with one index, change none."""
+    with engine.hold_write_lock():
         indices = _require_indices(engine, expression)
         for live_index in indices:
             engine.merge_fields(live_index, body)
@@ -162,25 +166,25 @@ def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
 
 
 def _require_indices(engine: Engine, expression: str) -> list[LiveIndex]:
-    """Return the indices of an expression; raise a 404 if it matches none."""
+    """Return the indices that an expression matches, or raise a 404 if it matches none."""
     names = engine.resolve_names(expression)
     if not names:
-        raise missing_index_fault(expression)
+        raise missing_index_error(expression)
     return [engine.open_index(name) for name in names]
 
 
 def put_settings(engine: Engine, expression: str, body: Json) -> Json:
-    """Set dynamic settings on all indices of an expression, or on none if one setting is not dynamic."""
+    """Change settings of the indices that an expression matches. If a setting is not dynamic, change none."""
     settings = normalise_settings(body)
     if not settings["index"] and len(settings) == 1:
-        raise Fault(400, "action_request_validation_exception", "Validation Failed: 1: no settings to update;")
+        raise ApiError(400, "action_request_validation_exception", "Validation Failed: 1: no settings to update;")
     static_settings = sorted({*settings["index"], *settings} - _DYNAMIC_SETTINGS - {"index"})
-    with engine.writing():
+    with engine.hold_write_lock():
         indices = _require_indices(engine, expression)
         if static_settings:
             row = indices[0].row
             location = f"[[index.{static_settings[0]}]] for open indices [[{row.name}/{row.uuid}]]"
-            raise argument_fault(f"Can't update non dynamic settings {location}")
+            raise argument_error(f"Can't update non dynamic settings {location}")
         for live_index in indices:
             index = {**live_index.row.settings.get("index", {}), **settings["index"]}
             engine.change(live_index, settings={**live_index.row.settings, "index": index})
@@ -188,7 +192,7 @@ def put_settings(engine: Engine, expression: str, body: Json) -> Json:
 
 
 def delete_indices(engine: Engine, expression: str, *, ignore_unavailable: bool) -> Json:
-    """Delete all indices of an expression, or none if a name is wrong. Patterns do not match aliases."""
+    """Delete the indices that an expression matches, or none if a name is wrong. Patterns do not match aliases."""
     names = expression.split(",")
     if ignore_unavailable:
         names = [name for name in engine.drop_missing(names) if name not in engine.store.aliases()]
@@ -198,65 +202,72 @@ def delete_indices(engine: Engine, expression: str, *, ignore_unavailable: bool)
 
 
 def _resolve_without_aliases(engine: Engine, names: list[str]) -> list[str]:
-    """Return the indices that names and patterns match; raise a 400 for an alias."""
+    """Return the indices that names and patterns match, or raise a 400 if a name is an alias."""
     for name in names:
         if name in engine.store.aliases():
             reason = "matches an alias, specify the corresponding concrete indices instead."
-            raise argument_fault(f"The provided expression [{name}] {reason}")
+            raise argument_error(f"The provided expression [{name}] {reason}")
     return engine.resolve_names(",".join(names), aliases=False) if names else []
 
 
 def describe_alias(engine: Engine, alias: str) -> Json:
-    """Return the response to ``GET /_alias/{name}``: the indices that have the alias."""
+    """Return the response to ``GET /_alias/{name}``, which lists the indices that have the alias."""
     if set("*,") & set(alias) or alias.startswith(("-", "_")):
-        raise unsupported_fault(f"[{alias}] as a name in [_alias]", "name one alias")
+        raise unsupported_error(f"[{alias}] as a name in [_alias]", "name one alias")
     index_ids, rows = engine.store.aliases().get(alias, set()), engine.store.indices()
     return {name: {"aliases": {alias: {}}} for name, row in sorted(rows.items()) if row.id in index_ids}
 
 
 def change_aliases(engine: Engine, actions: Any) -> Json:
-    """Add and remove aliases; either all actions take effect or none."""
+    """Add and remove aliases. Either all actions take effect or none."""
     if not require_list(actions, "actions"):
-        raise Fault(400, "action_request_validation_exception", "Validation Failed: 1: No action specified;")
-    with engine.writing():
-        steps = [step for action in actions for step in _alias_steps(engine, action)]
-        current = engine.store.aliases()
-        applicable = [
-            (kind, row, alias) for kind, row, alias in steps if kind == "add" or row.id in current.get(alias, ())
-        ]
+        raise ApiError(400, "action_request_validation_exception", "Validation Failed: 1: No action specified;")
+    with engine.hold_write_lock():
+        changes = [change for action in actions for change in _read_alias_changes(engine, action)]
+        existing = engine.store.aliases()
+        applicable = [change for change in changes if change.adds or change.row.id in existing.get(change.alias, ())]
         if not applicable:
-            missing = steps[0][2]
+            missing = changes[0].alias
             reason = f"aliases [{missing}] missing"
-            raise Fault(404, "aliases_not_found_exception", reason, {"resource.id": missing})
+            raise ApiError(404, "aliases_not_found_exception", reason, {"resource.id": missing})
         with engine.store.transaction():
-            for kind, row, alias in applicable:
-                (engine.store.put_alias if kind == "add" else engine.store.drop_alias)(alias, row)
+            for change in applicable:
+                apply = engine.store.put_alias if change.adds else engine.store.drop_alias
+                apply(change.alias, change.row)
     return {"acknowledged": True}
 
 
-def _alias_steps(engine: Engine, action: Any) -> list[tuple[str, IndexRow, str]]:
-    """Return a step for each index of an action: ``add`` or ``remove``, the index and the alias."""
+class _AliasChange(NamedTuple):
+    """One index gets an alias, or loses it if ``adds`` is false."""
+
+    adds: bool
+    row: IndexRow
+    alias: str
+
+
+def _read_alias_changes(engine: Engine, action: Any) -> list[_AliasChange]:
+    """Return the changes that an action of ``_aliases`` asks for, one for each index that it names."""
     if not isinstance(action, dict) or len(action) != 1 or next(iter(action)) not in ("add", "remove"):
-        raise argument_fault(f"an alias action is [add] or [remove] in the embedded engine, found {action!r:.100}")
+        raise argument_error(f"an alias action is [add] or [remove] in the embedded engine, found {action!r:.100}")
     ((kind, body),) = action.items()
     reject_unknown_keys(f"aliases {kind}", require_object(body, kind), frozenset({"index", "alias"}))
     index, alias = (require_string(body.get(key), f"{kind}.{key}") for key in ("index", "alias"))
     if not _ALIAS.fullmatch(alias):
-        raise _invalid_alias(alias, 'must not begin with _, - or +, or have a space or one of "*\\<|,>/?#:')
+        raise _alias_name_error(alias, 'must not begin with _, - or +, or have a space or one of "*\\<|,>/?#:')
     if alias in engine.store.indices():
-        raise _invalid_alias(alias, "an index or data stream exists with the same name as the alias")
+        raise _alias_name_error(alias, "an index or data stream exists with the same name as the alias")
     names = _resolve_without_aliases(engine, index.split(","))
     if not names:
-        raise missing_index_fault(index)
-    return [(kind, engine.open_index(name).row, alias) for name in names]
+        raise missing_index_error(index)
+    return [_AliasChange(kind == "add", engine.open_index(name).row, alias) for name in names]
 
 
-def _invalid_alias(alias: str, reason: str) -> Fault:
-    return Fault(400, "invalid_alias_name_exception", f"Invalid alias name [{alias}]: {reason}")
+def _alias_name_error(alias: str, reason: str) -> ApiError:
+    return ApiError(400, "invalid_alias_name_exception", f"Invalid alias name [{alias}]: {reason}")
 
 
 def cat_indices(engine: Engine) -> list[Json]:
-    """Return the rows of ``_cat/indices``."""
+    """Return the response to ``GET /_cat/indices``, with an object for each index."""
     return [
         {
             "health": "green",

@@ -19,7 +19,7 @@ class AsyncEmbeddedConnection(EmbeddedConnection):
 
 
 class AsyncEmbeddedTransport(AsyncTransport):
-    """opensearch-py's asynchronous transport over ``AsyncEmbeddedConnection``."""
+    """An asynchronous opensearch-py transport to the embedded engine in the folder ``embedded_path``."""
 
     DEFAULT_CONNECTION_CLASS = AsyncEmbeddedConnection  # type: ignore[assignment] # declared as aiohttp's connection
 

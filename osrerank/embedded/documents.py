@@ -1,4 +1,4 @@
-"""Write and read documents: index, create, delete, get, mget, bulk."""
+"""Handle requests that write and read documents: index, create, delete, get, ``_mget`` and ``_bulk``."""
 
 import base64
 import json
@@ -8,9 +8,9 @@ from typing import Any
 from uuid import uuid4
 
 from osrerank.embedded.errors import (
-    Fault,
+    ApiError,
     Json,
-    argument_fault,
+    argument_error,
     parse_json,
     reject_unknown_keys,
     require_list,
@@ -23,11 +23,13 @@ from osrerank.embedded.storage.store import StoredDocument
 ACTIONS = ("index", "create", "delete")
 MAX_ID_BYTES = 512
 MAX_DEPTH = 100
-"""The maximum depth of nested objects and arrays. OpenSearch maps at most 20 levels, and parses at most 1,000."""
+"""Documents with more levels of objects and arrays are refused. OpenSearch maps 20 levels and parses 1,000."""
+FOLDER_STATUSES = (403, 429, 500, 503)
+"""The statuses of errors for which the folder or its disk is the cause, not a single document."""
 
 
 class WriteBatch:
-    """Collects writes that become durable in one transaction; use it while holding the engine's write lock.
+    """Collects writes, and stores them in one transaction. Its user must hold the engine's write lock.
 
     `index` and `delete` check a write, add it to the batch and return its response. `commit` stores the batch.
     """
@@ -46,29 +48,30 @@ class WriteBatch:
         """Write a document given as JSON text.
 
         Raises:
-            Fault: 400 if the document does not fit the mappings; 409 if ``create`` is set and the document exists.
+            ApiError: 400 if the document does not fit the mappings; 409 if ``create`` is set and the document exists.
         """
         source = _parse_document(text)
         doc_id = _new_id() if doc_id is None else _check_id(doc_id)
-        live_index = self._engine.write_target(name)
+        live_index = self._engine.find_write_index(name)
         old = self._latest_row(live_index, doc_id)
-        fields, new_mappings = live_index.fields, live_index.fields.new_mappings(source)
+        fields = live_index.fields
+        new_mappings = fields.guess_mappings(source)
         if new_mappings:
             fields = self._engine.merge_fields(live_index, new_mappings)
-        fields.extract(source)  # refuses values that do not fit their fields
+        fields.extract(source)  # raises an error for values that do not fit their fields
         if new_mappings:
             self._engine.change(live_index, mappings=new_mappings)
-        if create and old is not None and old.source is not None:
-            raise _conflict_fault(live_index, doc_id, old.version)
-        row = self._add_row(live_index, doc_id, text, old)
         is_new = old is None or old.source is None
+        if create and old is not None and not is_new:
+            raise _conflict_error(live_index, doc_id, old.version)
+        row = self._add_row(live_index, doc_id, text, old)
         return _write_response(live_index, row, "created" if is_new else "updated", 201 if is_new else 200)
 
     def delete(self, name: str, doc_id: str) -> Json:
-        """Delete a document; the response has status 404 if the document does not exist."""
+        """Delete a document. The response has the status 404 if the document does not exist."""
         if name not in self._engine.store.indices() and name not in self._engine.store.aliases():
-            self._engine.resolve_names(name)  # raises the 404
-        live_index = self._engine.write_target(name)
+            self._engine.resolve_names(name)  # raises a 404
+        live_index = self._engine.find_write_index(name)
         old = self._latest_row(live_index, doc_id)
         if old is None or old.source is None:
             missing = StoredDocument(live_index.last_seq, doc_id, 1, None)
@@ -76,7 +79,6 @@ class WriteBatch:
         return _write_response(live_index, self._add_row(live_index, doc_id, None, old), "deleted", 200)
 
     def commit(self) -> None:
-        """Make the writes durable."""
         if self._rows:
             self._engine.write(self._rows)
 
@@ -86,7 +88,7 @@ class WriteBatch:
     def _add_row(
         self, live_index: LiveIndex, doc_id: str, text: str | None, old: StoredDocument | None
     ) -> StoredDocument:
-        """Add a write to the batch; return its row, with the next sequence number and version."""
+        """Add a document, or a deletion if ``text`` is None, with the next sequence number and version."""
         rows = self._rows.setdefault(live_index, [])
         seq = (rows[-1].seq if rows else live_index.last_seq) + 1
         row = StoredDocument(seq, doc_id, 1 if old is None else old.version + 1, text)
@@ -96,8 +98,8 @@ class WriteBatch:
 
 
 def write_one(engine: Engine, write: Callable[[WriteBatch], Json], refresh: str) -> Json:
-    """Make one write durable, and visible unless ``refresh`` is ``false``; return its response with ``status``."""
-    with engine.writing():
+    """Store one write, and make it visible to searches unless ``refresh`` is ``false``. Return its response."""
+    with engine.hold_write_lock():
         batch = WriteBatch(engine)
         response = write(batch)
         batch.commit()
@@ -112,11 +114,11 @@ def _refresh_batch(engine: Engine, batch: WriteBatch, refresh: str) -> None:
 
 
 def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> Json:
-    """Return the response to ``_bulk``, with a result for each action; the successful ones become durable together."""
+    """Run the actions of a ``_bulk`` request, and store the successful ones together. Return the response."""
     started_s = time.perf_counter()
     items: list[Json] = []
-    actions = list(_parse_actions(body, default_index))  # a malformed line refuses the whole request
-    with engine.writing():
+    actions = list(_parse_actions(body, default_index))  # a malformed line raises an error before anything is written
+    with engine.hold_write_lock():
         batch = WriteBatch(engine)
         for action, meta, text in actions:
             items.append({action: _run_action(batch, action, meta, text)})
@@ -127,21 +129,21 @@ def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> 
 
 
 def _run_action(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
-    """Return the result of a bulk action: the response to its write, or its error."""
+    """Return a bulk action's result: the response to its write, or its error."""
     name, doc_id = meta["_index"], meta.get("_id")
     try:
         if action == "delete":
             return batch.delete(name, meta["_id"])
         return batch.index(name, doc_id, text, create=action == "create")
-    except Fault as fault:
-        if fault.status in (403, 429, 500, 503):  # the folder causes it, not the document
+    except ApiError as error:
+        if error.status in FOLDER_STATUSES:
             raise
-        return {"_index": name, "_id": doc_id, "status": fault.status, "error": fault.error_object()}
+        return {"_index": name, "_id": doc_id, "status": error.status, "error": error.error_object()}
 
 
 def _parse_actions(body: str, default_index: str | None) -> Iterator[tuple[str, Json, str]]:
     if not body.endswith("\n") or not body.strip():
-        raise argument_fault("a bulk body has at least one action, and ends with a newline [\\n]")
+        raise argument_error("a bulk body has at least one action, and ends with a newline [\\n]")
     lines = iter(enumerate(body.split("\n"), start=1))
     for number, line in lines:
         if not line.strip():
@@ -151,46 +153,46 @@ def _parse_actions(body: str, default_index: str | None) -> Iterator[tuple[str, 
         if action != "delete":
             text = next(lines, (0, ""))[1]
             if not text.strip():
-                raise argument_fault(
+                raise argument_error(
                     f"Malformed bulk body: the action on line [{number}] has no document on the next line"
                 )
         meta = {"_index": default_index, **meta}
         for key in ("_index", "_id") if action == "delete" else ("_index",):
             if meta.get(key) is None:
                 reason = f"Validation Failed: {key[1:]} is missing on line [{number}];"
-                raise Fault(400, "action_request_validation_exception", reason)
+                raise ApiError(400, "action_request_validation_exception", reason)
         yield action, meta, text
 
 
 def _parse_action(number: int, line: str) -> tuple[str, Json]:
-    """Return the action on a line of a bulk body, and its metadata."""
+    """Return the action on a line of a bulk body, such as "index", and the object with its index and id."""
     try:
         parsed = json.loads(line)
         ((action, meta),) = parsed.items()
     except (ValueError, AttributeError):
-        raise argument_fault(
+        raise argument_error(
             f"Malformed action/metadata line [{number}], expected an object with one of {list(ACTIONS)}"
         ) from None
     if action not in ACTIONS or not isinstance(meta, dict):
-        raise argument_fault(
+        raise argument_error(
             f"Malformed action/metadata line [{number}], expected one of {list(ACTIONS)} but found [{action}]"
         )
     for key in meta:
         if key not in ("_index", "_id"):
-            raise argument_fault(
+            raise argument_error(
                 f"Action/metadata line [{number}] contains an unknown parameter [{key}] for the embedded engine"
             )
-    return action, {key: _parse_name(value, key, number) for key, value in meta.items() if value is not None}
+    return action, {key: _format_scalar(value, key, number) for key, value in meta.items() if value is not None}
 
 
-def _parse_name(value: Any, key: str, number: int) -> str:
+def _format_scalar(value: Any, key: str, number: int) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise argument_fault(f"Malformed action/metadata line [{number}], expected a simple value for field [{key}]")
+        raise argument_error(f"Malformed action/metadata line [{number}], expected a simple value for field [{key}]")
     return str(value)
 
 
 def get(engine: Engine, name: str, doc_id: str) -> Json:
-    """Return the response to a get: the latest write, refreshed or not; ``found`` is false for a missing document."""
+    """Return the response to a get request. It has the latest write, even before a refresh."""
     live_index = engine.open_index(engine.resolve_single(name))
     row = engine.store.get(live_index.row, doc_id)
     if row is None or row.source is None:
@@ -199,7 +201,7 @@ def get(engine: Engine, name: str, doc_id: str) -> Json:
         "_index": live_index.row.name,
         "_id": doc_id,
         "_version": row.version,
-        "_seq_no": row.seq - 1,
+        "_seq_no": row.seq_no,
         "_primary_term": 1,
         "found": True,
         "_source": json.loads(row.source),
@@ -207,7 +209,7 @@ def get(engine: Engine, name: str, doc_id: str) -> Json:
 
 
 def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
-    """Return the response to ``_mget``: each document as `get` returns it, or its error."""
+    """Return the response to ``_mget``, with each document as `get` returns it, or its error."""
     reject_unknown_keys("mget", body, frozenset({"docs", "ids"}))
     requested = [require_object(entry, "docs") for entry in require_list(body.get("docs", []), "docs")]
     requested += [{"_id": doc_id} for doc_id in require_list(body.get("ids", []), "ids")]
@@ -215,7 +217,7 @@ def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
     for number, entry in enumerate(requested):
         reject_unknown_keys("mget docs", entry, frozenset({"_index", "_id"}))
         if isinstance(entry.get("_id"), dict | list):
-            raise argument_fault(f"[_id] of doc {number} is not a simple value")
+            raise argument_error(f"[_id] of doc {number} is not a simple value")
         problems += [
             f"{name} is missing for doc {number}"
             for name, value in (("index", entry.get("_index", default_index)), ("id", entry.get("_id")))
@@ -223,7 +225,7 @@ def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
         ]
     if problems:
         reason = "".join(f" {number}: {problem};" for number, problem in enumerate(problems, start=1))
-        raise Fault(400, "action_request_validation_exception", f"Validation Failed:{reason}")
+        raise ApiError(400, "action_request_validation_exception", f"Validation Failed:{reason}")
     ids = [(str(entry.get("_index", default_index)), str(entry["_id"])) for entry in requested]
     return {"docs": [_get_or_error(engine, index, doc_id) for index, doc_id in ids]}
 
@@ -231,31 +233,30 @@ def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
 def _get_or_error(engine: Engine, name: str, doc_id: str) -> Json:
     try:
         return get(engine, name, doc_id)
-    except Fault as fault:
-        return {"_index": name, "_id": doc_id, "error": fault.response_body()["error"]}
+    except ApiError as error:
+        return {"_index": name, "_id": doc_id, "error": error.response_body()["error"]}
 
 
 def _parse_document(text: str) -> Json:
-    """Parse a document; refuse documents that could be stored but not indexed."""
+    """Parse a document. Raise a 400 for JSON that could be stored but not indexed."""
     try:
         source = parse_json(text)
     except ValueError as error:
-        raise _document_fault(f"the document is not JSON ({error})") from None
+        raise _document_error(f"the document is not JSON ({error})") from None
     if not isinstance(source, dict):
-        raise _document_fault("the document is not a JSON object")
+        raise _document_error("the document is not a JSON object")
     if _is_deeper_than(MAX_DEPTH, source):
-        raise _document_fault(f"the document has objects and arrays nested more than {MAX_DEPTH} deep: flatten it")
+        raise _document_error(f"the document has objects and arrays nested more than {MAX_DEPTH} deep: flatten it")
     try:
         json.dumps(source, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         surrogate = error.object[error.start]
-        reason = f"the document has half of a surrogate pair, {surrogate!r}, which UTF-8 cannot hold"
-        raise _document_fault(reason) from None
+        raise _document_error(f"the document contains a lone surrogate, {surrogate!r}: remove it") from None
     return source
 
 
-def _document_fault(reason: str) -> Fault:
-    return Fault(400, "mapper_parsing_exception", f"failed to parse: {reason}")
+def _document_error(reason: str) -> ApiError:
+    return ApiError(400, "mapper_parsing_exception", f"failed to parse: {reason}")
 
 
 def _is_deeper_than(levels: int, value: Any) -> bool:
@@ -272,7 +273,7 @@ def _write_response(live_index: LiveIndex, row: StoredDocument, result: str, sta
         "_version": row.version,
         "result": result,
         "_shards": {"total": 1, "successful": 1, "failed": 0},
-        "_seq_no": row.seq - 1,
+        "_seq_no": row.seq_no,
         "_primary_term": 1,
         "status": status,
     }
@@ -283,17 +284,17 @@ def _new_id() -> str:
 
 
 def _check_id(doc_id: str) -> str:
-    """Return an id if OpenSearch accepts it, or raise the 400."""
+    """Return an id if OpenSearch accepts it, or raise a 400."""
     try:
         size = len(doc_id.encode())
     except UnicodeEncodeError:
-        raise argument_fault(f"id must be text that UTF-8 can hold, found {doc_id!r:.100}") from None
+        raise argument_error(f"id must not contain a lone surrogate, found {doc_id!r:.100}") from None
     if not 0 < size <= MAX_ID_BYTES:
-        raise argument_fault(f"id must have 1 to {MAX_ID_BYTES} bytes but was: {size}")
+        raise argument_error(f"id must have 1 to {MAX_ID_BYTES} bytes but was: {size}")
     return doc_id
 
 
-def _conflict_fault(live_index: LiveIndex, doc_id: str, version: int) -> Fault:
+def _conflict_error(live_index: LiveIndex, doc_id: str, version: int) -> ApiError:
     reason = f"[{doc_id}]: version conflict, document already exists (current version [{version}])"
     shard = {"index": live_index.row.name, "shard": "0", "index_uuid": live_index.row.uuid}
-    return Fault(409, "version_conflict_engine_exception", reason, shard)
+    return ApiError(409, "version_conflict_engine_exception", reason, shard)

@@ -1,4 +1,7 @@
-"""The engine's errors, with OpenSearch's error bodies and status codes, and checks of values in requests."""
+"""Create errors with OpenSearch's status codes and error bodies, and check the values in requests.
+
+The functions named ``..._error`` return an exception for the caller to raise. The functions that read a value raise it.
+"""
 
 import json
 import math
@@ -8,13 +11,15 @@ from typing import Any
 Json = dict[str, Any]
 
 
-class Fault(Exception):  # noqa: N818 - never leaves the engine: the transport turns it into opensearch-py's own errors
-    """An error that becomes an error response.
+class ApiError(Exception):
+    """An error that the engine answers with an HTTP status and a JSON body, as OpenSearch does.
+
+    It never reaches a user, because opensearch-py raises its own exception for the response.
 
     Attributes:
         status: the HTTP status.
         kind: OpenSearch's ``type`` of the error, such as ``parsing_exception``.
-        reason: a sentence with the clause or name that is wrong, and the fix if there is one.
+        reason: a sentence that names the wrong clause or value and, if there is one, the fix.
         extra: further keys of the error object, such as ``index``.
     """
 
@@ -26,7 +31,7 @@ class Fault(Exception):  # noqa: N818 - never leaves the engine: the transport t
         self.extra = dict(extra or {})
 
     def error_object(self) -> Json:
-        """Return the error object of a bulk item or a root cause."""
+        """Return the error as a JSON object, as it appears in a bulk item or in ``root_cause``."""
         return {"type": self.kind, "reason": self.reason, **self.extra}
 
     def response_body(self) -> Json:
@@ -34,103 +39,103 @@ class Fault(Exception):  # noqa: N818 - never leaves the engine: the transport t
         return {"error": {"root_cause": [self.error_object()], **self.error_object()}, "status": self.status}
 
 
-def parsing_fault(reason: str) -> Fault:
-    """Return the 400 for a request body that cannot be parsed."""
-    return Fault(400, "parsing_exception", reason)
+def parsing_error(reason: str) -> ApiError:
+    """Return a 400 for a request body that cannot be parsed."""
+    return ApiError(400, "parsing_exception", reason)
 
 
-def argument_fault(reason: str) -> Fault:
-    """Return the 400 for an argument that cannot be used."""
-    return Fault(400, "illegal_argument_exception", reason)
+def argument_error(reason: str) -> ApiError:
+    """Return a 400 for an invalid argument."""
+    return ApiError(400, "illegal_argument_exception", reason)
 
 
-def unsupported_fault(feature: str, fix: str = "use an OpenSearch server for it") -> Fault:
-    """Return the 400 for an OpenSearch feature that this engine lacks. ``feature`` contains the clause in brackets."""
-    return parsing_fault(f"the embedded engine does not support {feature}; {fix}")
+def unsupported_error(feature: str, fix: str = "use an OpenSearch server for it") -> ApiError:
+    """Return a 400 for an OpenSearch feature that this engine lacks, such as ``[boost] in [match]``."""
+    return parsing_error(f"the embedded engine does not support {feature}; {fix}")
 
 
-def no_field_data_fault(path: str) -> Fault:
-    """Return the 400 for sorting or counting by a text field."""
-    return argument_fault(
+def no_field_data_error(path: str) -> ApiError:
+    """Return a 400 for sorting or counting by the values of a text field."""
+    return argument_error(
         "Text fields are not optimised for operations that require per-document field data like aggregations and"
         f" sorting: use a keyword field instead of [{path}]"
     )
 
 
-def missing_index_fault(name: str) -> Fault:
-    """Return the 404 for an unknown index or alias."""
+def missing_index_error(name: str) -> ApiError:
+    """Return a 404 for an unknown index or alias."""
     resource = {"index": name, "resource.id": name, "resource.type": "index_or_alias", "index_uuid": "_na_"}
-    return Fault(404, "index_not_found_exception", f"no such index [{name}]", resource)
+    return ApiError(404, "index_not_found_exception", f"no such index [{name}]", resource)
 
 
-def index_exists_fault(name: str, uuid: str) -> Fault:
-    """Return the 400 for creating an index that exists."""
+def index_exists_error(name: str, uuid: str) -> ApiError:
+    """Return a 400 for creating an index that exists."""
     reason = f"index [{name}/{uuid}] already exists"
-    return Fault(400, "resource_already_exists_exception", reason, {"index": name, "index_uuid": uuid})
+    return ApiError(400, "resource_already_exists_exception", reason, {"index": name, "index_uuid": uuid})
 
 
 def parse_json(text: str) -> Any:
     """Parse JSON text.
 
     Raises:
-        ValueError: it is not JSON, has NaN or an infinity, or is nested too deeply.
+        ValueError: the text is not JSON, contains NaN or an infinity, or is nested too deeply.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_reject_constant)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
 
-def _refuse_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number in JSON")
 
 
 def require_object(value: Any, name: str) -> Json:
-    """Return the value if it is an object, or raise the 400 for the parameter ``name``."""
+    """Return the value of the parameter ``name``, or raise a 400 if it is not an object."""
     if not isinstance(value, dict):
-        raise parsing_fault(f"[{name}] must be an object, found {value!r:.100}")
+        raise parsing_error(f"[{name}] must be an object, found {value!r:.100}")
     return value
 
 
 def require_list(value: Any, name: str) -> list[Any]:
-    """Return the value if it is a list, or raise the 400 for the parameter ``name``."""
+    """Return the value of the parameter ``name``, or raise a 400 if it is not a list."""
     if not isinstance(value, list):
-        raise parsing_fault(f"[{name}] must be a list, found {value!r:.100}")
+        raise parsing_error(f"[{name}] must be a list, found {value!r:.100}")
     return value
 
 
 def require_string(value: Any, name: str) -> str:
-    """Return the value if it is a string, or raise the 400 for the parameter ``name``."""
+    """Return the value of the parameter ``name``, or raise a 400 if it is not a string."""
     if not isinstance(value, str):
-        raise parsing_fault(f"[{name}] must be a string, found {value!r:.100}")
+        raise parsing_error(f"[{name}] must be a string, found {value!r:.100}")
     return value
 
 
 def parse_number(value: Any, name: str) -> float:
-    """Convert a number or string to a finite number, or raise the 400 for the parameter ``name``."""
+    """Convert the parameter ``name``, a number or string, to a finite number, or raise a 400."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise parsing_fault(f"[{name}] is not a number: {value!r:.50}")
+        raise parsing_error(f"[{name}] is not a number: {value!r:.50}")
     return number
 
 
 def parse_count(value: Any, name: str) -> int:
-    """Convert a number or string to a whole number of at least 0, or raise the 400 for the parameter."""
+    """Convert the parameter ``name``, a number or string, to a whole number of at least 0, or raise a 400."""
     is_scalar = isinstance(value, int | float | str) and not isinstance(value, bool)
     number = parse_number(value, name) if is_scalar else math.nan
     if not number.is_integer():
-        raise parsing_fault(f"[{name}] is not a whole number: {value!r:.50}")
+        raise parsing_error(f"[{name}] is not a whole number: {value!r:.50}")
     if number < 0:
-        raise argument_fault(f"[{name}] parameter cannot be negative, found [{value}]")
+        raise argument_error(f"[{name}] parameter cannot be negative, found [{value}]")
     return int(number)
 
 
 def reject_unknown_keys(clause: str, body: Mapping[str, Any], allowed: frozenset[str]) -> None:
-    """Raise the 400 for the first key of a clause that is not allowed."""
+    """Raise a 400 that names the first key of a clause that is not allowed."""
     for key in body:
         if key not in allowed:
-            known = sorted(allowed)
-            raise parsing_fault(f"[{clause}] does not support [{key}] in the embedded engine; it supports {known}")
+            supported = sorted(allowed)
+            raise parsing_error(f"[{clause}] does not support [{key}] in the embedded engine; it supports {supported}")

@@ -12,21 +12,21 @@ from opensearchpy.connection import Connection
 from opensearchpy.serializer import Serializer
 
 from osrerank._threads import NATIVE_CODE
-from osrerank.embedded.errors import Fault
+from osrerank.embedded.errors import ApiError
 from osrerank.embedded.rest.endpoints import router
 from osrerank.embedded.rest.routing import Response
 from osrerank.embedded.storage.engine import Engine
 
 LOGGERS = [logging.getLogger(name) for name in ("opensearch", "opensearchpy.trace")]
-"""opensearch-py's loggers, which log whole responses at DEBUG."""
+"""opensearch-py's loggers. At DEBUG, they log whole responses as text."""
 DECODED = "application/x-osrerank-decoded"
-"""The content type of a body of Python objects, which skips the conversion to JSON and back."""
+"""The content type of a response body that is already decoded: Python objects instead of JSON text."""
 HttpResponse = tuple[int, dict[str, str], Any]
 """Status, headers and body of an HTTP response."""
 
 
 class PassThroughSerializer(Serializer):
-    """opensearch-py's serializer for `DECODED` bodies, which it returns unchanged."""
+    """Tells opensearch-py to return `DECODED` bodies unchanged."""
 
     mimetype = DECODED
 
@@ -35,15 +35,15 @@ class PassThroughSerializer(Serializer):
 
 
 def with_serializers(options: dict[str, Any]) -> dict[str, Any]:
-    """Return a transport's options with a serializer for `DECODED` bodies."""
+    """Return a transport's options with the serializer for `DECODED` bodies added."""
     return {**options, "serializers": {DECODED: PassThroughSerializer(), **(options.get("serializers") or {})}}
 
 
 class EmbeddedConnection(Connection):
-    """A connection to the engine of a folder. opensearch-py handles errors, retries and decoding.
+    """Sends opensearch-py's requests to the embedded engine, which stores its indices in a folder.
 
     Args:
-        embedded_path: the folder; the first request creates it if it is missing.
+        embedded_path: the folder. The first request creates it if it is missing.
     """
 
     def __init__(self, *, embedded_path: Path, **options: Any) -> None:
@@ -72,7 +72,8 @@ class EmbeddedConnection(Connection):
         started_s = time.perf_counter()
         response = self._handle(method, url, params or {}, body)
         full_url = f"{self.host}{url}"
-        if response.needs_no_copy and not any(logger.isEnabledFor(logging.DEBUG) for logger in LOGGERS):
+        logs_body = any(logger.isEnabledFor(logging.DEBUG) for logger in LOGGERS)
+        if response.can_share_body and not logs_body:
             self.log_request_success(method, full_url, url, None, 200, "", time.perf_counter() - started_s)
             return 200, {"content-type": DECODED}, response.body
         is_text = isinstance(response.body, str)
@@ -91,18 +92,18 @@ class EmbeddedConnection(Connection):
             text = body.decode("utf-8", "surrogatepass") if body else ""
             with NATIVE_CODE:
                 return router.handle(self.engine, method, url, params, text)
-        except Fault as fault:
-            return Response(fault.response_body(), fault.status)
+        except ApiError as error:
+            return Response(error.response_body(), error.status)
 
     def close(self) -> None:
-        """Release the engine; the last connection of the process commits pending writes and closes the engine."""
+        """Release the engine. The last connection of the process commits pending writes and closes the engine."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.release()
 
 
 class EmbeddedTransport(Transport):
-    """opensearch-py's transport over ``EmbeddedConnection``, to the engine in the folder ``embedded_path``."""
+    """An opensearch-py transport to the embedded engine in the folder ``embedded_path``."""
 
     DEFAULT_CONNECTION_CLASS = EmbeddedConnection
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from osrerank.cli.demo import Sample
-from osrerank.embedded.analysis.analyzers import built_in
+from osrerank.embedded.analysis.analyzers import get_built_in
 from osrerank.embedded.analysis.tokens import GAP
 from osrerank.formats.sources import open_sources
 from osrerank.formats.topics import read_queries
@@ -110,7 +110,7 @@ def test_both_engines_rank_a_whole_collection_alike(engines: Engines, books: str
     documents = [document.text for document in read_records(LOADERS["trec"], open_sources([archive]))]
     for text in documents:
         theirs = engines[0].indices.analyze(body={"analyzer": "english", "text": text})["tokens"]
-        ours = [(term, index) for index, term in enumerate(built_in("english").terms(text)) if term != GAP]
+        ours = [(term, index) for index, term in enumerate(get_built_in("english").terms(text)) if term != GAP]
         different += ours != [(token["token"], token["position"]) for token in theirs]
     assert different <= 0.001 * len(documents)
     for query in read_queries(shared / "cacm" / "topics.cacm.txt"):

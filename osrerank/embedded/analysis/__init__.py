@@ -1,1 +1,1 @@
-"""From text to terms: tokenisers, filters and analyzers that agree with Lucene's."""
+"""Analyzers that turn text into index terms as Lucene's analyzers do."""

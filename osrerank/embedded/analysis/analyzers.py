@@ -6,39 +6,41 @@ from typing import Any
 
 from osrerank.embedded.analysis import tokens
 from osrerank.embedded.analysis.stems import SNOWBALL
-from osrerank.embedded.errors import Json, argument_fault, reject_unknown_keys, require_list, require_object
+from osrerank.embedded.errors import Json, argument_error, reject_unknown_keys, require_list, require_object
 
 Filter = Callable[[str], str]
 
 TOKENIZERS: Mapping[str, Callable[[str], list[str]]] = {
-    "standard": tokens.standard_words,
-    "whitespace": tokens.whitespace_words,
+    "standard": tokens.split_standard,
+    "whitespace": tokens.split_whitespace,
 }
-BUILT_IN: Mapping[str, tuple[Filter, ...]] = {
+"""Name -> the function that splits a text into words."""
+BUILT_IN_FILTERS: Mapping[str, tuple[Filter, ...]] = {
     "standard": (tokens.lowercase,),
     "english": (
         tokens.strip_possessive,
         tokens.lowercase,
         lambda word: tokens.GAP if word in tokens.STOP_WORDS else word,
-        tokens.porter_stem,
+        tokens.stem_porter,
     ),
 }
+"""Name of an analyzer that is built into OpenSearch -> its filters, in order. Its tokenizer is ``standard``."""
 
 
-@lru_cache(maxsize=len(BUILT_IN))
-def built_in(name: str) -> tokens.Analyzer:
-    """Return an analyzer that is built into OpenSearch; all indices share it and its cache of terms."""
-    return tokens.build_analyzer(tokens.standard_words, BUILT_IN[name])
+@lru_cache(maxsize=len(BUILT_IN_FILTERS))
+def get_built_in(name: str) -> tokens.Analyzer:
+    """Return an analyzer that is built into OpenSearch. All indices share it and its cache of terms."""
+    return tokens.build_analyzer(tokens.split_standard, BUILT_IN_FILTERS[name])
 
 
 class Analyzers:
-    """The analyzers of one index.
+    """The analyzers that an index's fields can use.
 
     Args:
         settings: the ``analysis`` object of the index's settings.
 
     Raises:
-        Fault: the engine lacks a tokenizer, filter or option; the reason names it.
+        ApiError: the engine lacks a tokenizer, filter or option. The reason names it.
     """
 
     def __init__(self, settings: Json | None = None) -> None:
@@ -50,20 +52,20 @@ class Analyzers:
         self._custom = {name: self._build_analyzer(name, body) for name, body in analyzers.items()}
 
     def get(self, name: Any) -> tokens.Analyzer:
-        """Return an analyzer by name; raise a 400 with the known names if there is none."""
+        """Return the analyzer of this name, or raise a 400 that lists the names of all analyzers."""
         if isinstance(name, str) and name in self._custom:
             return self._custom[name]
-        if isinstance(name, str) and name in BUILT_IN:
-            return built_in(name)
-        available = sorted({*BUILT_IN, *self._custom})
-        raise argument_fault(
+        if isinstance(name, str) and name in BUILT_IN_FILTERS:
+            return get_built_in(name)
+        available = sorted({*BUILT_IN_FILTERS, *self._custom})
+        raise argument_error(
             f"analyzer [{name}] has not been configured in mappings; the embedded engine knows {available}"
         )
 
     def compose(self, tokenizer: Any, filters: Any) -> tokens.Analyzer:
-        """Return the analyzer with this tokenizer and these filters, in order."""
+        """Return the analyzer that consists of a tokenizer and filters, which a request names or defines."""
         if tokenizer not in list(TOKENIZERS):
-            raise argument_fault(f"the embedded engine has no tokenizer [{tokenizer}]; it has {sorted(TOKENIZERS)}")
+            raise argument_error(f"the embedded engine has no tokenizer [{tokenizer}]; it has {sorted(TOKENIZERS)}")
         filter_functions = [self._find_filter(choice) for choice in require_list(filters, "filter")]
         return tokens.build_analyzer(TOKENIZERS[tokenizer], filter_functions)
 
@@ -72,9 +74,9 @@ class Analyzers:
             f"analyzer {name}", require_object(body, f"analyzer {name}"), frozenset({"type", "tokenizer", "filter"})
         )
         if name in ("default", "default_search"):
-            raise argument_fault(f"the embedded engine has no analyzer [{name}] for all fields: name one in each field")
+            raise argument_error(f"the embedded engine has no analyzer [{name}] for all fields: name one in each field")
         if body.get("type", "custom") != "custom":
-            raise argument_fault(f"analyzer [{name}] has the type [{body['type']}]; the embedded engine knows [custom]")
+            raise argument_error(f"analyzer [{name}] has the type [{body['type']}]; the embedded engine knows [custom]")
         return self.compose(body.get("tokenizer"), body.get("filter", []))
 
     def _find_filter(self, choice: Any) -> Filter:
@@ -83,20 +85,20 @@ class Analyzers:
         if choice == "lowercase":
             return tokens.lowercase
         if choice not in self._filters:
-            raise argument_fault(
+            raise argument_error(
                 f"the embedded engine has no filter [{choice}]; it has [lowercase], and [snowball] with a language"
             )
         return self._filters[choice]
 
 
 def _build_filter(name: str, body: Any) -> Filter:
-    """Return the filter that a definition describes; ``snowball`` is the only type."""
+    """Return the filter that a definition describes, which must have the type ``snowball``."""
     reject_unknown_keys(f"filter {name}", require_object(body, f"filter {name}"), frozenset({"type", "language"}))
     if body.get("type") != "snowball":
-        raise argument_fault(f"filter [{name}] has the type [{body.get('type')}]; the embedded engine knows [snowball]")
+        raise argument_error(f"filter [{name}] has the type [{body.get('type')}]; the embedded engine knows [snowball]")
     language = str(body.get("language"))
     if language not in SNOWBALL:
-        raise argument_fault(
+        raise argument_error(
             f"filter [{name}] has the language [{language}]; the embedded engine knows {sorted(SNOWBALL)}"
         )
     return SNOWBALL[language]

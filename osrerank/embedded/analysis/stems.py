@@ -1,7 +1,8 @@
-"""Stem words of many languages as Lucene's ``snowball`` filter does, with PyStemmer.
+"""Stem words of many languages with PyStemmer, and adapt the results to those of Lucene's ``snowball`` filter.
 
-Both are generated from the algorithms of the Snowball project (Porter, https://snowballstem.org), but from different
-releases: PyStemmer 3 has another Dutch algorithm, and removes -et from German and Swedish words, unlike Lucene 10.
+Lucene and PyStemmer both contain the algorithms of the Snowball project (Porter, https://snowballstem.org), but from
+different releases. Unlike Lucene 10, PyStemmer 3 has another Dutch algorithm, and removes -et from German and Swedish
+words.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,16 +46,17 @@ def stem_dutch(word: str) -> str:
     return _stem("dutch_porter" if "dutch_porter" in Stemmer.algorithms() else "dutch", word)
 
 
-_UNADAPTED_LANGUAGES = (
+_IDENTICAL_LANGUAGES = (
     "Arabic Basque Catalan Danish Estonian Finnish French Greek Hungarian Indonesian Italian Norwegian Portuguese"
     " Romanian Russian Spanish Turkish"
 )
+"""The languages whose stems in PyStemmer are those of Lucene."""
 SNOWBALL: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {
-        **{language: partial(_stem, language.lower()) for language in _UNADAPTED_LANGUAGES.split()},
+        **{language: partial(_stem, language.lower()) for language in _IDENTICAL_LANGUAGES.split()},
         "Dutch": stem_dutch,
         "German": stem_german,
         "Swedish": stem_swedish,
     }
 )
-"""Language, as in Lucene's filter -> stemming function."""
+"""Name of a language in Lucene's filter -> the function that stems its words."""

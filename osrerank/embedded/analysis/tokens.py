@@ -1,8 +1,8 @@
-"""Turn text into words and words into index terms, as Lucene's analyzers do.
+"""Split text into words and turn words into index terms, as Lucene's analyzers do.
 
-A tokenizer splits a text into words. Each filter maps a word to a term or drops it, so that all filters of an analyzer
-are one function of a word, whose results are cached. The standard tokenizer follows Unicode Standard Annex 29 with
-Lucene's additions: a Han or Hiragana character is a word, and so is a run of a script without spaces, or an emoji.
+An analyzer has a tokenizer, which splits a text into words, and filters, which change or drop each word. The terms of
+frequent words are cached. The standard tokenizer follows Unicode Standard Annex 29 with Lucene's additions: each Han or
+Hiragana character and each emoji is a word, and so is a run of letters in a script without spaces.
 """
 
 import re
@@ -15,8 +15,9 @@ import Stemmer
 import tantivy
 
 GAP = "\x00"
-"""The placeholder of a word that a filter dropped, which keeps the word's position."""
+"""The placeholder that takes the position of a word that a filter dropped."""
 MAX_TOKEN_CHARS = 255
+"""Longer words are split, as in Lucene."""
 STOP_WORDS = frozenset(
     ["a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
      "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"]
@@ -34,30 +35,30 @@ _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 
 def _standard_pattern() -> str:
-    """Return the expression of the standard tokenizer for Rust's regex crate, which has the word-break classes."""
+    """Return the standard tokenizer's expression for Rust's regex crate, which knows Unicode's word-break classes."""
 
-    def unit(characters: str) -> str:
+    def extend(characters: str) -> str:
         return f"(?:{characters}{_EXTEND})"
 
-    join = unit(r"\p{wb=ExtendNumLet}")
-    letter = unit(r"[\p{wb=ALetter}\p{wb=Hebrew_Letter}]")
-    hebrew = unit(r"\p{wb=Hebrew_Letter}")
-    digit = unit(r"[\p{wb=Numeric}\x{FF10}-\x{FF19}]")
-    katakana = unit(r"\p{wb=Katakana}")
-    # The colon left the class MidLetter in Unicode 15.1; Lucene's tokenizer is of Unicode 12.1.
-    mid_letter = unit(r"[\p{wb=MidLetter}:\p{wb=MidNumLet}\p{wb=Single_Quote}]")
-    mid_digit = unit(r"[\p{wb=MidNum}\p{wb=MidNumLet}\p{wb=Single_Quote}]")
-    number = f"{digit}(?:{join}*{digit}|{mid_digit}{digit})*"
-    hebrew_word = rf"{hebrew}+(?:{unit(chr(34))}{hebrew}|')"
-    word = f"{letter}(?:{join}*{letter}|{mid_letter}{letter})*"
-    core = f"(?:{katakana}(?:{join}*{katakana})*|(?:{hebrew_word}|{number}|{word})+)"
+    connector = extend(r"\p{wb=ExtendNumLet}")
+    letter = extend(r"[\p{wb=ALetter}\p{wb=Hebrew_Letter}]")
+    hebrew = extend(r"\p{wb=Hebrew_Letter}")
+    digit = extend(r"[\p{wb=Numeric}\x{FF10}-\x{FF19}]")
+    katakana = extend(r"\p{wb=Katakana}")
+    # The colon left the class MidLetter in Unicode 15.1, but Lucene's tokenizer follows Unicode 12.1.
+    mid_letter = extend(r"[\p{wb=MidLetter}:\p{wb=MidNumLet}\p{wb=Single_Quote}]")
+    mid_digit = extend(r"[\p{wb=MidNum}\p{wb=MidNumLet}\p{wb=Single_Quote}]")
+    number = f"{digit}(?:{connector}*{digit}|{mid_digit}{digit})*"
+    hebrew_word = rf"{hebrew}+(?:{extend(chr(34))}{hebrew}|')"
+    word = f"{letter}(?:{connector}*{letter}|{mid_letter}{letter})*"
+    core = f"(?:{katakana}(?:{connector}*{katakana})*|(?:{hebrew_word}|{number}|{word})+)"
     picture = r"\p{Extended_Pictographic}"
     pictograph = rf"{picture}(?:[\p{{wb=Extend}}\p{{wb=Format}}]*\x{{200D}}{picture})*{_EXTEND}"
     return "|".join(
         [
             r"[0-9#*]\x{FE0F}?\x{20E3}",
             rf"\p{{wb=Regional_Indicator}}{{2}}{_EXTEND}",
-            f"{join}*{core}(?:{join}+{core})*{join}*",
+            f"{connector}*{core}(?:{connector}+{core})*{connector}*",
             pictograph,
             rf"(?:[[{_SPACELESS}]&&[\p{{L}}\p{{M}}]]{_EXTEND})+",
             rf"\p{{sc=Han}}{_EXTEND}",
@@ -67,7 +68,14 @@ def _standard_pattern() -> str:
 
 
 class Token(NamedTuple):
-    """A term of a text, with the number of words before it, and the offsets of its word in characters."""
+    """A term of a text.
+
+    Attributes:
+        term: the term.
+        position: the number of words before it.
+        start: the offset of the word's first character.
+        end: the offset after the word's last character.
+    """
 
     term: str
     position: int
@@ -80,19 +88,19 @@ def _unicode_tokenizer() -> tantivy.TextAnalyzer:
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_standard_pattern())).build()
 
 
-def standard_words(text: str) -> list[str]:
-    """Return the words of a text by Lucene's standard tokenizer."""
-    if text.isascii():  # nine times as fast as the general expression
+def split_standard(text: str) -> list[str]:
+    """Split a text as Lucene's standard tokenizer does."""
+    if text.isascii():  # this expression is nine times as fast as the general one
         words = _ASCII.findall(text)
         if "_" in text:
             words = [word for word in words if word.strip("_")]
     else:
         words = _unicode_tokenizer().analyze(text)
-    return _split_long_words(words, standard_words) if len(text) > MAX_TOKEN_CHARS else words
+    return _split_long_words(words, split_standard) if len(text) > MAX_TOKEN_CHARS else words
 
 
 def _split_long_words(words: list[str], tokenizer: Callable[[str], list[str]]) -> list[str]:
-    """Split words that are too long for Lucene's tokens; the last part of a word is tokenised again."""
+    """Split words that are longer than `MAX_TOKEN_CHARS`. The last part of such a word is tokenised again."""
     if max(map(len, words), default=0) <= MAX_TOKEN_CHARS:
         return words
     return [token for word in words for token in _split_long_word(word, tokenizer)]
@@ -107,9 +115,9 @@ def _split_long_word(word: str, tokenizer: Callable[[str], list[str]]) -> list[s
     return [*tokens, *tokenizer(word)]
 
 
-def whitespace_words(text: str) -> list[str]:
+def split_whitespace(text: str) -> list[str]:
     """Split a text at white space."""
-    return _split_long_words(_WHITESPACE.findall(text), whitespace_words)
+    return _split_long_words(_WHITESPACE.findall(text), split_whitespace)
 
 
 def lowercase(word: str) -> str:
@@ -124,10 +132,10 @@ def strip_possessive(word: str) -> str:
     return word[:-2] if word.endswith(_POSSESSIVE) else word
 
 
-def porter_stem(word: str) -> str:
-    """Stem a word as Lucene's PorterStemmer does: Porter (1980) with the author's two later rules, -bli and -logi.
+def stem_porter(word: str) -> str:
+    """Stem a word as Lucene's PorterStemmer does: by Porter (1980), and his two later rules for -bli and -logi.
 
-    PyStemmer's ``porter`` is the published algorithm, so these rules are applied to its result.
+    PyStemmer's ``porter`` is the published algorithm. Therefore the two rules are applied to its result.
     """
     if len(word) <= 2:
         return word
@@ -145,7 +153,7 @@ def _published_porter() -> Stemmer.Stemmer:
 
 
 def _measure(stem: str) -> int:
-    """Return Porter's m: the number of consonants after a vowel, with runs of each counted as one."""
+    """Return Porter's m, the number of times that a run of vowels is followed by a run of consonants."""
     shape = ""
     for letter in stem:
         is_vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
@@ -158,39 +166,39 @@ class Analyzer:
     """A tokenizer and its filters.
 
     Attributes:
-        split: the tokenizer, which returns the words of a text.
-        filter: all filters, as a function of a word that returns its term, or `GAP`; its results are cached.
+        split_text: the tokenizer, which returns the words of a text.
+        filter_word: the filters, which turn a word into its term, or into `GAP` if they drop it.
     """
 
-    split: Callable[[str], list[str]]
-    filter: Callable[[str], str]
+    split_text: Callable[[str], list[str]]
+    filter_word: Callable[[str], str]
 
     def terms(self, text: str) -> list[str]:
-        """Return the term of each word, or `GAP` for a dropped word."""
-        return list(map(self.filter, self.split(text)))
+        """Return the term of each word of a text, or `GAP` for a dropped word."""
+        return list(map(self.filter_word, self.split_text(text)))
 
     def tokens(self, text: str) -> list[Token]:
-        """Return the terms with their positions and offsets, without dropped words."""
+        """Return the terms of a text with their positions and offsets, without dropped words."""
         tokens = []
         offset = 0
-        for position, word in enumerate(self.split(text)):
+        for position, word in enumerate(self.split_text(text)):
             offset = text.index(word, offset)
-            term = self.filter(word)
+            term = self.filter_word(word)
             if term != GAP:
                 tokens.append(Token(term, position, offset, offset + len(word)))
             offset += len(word)
         return tokens
 
 
-def build_analyzer(split: Callable[[str], list[str]], filters: Sequence[Callable[[str], str]]) -> Analyzer:
-    """Return the analyzer of a tokenizer and its filters, in order."""
+def build_analyzer(split_text: Callable[[str], list[str]], filters: Sequence[Callable[[str], str]]) -> Analyzer:
+    """Return an analyzer that applies the filters in order, and caches the terms of words."""
 
-    @lru_cache(maxsize=200_000)  # words and their terms: about 30 MB when full
-    def apply_filters(word: str) -> str:
+    @lru_cache(maxsize=200_000)  # a full cache takes about 30 MB
+    def filter_word(word: str) -> str:
         for apply_filter in filters:
             if word == GAP:
                 return GAP
             word = apply_filter(word)
         return word
 
-    return Analyzer(split, apply_filters)
+    return Analyzer(split_text, filter_word)

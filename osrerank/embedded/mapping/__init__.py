@@ -1,1 +1,1 @@
-"""The fields of an index, their values, and the filters of a document's source."""
+"""The mappings of an index: its fields, their values in documents, and the parts of documents that searches return."""

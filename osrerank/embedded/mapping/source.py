@@ -1,12 +1,12 @@
-"""Select the parts of a document that a search returns: ``_source`` filters and ``fields``."""
+"""Select the parts of a document that a search returns, by its ``_source`` filter and its ``fields``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from osrerank.embedded.errors import Json, parsing_fault, reject_unknown_keys, require_string
+from osrerank.embedded.errors import Json, parsing_error, reject_unknown_keys, require_string
 from osrerank.embedded.mapping import values
-from osrerank.embedded.mapping.fields import IndexFields, leaves
+from osrerank.embedded.mapping.fields import IndexFields, iterate_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +14,9 @@ class SourceFilter:
     """Selects the parts of a document's source that a search returns.
 
     Attributes:
-        is_returned: whether the search returns a source.
-        includes: the path patterns, with ``*``, of the parts to return; if empty, all parts are returned.
-        excludes: the path patterns of the parts to leave out.
+        is_returned: whether the search returns the source at all.
+        includes: the patterns of paths to return, in which ``*`` matches any text. Without patterns, all are returned.
+        excludes: the patterns of paths to leave out.
     """
 
     is_returned: bool = True
@@ -27,13 +27,13 @@ class SourceFilter:
         """Return the parts of a source that the filter selects."""
         if not (self.includes or self.excludes):
             return source
-        selection = self._select("", source, is_included=not self.includes)
+        selection = self._select_paths("", source, is_included=not self.includes)
         return selection if isinstance(selection, dict) else {}
 
-    def _select(self, path: str, value: Any, *, is_included: bool) -> Any:
+    def _select_paths(self, path: str, value: Any, *, is_included: bool) -> Any:
         """Return the selected parts of a value, or ``_NOTHING``.
 
-        ``is_included`` says whether an included pattern matches the path of the value or of an object around it.
+        ``is_included`` is true if a pattern in ``includes`` matches the value or an object that contains it.
         """
         if isinstance(value, dict):
             inner_paths = {key: f"{path}.{key}" if path else key for key in value}
@@ -44,7 +44,7 @@ class SourceFilter:
             selection = {key: inner for key, inner in selection.items() if inner is not _NOTHING}
             return selection if selection or (is_included and not value) or not path else _NOTHING
         if isinstance(value, list):
-            elements = [self._select(path, element, is_included=is_included) for element in value]
+            elements = [self._select_paths(path, element, is_included=is_included) for element in value]
             elements = [element for element in elements if element is not _NOTHING]
             return elements if elements or (is_included and not value) else _NOTHING
         return value if is_included else _NOTHING
@@ -53,17 +53,19 @@ class SourceFilter:
         if any(values.compile_wildcard(pattern).fullmatch(path) for pattern in self.excludes):
             return _NOTHING
         matches = any(values.compile_wildcard(pattern).fullmatch(path) for pattern in self.includes)
-        return self._select(path, value, is_included=is_included or matches)
+        return self._select_paths(path, value, is_included=is_included or matches)
 
 
 _NOTHING: Any = object()
+"""Marks a value of which no part is selected, because None is JSON's null."""
 
 
-def source_filter(body_filter: Any, params: Mapping[str, str] | None = None) -> SourceFilter:
-    """Return the filter for a body's ``_source`` and the URL parameters, which override it.
+def read_source_filter(body_filter: Any, params: Mapping[str, str] | None = None) -> SourceFilter:
+    """Return the filter that a request's ``_source`` and URL parameters describe. URL parameters take precedence.
 
     Raises:
-        Fault: 400; ``_source`` is not a boolean, pattern, list of patterns, or object with includes and excludes.
+        ApiError: 400 if ``_source`` is not a boolean, a pattern, a list of patterns, or an object of includes and
+            excludes.
     """
     params = params or {}
     if "_source" in params:
@@ -89,17 +91,17 @@ def _patterns(patterns: Any) -> list[str]:
         return [patterns]
     if isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns):
         return patterns
-    raise parsing_fault(f"[_source] takes true, false, a pattern or a list of patterns, found {patterns!r:.100}")
+    raise parsing_error(f"[_source] takes true, false, a pattern or a list of patterns, found {patterns!r:.100}")
 
 
-def field_values(source: Json, patterns: list[Any], fields: IndexFields) -> dict[str, list[Any]]:
-    """Return field path -> a document's values, for the fields that match names and patterns."""
+def select_fields(source: Json, patterns: list[Any], fields: IndexFields) -> dict[str, list[Any]]:
+    """Return field path -> a document's values, for the fields whose paths match one of the patterns."""
     by_source: dict[str, list[Any]] = {}
-    for path, value in leaves(source, disabled=fields.disabled):
+    for path, value in iterate_values(source, disabled_paths=fields.disabled_paths):
         by_source.setdefault(path, []).append(value)
     selected: dict[str, list[Any]] = {}
     for pattern in patterns:
-        for field in fields.matching(require_string(pattern, "fields")):
+        for field in fields.find(require_string(pattern, "fields")):
             converted = [field.convert(value) for value in by_source.get(field.source, [])]
             formatted = [values.format_value(field.kind, value) for value in converted if value is not None]
             if formatted:

@@ -1,4 +1,4 @@
-"""Convert values as OpenSearch does: numbers from strings, dates to milliseconds, patterns to expressions."""
+"""Convert values of documents and queries to the types of columns, and back, as OpenSearch does."""
 
 import json
 import math
@@ -11,19 +11,23 @@ from typing import Any
 
 INTEGER_BITS = {"long": 63, "integer": 31}
 """Type -> the number of bits of a whole number, without its sign."""
-DURATIONS_MS = (86_400_000, 86_400_000, 86_400_000, 3_600_000, 60_000, 1000)
-"""The durations of dates with one to six parts, in milliseconds; a year or month means its first day."""
+_DAY_MS = 86_400_000
+DURATIONS_MS = (_DAY_MS, _DAY_MS, _DAY_MS, 3_600_000, 60_000, 1000)
+"""The length of the period that a date stands for, if its last part is the year, month, day, hour, minute or second.
+
+A year or a month stands for its first day.
+"""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = r"(?:(\d{2})(?::(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?)?"
 _DATE = re.compile(rf"(\d{{4}})(?:-(\d{{2}})(?:-(\d{{2}})(?:T{_TIME}(Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?)?)?")
-"""OpenSearch's ``strict_date_optional_time``."""
+"""Matches a date in OpenSearch's format ``strict_date_optional_time``."""
 SLASHED_DATE = re.compile(r"\d{4}/\d{2}/\d{2}(?: \d{2}:\d{2}:\d{2})?")
 """Matches a date with slashes, for which OpenSearch has another date format."""
 
 
 @lru_cache(maxsize=1000)
 def compile_wildcard(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a pattern in which ``*`` matches any text."""
+    """Return the regular expression for a pattern in which ``*`` matches any text."""
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
@@ -33,7 +37,7 @@ def as_text(value: Any) -> str:
 
 
 def as_long(value: Any, kind: str = "long") -> int:
-    """Return a whole number from a number or string; a fraction is dropped.
+    """Convert a number or string to a whole number of this kind. A fraction is dropped.
 
     Raises:
         OverflowError: the number is out of the kind's range.
@@ -59,7 +63,7 @@ def has_fraction(value: Any) -> bool:
 
 
 def as_float(value: Any) -> float:
-    """Return the 32-bit float nearest to a finite number."""
+    """Convert a number or string to the nearest 32-bit float."""
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
     number = float(value)
@@ -69,7 +73,7 @@ def as_float(value: Any) -> float:
 
 
 def as_boolean(value: Any) -> int:
-    """Return 1 or 0 for true or false, or for their names; an empty string means false."""
+    """Convert a boolean, or the string "true" or "false", to 1 or 0. An empty string counts as false."""
     booleans = {True: 1, False: 0, "true": 1, "false": 0, "": 0}
     if isinstance(value, bool | str) and value in booleans:
         return booleans[value]
@@ -77,14 +81,14 @@ def as_boolean(value: Any) -> int:
 
 
 def as_millis(value: Any) -> int:
-    """Return the milliseconds since 1970, in UTC, of a number or an ISO date or time."""
-    return date_range(value)[0]
+    """Convert an ISO date or a number to milliseconds since 1970 in UTC."""
+    return parse_date_range(value)[0]
 
 
-def date_range(value: Any) -> tuple[int, int]:
-    """Return the first and last millisecond of a date, which is a whole day if it has no time.
+def parse_date_range(value: Any) -> tuple[int, int]:
+    """Return the first and last millisecond of the period that a date stands for, such as a day or a second.
 
-    As in OpenSearch, a number of four digits is a year; others are milliseconds since 1970.
+    As in OpenSearch, a number of four digits is a year, and other numbers are milliseconds since 1970.
     """
     if isinstance(value, bool):
         raise TypeError("a boolean is not a date")
@@ -112,28 +116,28 @@ def _utc_offset(zone: str | None) -> timedelta:
 
 
 def format_millis(millis: int) -> str:
-    """Return a date in milliseconds as OpenSearch prints it."""
+    """Format a date in milliseconds as OpenSearch does."""
     return (EPOCH + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def looks_like_date(value: str) -> bool:
     """Return whether OpenSearch would map a new property with this value as a date."""
     try:
-        return not value.isdigit() and _DATE.fullmatch(value) is not None and bool(date_range(value))
+        return not value.isdigit() and _DATE.fullmatch(value) is not None and bool(parse_date_range(value))
     except ValueError:
         return False
 
 
 def format_value(kind: str, value: Any) -> Any:
-    """Return a column's value as OpenSearch returns it in the ``fields`` of a hit."""
+    """Format a column's value as OpenSearch does in the ``fields`` of a hit."""
     if kind == "date":
         return format_millis(value)
     if kind == "float":
-        return shortest_float(value)
+        return shorten_float(value)
     return bool(value) if kind == "boolean" else value
 
 
-def shortest_float(number: float) -> float:
+def shorten_float(number: float) -> float:
     """Return the 64-bit float with the fewest digits that rounds to this 32-bit float."""
     return next(short for digits in range(1, 18) if as_float(short := float(f"{number:.{digits}g}")) == number)
 
@@ -145,3 +149,4 @@ CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "boolean": as_boolean,
     "float": as_float,
 }
+"""OpenSearch's type of a field -> the function that converts a value to the type of the column."""

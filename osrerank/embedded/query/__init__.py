@@ -1,1 +1,1 @@
-"""OpenSearch's query DSL, compiled to tantivy."""
+"""The compiler from OpenSearch's query DSL to tantivy's queries."""

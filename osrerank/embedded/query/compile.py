@@ -1,4 +1,4 @@
-"""Compile queries of OpenSearch's query DSL to tantivy queries with the scores of Lucene."""
+"""Compile a query of OpenSearch's query DSL to a tantivy query that scores documents as Lucene does."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from tantivy import Occur
 from tantivy import Query as TQuery
 
-from osrerank.embedded.errors import Json, parsing_fault, reject_unknown_keys
-from osrerank.embedded.query.clauses import as_clauses
+from osrerank.embedded.errors import Json, parsing_error, reject_unknown_keys
+from osrerank.embedded.query.clauses import as_list
 from osrerank.embedded.query.leaf_queries import LeafQueries
 from osrerank.embedded.storage.index import Snapshot
 
@@ -34,30 +34,29 @@ class Compiler(LeafQueries):
         """Return the tantivy query for a query clause.
 
         Raises:
-            Fault: 400 for a clause or parameter that is invalid or not supported. The reason contains it.
+            ApiError: 400 for a clause or parameter that is invalid or not supported. The reason names it.
         """
         if not isinstance(query, dict) or len(query) != 1:
             content = sorted(query) if isinstance(query, dict) else query
-            raise parsing_fault(f"a query is an object with one key, the name of its clause; found {content!r:.200}")
+            raise parsing_error(f"a query is an object with one key, the name of its clause; found {content!r:.200}")
         ((name, body),) = query.items()
         if name not in self._clauses:
-            raise parsing_fault(
+            raise parsing_error(
                 f"unknown query [{name}] for the embedded engine; it knows {sorted(self._clauses)},"
                 " an OpenSearch server knows more"
             )
         if not isinstance(body, dict):
-            raise parsing_fault(f"[{name}] query malformed, no start_object after query name")
+            raise parsing_error(f"[{name}] query malformed, no start_object after query name")
         return self._clauses[name](body)
 
     def _bool(self, body: Json) -> TQuery:
         reject_unknown_keys("bool", body, frozenset({"must", "should", "must_not", "filter"}))
-        must = [(Occur.Must, self.compile(clause)) for clause in as_clauses(body.get("must"))]
+        must = [(Occur.Must, self.compile(clause)) for clause in as_list(body.get("must"))]
         must += [
-            (Occur.Must, TQuery.const_score_query(self.compile(clause), 0.0))
-            for clause in as_clauses(body.get("filter"))
+            (Occur.Must, TQuery.const_score_query(self.compile(clause), 0.0)) for clause in as_list(body.get("filter"))
         ]
-        should = [(Occur.Should, self.compile(clause)) for clause in as_clauses(body.get("should"))]
-        must_not = [(Occur.MustNot, self._compile_unhighlighted(clause)) for clause in as_clauses(body.get("must_not"))]
+        should = [(Occur.Should, self.compile(clause)) for clause in as_list(body.get("should"))]
+        must_not = [(Occur.MustNot, self._compile_unhighlighted(clause)) for clause in as_list(body.get("must_not"))]
         if not (must or should or must_not):
             return TQuery.all_query()
         if not (must or should):
@@ -65,9 +64,9 @@ class Compiler(LeafQueries):
         return TQuery.boolean_query([*must, *should, *must_not])
 
     def _compile_unhighlighted(self, query: Json) -> TQuery:
-        terms_before = {path: set(terms) for path, terms in self.terms.items()}
+        highlight_terms = {path: set(terms) for path, terms in self.terms.items()}
         compiled = self.compile(query)
-        self.terms = terms_before
+        self.terms = highlight_terms
         return compiled
 
     def _match_all(self, body: Json) -> TQuery:

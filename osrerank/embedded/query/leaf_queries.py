@@ -1,4 +1,4 @@
-"""Compile leaf queries, which search fields for values: full text, exact values and ranges, scored as in Lucene."""
+"""Compile the queries that search a field for text, values or ranges, such as ``match``, ``term`` and ``range``."""
 
 import contextlib
 import math
@@ -12,38 +12,38 @@ from tantivy import Query as TQuery
 
 from osrerank.embedded.analysis.tokens import GAP
 from osrerank.embedded.errors import (
-    Fault,
+    ApiError,
     Json,
     parse_number,
-    parsing_fault,
+    parsing_error,
     reject_unknown_keys,
     require_string,
-    unsupported_fault,
+    unsupported_error,
 )
 from osrerank.embedded.mapping import values
 from osrerank.embedded.mapping.fields import METADATA, Field
 from osrerank.embedded.query.clauses import (
     K1,
-    SINGLE_OCCURRENCE_TF,
-    as_clauses,
-    best_clause,
+    SINGLE_OCCURRENCE_FACTOR,
+    as_list,
+    build_best_of,
     idf,
     is_in_range,
     length_norm,
     read_boost,
-    single_field,
+    read_single_field,
 )
 from osrerank.embedded.storage.index import Snapshot
-from osrerank.embedded.storage.shard import ALL_DOCUMENTS, ID, JOIN, PRESENT, SEQ, FieldTotals
+from osrerank.embedded.storage.shard import ALL_DOCUMENTS, FIELD_NAMES, ID, SEQ, FieldTotals
 
 INDEX = "_index"
 
 
 class LeafQueries:
-    """Compiles leaf queries for one snapshot of an index.
+    """Compiles queries without subqueries for one snapshot of an index.
 
     Attributes:
-        terms: field path -> the terms of the compiled queries, for highlighting.
+        terms: field path -> the terms to highlight.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -55,7 +55,7 @@ class LeafQueries:
     # Full text
 
     def _match(self, body: Json) -> TQuery:
-        path, options = single_field("match", body, "query", frozenset({"query", "lenient"}))
+        path, options = read_single_field("match", body, "query", frozenset({"query", "lenient"}))
         return self._match_field(path, options["query"], 1.0, lenient=_read_flag(options, "lenient"))
 
     def _match_field(self, path: str, query: Any, boost: float, *, lenient: bool) -> TQuery:
@@ -63,57 +63,58 @@ class LeafQueries:
         if field is None or path not in self._columns:
             return self._match_nothing(path, field)
         if field.column != "text":
-            return self._exact_or_none(field, query, boost, lenient=lenient)
+            return self._match_value(field, query, boost, lenient=lenient)
         terms = [term for _, term in self._analyse(field, query)]
         self._add_highlight_terms(path, terms)
         return _any_of([self._text_term(path, term, boost * count) for term, count in Counter(terms).items()])
 
     def _analyse(self, field: Field, query: Any) -> list[tuple[int, str]]:
-        """Return the position and the term of each word of a query."""
+        """Return each term of a query with its position."""
         terms = self._snapshot.analyzer(field).terms(values.as_text(query))
         return [(position, term) for position, term in enumerate(terms) if term != GAP]
 
     def _text_term(self, path: str, term: str, boost: float) -> TQuery:
         """Return the query for a term of a text field, scored by Lucene's BM25.
 
-        If all documents have the field, this is tantivy's BM25 without its factor k1 + 1. Otherwise tantivy computes a
-        lower average length than Lucene. The query then has a constant score for each pair of frequency and length.
+        If all documents have the field, Lucene's score is tantivy's without the factor k1 + 1. Otherwise tantivy would
+        compute a lower average length than Lucene. Then the query has a clause with a constant score for each
+        combination of term frequency and field length.
         """
         totals = self._snapshot.searcher.totals(path)
         if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
             query = TQuery.term_query(self._schema, self._columns[path], term)
             return TQuery.boost_query(query, boost / (K1 + 1))
         weight = boost * idf(totals.documents, self._snapshot.document_frequency(path, term))
-        name, clauses = self._snapshot.shard.frequency_columns[path], []
-        for token, _ in self._snapshot.searcher.terms_with_prefix(name, term + JOIN):
-            frequency, length = map(int, token[len(term) + 1 :].split(JOIN))
-            score = weight * frequency / (frequency + length_norm(length, totals))
-            clauses.append(TQuery.const_score_query(TQuery.term_query(self._schema, name, token, "basic"), score))
+        column, clauses = self._snapshot.shard.frequency_columns[path], []
+        for entry in self._snapshot.term_frequencies(path, term):
+            score = weight * entry.frequency / (entry.frequency + length_norm(entry.length, totals))
+            query = TQuery.term_query(self._schema, column, entry.token, "basic")
+            clauses.append(TQuery.const_score_query(query, score))
         return _any_of(clauses)
 
     def _match_phrase(self, body: Json) -> TQuery:
-        path, options = single_field("match_phrase", body, "query", frozenset({"query"}))
+        path, options = read_single_field("match_phrase", body, "query", frozenset({"query"}))
         field = self._snapshot.fields.by_path.get(path)
         if field is None or field.column != "text" or path not in self._columns:
             return self._match_field(path, options["query"], 1.0, lenient=False)
-        words = self._analyse(field, options["query"])
-        if len(words) < 2:
+        positioned_terms = self._analyse(field, options["query"])
+        if len(positioned_terms) < 2:
             return self._match_field(path, options["query"], 1.0, lenient=False)
-        terms = [term for _, term in words]
+        terms = [term for _, term in positioned_terms]
         self._add_highlight_terms(path, terms)
-        first_position = words[0][0]
-        offsets: list[str | tuple[int, str]] = [(position - first_position, term) for position, term in words]
+        first = positioned_terms[0][0]
+        offsets: list[str | tuple[int, str]] = [(position - first, term) for position, term in positioned_terms]
         phrase = TQuery.phrase_query(self._schema, self._columns[path], offsets)
         totals = self._snapshot.searcher.totals(path)
         if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
             return TQuery.boost_query(phrase, 1 / (K1 + 1))
-        return self._scored_phrase(path, phrase, terms, totals)
+        return self._score_phrase(path, phrase, terms, totals)
 
-    def _scored_phrase(self, path: str, phrase: TQuery, terms: list[str], totals: FieldTotals) -> TQuery:
+    def _score_phrase(self, path: str, phrase: TQuery, terms: list[str], totals: FieldTotals) -> TQuery:
         """Return the query for a phrase, scored by Lucene's BM25, in an index where some documents lack the field.
 
-        It searches the phrase, and derives its frequency in each document from tantivy's score and the document's
-        length. Lucene's score follows from the frequency; the returned query has it as a constant score.
+        This searches for the phrase, and computes the phrase's frequency in each document from tantivy's score and the
+        field's length. From the frequency follows Lucene's score, which the returned query has as a constant score.
         """
         searcher, shard = self._snapshot.searcher, self._snapshot.shard
         tantivy_totals = totals._replace(documents=self._snapshot.count_documents(ALL_DOCUMENTS))
@@ -125,8 +126,8 @@ class LeafQueries:
         lengths = searcher.fast_field_values(shard.length_columns[path], addresses) if hits else []
         seqs_by_score: dict[float, list[int]] = {}
         for (score, _), length, seq in zip(hits, lengths, shard.sequence_numbers(searcher, addresses), strict=True):
-            share = score / (tantivy_idf * (K1 + 1))
-            frequency = max(1, round(share * length_norm(length, tantivy_totals) / (1 - share)))
+            saturation = score / (tantivy_idf * (K1 + 1))  # frequency / (frequency + norm)
+            frequency = max(1, round(saturation * length_norm(length, tantivy_totals) / (1 - saturation)))
             lucene_score = lucene_idf * frequency / (frequency + length_norm(length, totals))
             seqs_by_score.setdefault(lucene_score, []).append(seq)
         return _any_of(
@@ -139,19 +140,19 @@ class LeafQueries:
     def _multi_match(self, body: Json) -> TQuery:
         reject_unknown_keys("multi_match", body, frozenset({"query", "fields", "type", "tie_breaker", "lenient"}))
         if body.get("query") is None or isinstance(body["query"], dict | list):
-            raise parsing_fault("No text specified for multi_match query")
+            raise parsing_error("No text specified for multi_match query")
         if body.get("type", "best_fields") != "best_fields":
-            raise unsupported_fault(f"[multi_match] of type [{body['type']}]", "use best_fields")
-        names = [require_string(name, "multi_match.fields") for name in as_clauses(body.get("fields")) or ["*"]]
+            raise unsupported_error(f"[multi_match] of type [{body['type']}]", "use best_fields")
+        names = [require_string(name, "multi_match.fields") for name in as_list(body.get("fields")) or ["*"]]
         lenient = _read_flag(body, "lenient", default=any(name.partition("^")[0] == "*" for name in names))
         queries = [
             self._match_field(path, body["query"], boost, lenient=lenient)
-            for path, boost in self._weighted_fields(names).items()
+            for path, boost in self._find_weighted_fields(names).items()
         ]
-        return best_clause(queries, parse_number(body.get("tie_breaker", 0.0), "tie_breaker"))
+        return build_best_of(queries, parse_number(body.get("tie_breaker", 0.0), "tie_breaker"))
 
-    def _weighted_fields(self, names: list[str]) -> dict[str, float]:
-        """Return field path -> boost, for the fields that the names and patterns of a multi_match stand for."""
+    def _find_weighted_fields(self, names: list[str]) -> dict[str, float]:
+        """Return field path -> boost for the ``fields`` of a multi_match, such as ``title^2`` or ``meta.*``."""
         boosts: dict[str, float] = {}
         for name in names:
             pattern, _, factor = name.partition("^")
@@ -159,9 +160,7 @@ class LeafQueries:
         weighted: dict[str, float] = {}
         for pattern, boost in boosts.items():
             paths = [
-                field.path
-                for field in self._snapshot.fields.matching(pattern)
-                if "*" not in pattern or field.is_indexed
+                field.path for field in self._snapshot.fields.find(pattern) if "*" not in pattern or field.is_indexed
             ]
             for path in paths or ([] if "*" in pattern else [pattern]):
                 weighted[path] = weighted.get(path, 1.0) * boost
@@ -170,12 +169,12 @@ class LeafQueries:
     # Exact values
 
     def _term(self, body: Json) -> TQuery:
-        path, options = single_field("term", body, "value", frozenset({"value", "boost"}))
+        path, options = read_single_field("term", body, "value", frozenset({"value", "boost"}))
         boost = read_boost(options)
         if path == ID:
-            return self._with_ids([options["value"]], boost)
+            return self._match_ids([options["value"]], boost)
         if path == INDEX:
-            return self._index_is_among([options["value"]], boost)
+            return self._match_index([options["value"]], boost)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._columns:
             return self._match_nothing(path, field)
@@ -183,13 +182,22 @@ class LeafQueries:
             term = values.as_text(options["value"])
             self._add_highlight_terms(path, [term])
             return self._text_term(path, term, boost)
-        return self._exact(field, options["value"], boost)
+        return self._match_value(field, options["value"], boost)
 
-    def _exact(self, field: Field, value: Any, boost: float) -> TQuery:
-        """Return the query for an exact value. It scores its boost; a boolean's score also depends on its rarity."""
+    def _match_value(self, field: Field, value: Any, boost: float, *, lenient: bool = False) -> TQuery:
+        """Return the query for an exact value. If ``lenient`` is set, an invalid value matches nothing."""
+        try:
+            return self._match_exactly(field, value, boost)
+        except ApiError:
+            if lenient:
+                return TQuery.empty_query()
+            raise
+
+    def _match_exactly(self, field: Field, value: Any, boost: float) -> TQuery:
+        """Return the query for an exact value, whose score is the boost. A rare boolean scores higher, as in Lucene."""
         if field.kind == "date":
             return self._range_query(field, {"gte": value, "lte": value}, boost)
-        term = self._query_value(field, value)
+        term = self._convert(field, value)
         if term is None:
             return TQuery.empty_query()
         query = TQuery.term_query(self._schema, self._columns[field.path], term)
@@ -197,43 +205,35 @@ class LeafQueries:
             self._add_highlight_terms(field.path, [term])
         if field.kind == "boolean":
             frequency = self._snapshot.document_frequency(field.path, term)
-            boost *= SINGLE_OCCURRENCE_TF * idf(self._snapshot.count_documents(field.path), frequency)
+            boost *= SINGLE_OCCURRENCE_FACTOR * idf(self._snapshot.count_documents(field.path), frequency)
         return TQuery.const_score_query(query, boost)
 
-    def _exact_or_none(self, field: Field, value: Any, boost: float, *, lenient: bool) -> TQuery:
-        try:
-            return self._exact(field, value, boost)
-        except Fault:
-            if lenient:
-                return TQuery.empty_query()
-            raise
-
-    def _query_value(self, field: Field, value: Any) -> Any:
-        """Return the value of a query in the type of the field's column. None if no document can have the value."""
+    def _convert(self, field: Field, value: Any) -> Any:
+        """Convert a query's value to the type of the field's column. Returns None if no document can have the value."""
         if field.kind == "keyword":
             return values.as_text(value)
         try:
             if field.kind in values.INTEGER_BITS and values.has_fraction(value):
                 return None
-            is_blank = field.kind == "boolean" and value == ""  # false in a document, refused in a query
-            return values.CONVERTERS[field.kind](None if is_blank else value)
+            is_empty = field.kind == "boolean" and value == ""
+            return values.CONVERTERS[field.kind](None if is_empty else value)  # None is invalid in a query, as is ""
         except (ValueError, TypeError, OverflowError):
             location = f"on field [{field.path}] of type [{field.kind}]"
             reason = f"failed to create query: For input string: {str(value)!r:.100} {location}"
-            raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name}) from None
+            raise ApiError(400, "query_shard_exception", reason, {"index": self._snapshot.name}) from None
 
     def _terms(self, body: Json) -> TQuery:
         if len(body) != 1:
-            raise parsing_fault(f"[terms] query takes one field with its list of terms, found {sorted(body)}")
+            raise parsing_error(f"[terms] query takes one field with its list of terms, found {sorted(body)}")
         ((path, requested),) = body.items()
         if not isinstance(requested, list):
-            raise unsupported_fault(f"[terms] of [{path}] without a list", "pass the list of terms")
+            raise unsupported_error(f"[terms] of [{path}] without a list", "pass the list of terms")
         if any(value is None or isinstance(value, dict | list) for value in requested):
-            raise parsing_fault(f"No value specified for terms query on [{path}]")
+            raise parsing_error(f"No value specified for terms query on [{path}]")
         if path == ID:
-            return self._with_ids(requested, 1.0)
+            return self._match_ids(requested, 1.0)
         if path == INDEX:
-            return self._index_is_among(requested, 1.0)
+            return self._match_index(requested, 1.0)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._columns:
             return self._match_nothing(path, field)
@@ -241,42 +241,42 @@ class LeafQueries:
             terms = [values.as_text(value) for value in requested]
             self._add_highlight_terms(path, terms)
             return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._columns[path], terms), 1.0)
-        clauses = [(Occur.Should, self._exact(field, value, 1.0)) for value in requested]
-        if len(clauses) < 2:  # a single boolean scores by its rarity
+        clauses = [(Occur.Should, self._match_value(field, value, 1.0)) for value in requested]
+        if len(clauses) < 2:  # a single boolean keeps its score
             return clauses[0][1] if clauses else TQuery.empty_query()
         return TQuery.const_score_query(TQuery.boolean_query(clauses), 1.0)
 
     def _ids(self, body: Json) -> TQuery:
         reject_unknown_keys("ids", body, frozenset({"values"}))
-        return self._with_ids(as_clauses(body.get("values")), 1.0)
+        return self._match_ids(as_list(body.get("values")), 1.0)
 
-    def _with_ids(self, requested: list[Any], boost: float) -> TQuery:
+    def _match_ids(self, requested: list[Any], boost: float) -> TQuery:
         doc_ids = [values.as_text(value) for value in requested]
         return TQuery.const_score_query(TQuery.term_set_query(self._schema, ID, doc_ids), boost)
 
-    def _index_is_among(self, requested: list[Any], boost: float) -> TQuery:
-        """Return a query that matches all documents if this index is among the requested ones, else none."""
-        is_named = self._snapshot.name in requested
-        return TQuery.const_score_query(TQuery.all_query() if is_named else TQuery.empty_query(), boost)
+    def _match_index(self, requested: list[Any], boost: float) -> TQuery:
+        """Return a query that matches all documents if this index is requested, and no document otherwise."""
+        is_requested = self._snapshot.name in requested
+        return TQuery.const_score_query(TQuery.all_query() if is_requested else TQuery.empty_query(), boost)
 
     def _exists(self, body: Json) -> TQuery:
         reject_unknown_keys("exists", body, frozenset({"field"}))
         if "field" not in body:
-            raise parsing_fault("[exists] must be provided with a [field]")
+            raise parsing_error("[exists] must be provided with a [field]")
         path = require_string(body["field"], "exists.field")
         names = [name for name in self._snapshot.fields.by_path if name == path or name.startswith(f"{path}.")]
         if path in METADATA:
-            raise unsupported_fault(f"[{path}] in [exists]", "use a field of the mapping")
-        return TQuery.const_score_query(TQuery.term_set_query(self._schema, PRESENT, names or [path]), 1.0)
+            raise unsupported_error(f"[{path}] in [exists]", "use a field of the mapping")
+        return TQuery.const_score_query(TQuery.term_set_query(self._schema, FIELD_NAMES, names or [path]), 1.0)
 
     def _range(self, body: Json) -> TQuery:
-        path, options = single_field("range", body, None, frozenset({"gte", "gt", "lte", "lt"}))
+        path, options = read_single_field("range", body, None, frozenset({"gte", "gt", "lte", "lt"}))
         for name, bound in options.items():
             if isinstance(bound, dict | list):
-                raise parsing_fault(f"[{name}] in [range] on [{path}] is not one value")
+                raise parsing_error(f"[{name}] in [range] on [{path}] is not one value")
         for inclusive, exclusive in (("gte", "gt"), ("lte", "lt")):
             if inclusive in options and exclusive in options:
-                raise unsupported_fault(f"[{inclusive}] together with [{exclusive}] in [range]", "pass one of them")
+                raise unsupported_error(f"[{inclusive}] together with [{exclusive}] in [range]", "pass one of them")
         if path == "_seq_no":
             return self._sequence_range(options)
         field = self._snapshot.fields.by_path.get(path)
@@ -285,9 +285,9 @@ class LeafQueries:
         return self._range_query(field, options, 1.0)
 
     def _sequence_range(self, options: Json) -> TQuery:
-        """Return the query for a range of sequence numbers, which count from 0 in requests and from 1 in the store."""
+        """Return the query for a range of sequence numbers, which requests count from 0 and the store counts from 1."""
         if options.keys() != {"gte", "lte"}:
-            raise unsupported_fault(f"[range] on [_seq_no] with {sorted(options)}", "pass [gte] and [lte]")
+            raise unsupported_error(f"[range] on [_seq_no] with {sorted(options)}", "pass [gte] and [lte]")
         low, high = (math.floor(parse_number(options[name], name)) for name in ("gte", "lte"))
         if high < 0 or low > high:
             return TQuery.empty_query()
@@ -297,49 +297,50 @@ class LeafQueries:
 
     def _range_query(self, field: Field, options: Json, boost: float) -> TQuery:
         if field.kind in ("text", "boolean"):
-            raise unsupported_fault(
+            raise unsupported_error(
                 f"[range] on the {field.kind} field [{field.path}]", "map a keyword or number field for it"
             )
         if field.column == "keyword":
             return TQuery.const_score_query(self._keyword_range(field, options), boost)
         low, high = self._bounds(field, options)
         if low is None and high is None:
-            return TQuery.const_score_query(TQuery.term_query(self._schema, PRESENT, field.path), boost)
+            return TQuery.const_score_query(TQuery.term_query(self._schema, FIELD_NAMES, field.path), boost)
         kind = tantivy.FieldType.Float if field.column == "double" else tantivy.FieldType.Integer
         includes = (low is None or "gt" not in options, high is None or "lt" not in options)
         query = TQuery.range_query(self._schema, self._columns[field.path], kind, low, high, *includes)
         return TQuery.const_score_query(query, boost)
 
     def _bounds(self, field: Field, options: Json) -> tuple[Any, Any]:
-        """Return the lower and upper bound in the type of the column. None for an open end."""
+        """Return the lower and upper bound in the type of the column. A missing bound is None."""
         bounds: list[Any] = []
         for names in (("gte", "gt"), ("lte", "lt")):
             name = next((key for key in names if options.get(key) is not None), None)
             value = None if name is None else options[name]
             if value is not None and field.kind == "date":
-                value = self._date_bound(field, value, last=name in ("gt", "lte"))
+                value = self._date_bound(field, value, takes_last=name in ("gt", "lte"))
             elif value is not None:
-                value = self._number_bound(field, value, up=name in ("gte", "lt"))
+                value = self._number_bound(field, value, rounds_up=name in ("gte", "lt"))
             bounds.append(value)
         return bounds[0], bounds[1]
 
-    def _number_bound(self, field: Field, value: Any, *, up: bool) -> Any:
-        """Return a bound; a fraction is rounded up or down if the field has whole numbers."""
+    def _number_bound(self, field: Field, value: Any, *, rounds_up: bool) -> Any:
+        """Convert a bound to the type of the column. For a column of whole numbers, it is rounded up or down."""
         if field.kind in values.INTEGER_BITS:
-            with contextlib.suppress(ValueError, OverflowError):  # `_query_value` below raises them with the reason
+            with contextlib.suppress(ValueError, OverflowError):  # `_convert` below raises them with the reason
                 if values.has_fraction(value):
-                    value = math.ceil(float(value)) if up else math.floor(float(value))
-        return self._query_value(field, value)
+                    value = math.ceil(float(value)) if rounds_up else math.floor(float(value))
+        return self._convert(field, value)
 
-    def _date_bound(self, field: Field, value: Any, *, last: bool) -> int:
-        """Return the first or the last millisecond of a date; one without a time is a whole day."""
+    def _date_bound(self, field: Field, value: Any, *, takes_last: bool) -> int:
+        """Convert a bound to its first or last millisecond, which differ for a date without a time, for instance."""
         if isinstance(value, str) and ("now" in value or "||" in value):
-            raise unsupported_fault(f"date mathematics ([{value}]) in [range]", "pass the date itself")
+            raise unsupported_error(f"date mathematics ([{value}]) in [range]", "pass the date itself")
         try:
-            return values.date_range(value)[last]
+            first, last = values.parse_date_range(value)
         except (ValueError, TypeError, OverflowError):
             reason = f"failed to parse date field [{value}] of [{field.path}]: pass an ISO date or milliseconds"
-            raise parsing_fault(reason) from None
+            raise parsing_error(reason) from None
+        return last if takes_last else first
 
     def _keyword_range(self, field: Field, options: Json) -> TQuery:
         name = self._columns[field.path]
@@ -351,14 +352,14 @@ class LeafQueries:
     # Shared
 
     def _match_nothing(self, path: str, field: Field | None) -> TQuery:
-        """Return a query without matches for a field that is not mapped; raise if the field cannot be searched."""
+        """Return a query without matches for a field that is not mapped. Raise a 400 if it cannot be searched."""
         if path in METADATA:
-            raise unsupported_fault(
+            raise unsupported_error(
                 f"[{path}] in this clause", "use [term], [terms] or [ids] for _id, and [term] or [terms] for _index"
             )
         if field is not None and not field.is_indexed:
             reason = f"failed to create query: Cannot search on field [{field.path}] since it is not indexed."
-            raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name})
+            raise ApiError(400, "query_shard_exception", reason, {"index": self._snapshot.name})
         return TQuery.empty_query()
 
     def _add_highlight_terms(self, path: str, terms: Iterable[str]) -> None:
@@ -372,5 +373,5 @@ def _any_of(clauses: list[TQuery]) -> TQuery:
 def _read_flag(options: Json, name: str, *, default: bool = False) -> bool:
     flag = options.get(name, default)
     if not isinstance(flag, bool):
-        raise parsing_fault(f"[{name}] is true or false, found {flag!r:.50}")
+        raise parsing_error(f"[{name}] is true or false, found {flag!r:.50}")
     return flag

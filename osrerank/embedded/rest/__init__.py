@@ -1,1 +1,1 @@
-"""OpenSearch's REST API: its paths and their endpoints."""
+"""The part of OpenSearch's REST API that the engine supports."""

@@ -1,24 +1,28 @@
-"""Register an endpoint for each supported REST path of OpenSearch: a function from a request to its response."""
+"""The endpoints of the engine: for each supported path of OpenSearch's REST API, the function that handles it."""
+
+from collections.abc import Callable
 
 from osrerank.embedded import admin, documents
-from osrerank.embedded.errors import Fault, Json, argument_fault, parsing_fault, reject_unknown_keys
+from osrerank.embedded.errors import ApiError, Json, argument_error, parsing_error, reject_unknown_keys
 from osrerank.embedded.rest.routing import Response, RestRequest, Router, translate_errors
 from osrerank.embedded.search import execute, term_vectors
 
 router = Router()
+_MISSING_INDICES = "no*such*index"
+"""A pattern that matches no index. It stands for an expression whose names are all missing."""
 
 # The engine
 
 
 @router.route("GET HEAD", "/")
-def _information(request: RestRequest) -> Response:
+def _describe_engine(request: RestRequest) -> Response:
     return Response(admin.describe_engine(request.engine))
 
 
 @router.route("GET", "/_cat/indices", params="format")
 def _cat_indices(request: RestRequest) -> Response:
     if request.params.get("format") != "json":
-        raise argument_fault("[/_cat/indices] needs the parameter [format=json] in the embedded engine")
+        raise argument_error("[/_cat/indices] needs the parameter [format=json] in the embedded engine")
     return Response(admin.cat_indices(request.engine))
 
 
@@ -34,21 +38,24 @@ def _cat_indices(request: RestRequest) -> Response:
 )
 def _search(request: RestRequest) -> Response:
     body = execute.search(request.engine, _index_expression(request), request.json(), request.params)
-    return Response(body, needs_no_copy=True)
+    return Response(body, can_share_body=True)
 
 
 def _index_expression(request: RestRequest) -> str | None:
-    """Return the index expression; with ``ignore_unavailable``, without the names of missing indices."""
-    if request.index is None or not request.flag("ignore_unavailable"):
+    """Return the index expression of the path, without missing indices if the parameter ``ignore_unavailable`` is set.
+
+    Returns None if the path names no index, which stands for all indices.
+    """
+    if request.index is None or not request.read_flag("ignore_unavailable"):
         return request.index
-    return ",".join(request.engine.drop_missing(request.index.split(","))) or "no*such*index"
+    return ",".join(request.engine.drop_missing(request.index.split(","))) or _MISSING_INDICES
 
 
 @router.route("GET POST", "/_msearch", "/{index}/_msearch")
 def _msearch(request: RestRequest) -> Response:
     lines = [line for line in request.body.split("\n") if line.strip()]
     if not lines or len(lines) % 2 or not request.body.endswith("\n"):
-        raise argument_fault(
+        raise argument_error(
             "Validation Failed: an msearch body is pairs of lines, a header and a search, each with a newline"
         )
     headers = [RestRequest(request.engine, "POST", {}, {}, line).json() for line in lines[::2]]
@@ -56,19 +63,19 @@ def _msearch(request: RestRequest) -> Response:
         reject_unknown_keys("msearch header", header, frozenset({"index"}))
     responses = [_search_once(request, header, body) for header, body in zip(headers, lines[1::2], strict=True)]
     took_ms = sum(response.get("took", 0) for response in responses)
-    return Response({"took": took_ms, "responses": responses}, needs_no_copy=True)
+    return Response({"took": took_ms, "responses": responses}, can_share_body=True)
 
 
 def _search_once(request: RestRequest, header: Json, body: str) -> Json:
-    """Return the response to one search of a multi-search, or its error."""
+    """Return the response to one search of a multi-search, or the body of its error."""
     try:
         with translate_errors(request.engine, "search"):
             index = header.get("index", request.index)
             expression = ",".join(index) if isinstance(index, list) else index
             search_body = RestRequest(request.engine, "POST", {}, {}, body).json()
             response = execute.search(request.engine, expression, search_body, {})
-    except Fault as fault:
-        return fault.response_body()
+    except ApiError as error:
+        return error.response_body()
     return {**response, "status": 200}
 
 
@@ -84,7 +91,7 @@ def _analyze(request: RestRequest) -> Response:
 
 @router.route("GET POST", "/_mtermvectors")
 def _mtermvectors(request: RestRequest) -> Response:
-    return Response(term_vectors.many_term_vectors(request.engine, request.json()))
+    return Response(term_vectors.read_term_vectors(request.engine, request.json()))
 
 
 # Documents
@@ -104,26 +111,28 @@ def _mget(request: RestRequest) -> Response:
 @router.route("POST", "/{index}/_doc", params="refresh")
 def _index(request: RestRequest) -> Response:
     def write(batch: documents.WriteBatch) -> Json:
-        return batch.index(str(request.index), request.path.get("id"), request.body)
+        return batch.index(str(request.index), request.path_variables.get("id"), request.body)
 
-    return _write_response(documents.write_one(request.engine, write, request.refresh))
+    return _write_document(request, write)
 
 
-def _write_response(body: Json) -> Response:
-    return Response({key: value for key, value in body.items() if key != "status"}, body["status"])
+def _write_document(request: RestRequest, write: Callable[[documents.WriteBatch], Json]) -> Response:
+    body = documents.write_one(request.engine, write, request.refresh)
+    status = body.pop("status")
+    return Response(body, status)
 
 
 @router.route("DELETE", "/{index}/_doc/{id}", params="refresh")
 def _delete(request: RestRequest) -> Response:
     def write(batch: documents.WriteBatch) -> Json:
-        return batch.delete(str(request.index), request.path["id"])
+        return batch.delete(str(request.index), request.path_variables["id"])
 
-    return _write_response(documents.write_one(request.engine, write, request.refresh))
+    return _write_document(request, write)
 
 
 @router.route("GET HEAD", "/{index}/_doc/{id}")
 def _get(request: RestRequest) -> Response:
-    document = documents.get(request.engine, str(request.index), request.path["id"])
+    document = documents.get(request.engine, str(request.index), request.path_variables["id"])
     return Response(document, 200 if document["found"] else 404)
 
 
@@ -135,7 +144,7 @@ def _refresh(request: RestRequest) -> Response:
     names = request.engine.resolve_names(_index_expression(request))
     for name in names:
         request.engine.refresh(request.engine.open_index(name))
-    return Response({"_shards": execute.shards(len(names))})
+    return Response({"_shards": execute.describe_shards(len(names))})
 
 
 @router.route("POST", "/{index}/_forcemerge", params="max_num_segments")
@@ -152,7 +161,7 @@ def _get_mapping(request: RestRequest) -> Response:
 @router.route("PUT POST", "/{index}/_mapping")
 def _put_mapping(request: RestRequest) -> Response:
     if not request.body.strip():
-        raise parsing_fault("request body is required")
+        raise parsing_error("request body is required")
     return Response(admin.put_mapping(request.engine, str(request.index), request.json()))
 
 
@@ -163,16 +172,17 @@ def _put_settings(request: RestRequest) -> Response:
 
 @router.route("GET", "/_alias/{name}")
 def _get_alias(request: RestRequest) -> Response:
-    aliases = admin.describe_alias(request.engine, request.path["name"])
+    alias = request.path_variables["name"]
+    aliases = admin.describe_alias(request.engine, alias)
     if not aliases:
-        return Response({"error": f"alias [{request.path['name']}] missing", "status": 404}, 404)
+        return Response({"error": f"alias [{alias}] missing", "status": 404}, 404)
     return Response(aliases)
 
 
 @router.route("PUT POST", "/{index}/_alias/{name}")
 def _put_alias(request: RestRequest) -> Response:
     reject_unknown_keys("alias", request.json(), frozenset())
-    action = {"index": str(request.index), "alias": request.path["name"]}
+    action = {"index": str(request.index), "alias": request.path_variables["name"]}
     return Response(admin.change_aliases(request.engine, [{"add": action}]))
 
 
@@ -191,7 +201,7 @@ def _create_index(request: RestRequest) -> Response:
 
 @router.route("DELETE", "/{index}", params="ignore_unavailable")
 def _delete_index(request: RestRequest) -> Response:
-    ignores_missing = request.flag("ignore_unavailable")
+    ignores_missing = request.read_flag("ignore_unavailable")
     return Response(admin.delete_indices(request.engine, str(request.index), ignore_unavailable=ignores_missing))
 
 
@@ -199,6 +209,6 @@ def _delete_index(request: RestRequest) -> Response:
 def _get_index(request: RestRequest) -> Response:
     wildcards = request.params.get("expand_wildcards")
     if wildcards not in (None, "all"):
-        raise argument_fault(f"[expand_wildcards] takes [all] in the embedded engine, found [{wildcards}]")
+        raise argument_error(f"[expand_wildcards] takes [all] in the embedded engine, found [{wildcards}]")
     expression = str(_index_expression(request))
     return Response(admin.describe_indices(request.engine, expression, hidden=wildcards is not None))

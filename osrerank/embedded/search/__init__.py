@@ -1,1 +1,1 @@
-"""Carrying out a search: hits, sorting, highlights, aggregations, term vectors."""
+"""Searches and their parts: ranking, highlights and aggregations, and the related requests for terms."""

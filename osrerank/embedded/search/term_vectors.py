@@ -1,4 +1,4 @@
-"""Handle ``_mtermvectors`` and ``_analyze``, which list the terms of texts."""
+"""Handle ``_mtermvectors``, which lists the terms of documents, and ``_analyze``, which lists the tokens of a text."""
 
 import json
 import re
@@ -7,21 +7,20 @@ from collections import Counter
 from osrerank.embedded.analysis.analyzers import Analyzers
 from osrerank.embedded.analysis.tokens import GAP, Analyzer
 from osrerank.embedded.errors import (
-    Fault,
+    ApiError,
     Json,
-    argument_fault,
+    argument_error,
     reject_unknown_keys,
     require_list,
     require_object,
     require_string,
-    unsupported_fault,
+    unsupported_error,
 )
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import Snapshot, field_analyzer
-from osrerank.embedded.storage.shard import JOIN
 
 _OCCURRENCE_DETAILS = ("positions", "offsets", "payloads")
-"""Details of each occurrence of a term that OpenSearch lists unless a request turns them off."""
+"""OpenSearch lists these details of each occurrence of a term unless the request turns them off."""
 _SCRIPT_TYPES = (
     (
         re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\uaa80-\uaadf]+"),
@@ -35,10 +34,11 @@ _SCRIPT_TYPES = (
     (re.compile(r"[\u30a0-\u30ff\u31f0-\u31ff\uff66-\uff9f]+"), "KATAKANA"),
     (re.compile(r"[\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff]+"), "HANGUL"),
 )
+"""Patterns of words in some scripts, with the types that Lucene's standard tokenizer gives to the words."""
 
 
-def many_term_vectors(engine: Engine, body: Json) -> Json:
-    """Return the response to ``_mtermvectors``: the terms of documents' text fields, with their frequencies."""
+def read_term_vectors(engine: Engine, body: Json) -> Json:
+    """Return the response to ``_mtermvectors``, which lists the terms of each document's text fields."""
     reject_unknown_keys("mtermvectors", body, frozenset({"docs"}))
     requests = [require_object(entry, "docs") for entry in require_list(body.get("docs"), "docs")]
     for request in requests:
@@ -46,9 +46,9 @@ def many_term_vectors(engine: Engine, body: Json) -> Json:
         reject_unknown_keys("mtermvectors docs", request, allowed)
         for key in _OCCURRENCE_DETAILS:
             if request.get(key, True) is not False:
-                raise unsupported_fault(f"[{key}] in [mtermvectors]", f"set {key} to false")
+                raise unsupported_error(f"[{key}] in [mtermvectors]", f"set {key} to false")
         if not isinstance(request.get("term_statistics", False), bool):
-            raise argument_fault(f"[term_statistics] must be true or false, found [{request['term_statistics']}]")
+            raise argument_error(f"[term_statistics] must be true or false, found [{request['term_statistics']}]")
     return {"docs": [_document_vectors(engine, request) for request in requests]}
 
 
@@ -56,8 +56,8 @@ def _document_vectors(engine: Engine, request: Json) -> Json:
     name, doc_id = require_string(request.get("_index"), "_index"), require_string(request.get("_id"), "_id")
     try:
         (snapshot,) = [live_index.snapshot() for live_index in engine.searchable_indices(engine.resolve_single(name))]
-    except Fault as fault:
-        return {"_index": name, "_id": doc_id, "error": fault.response_body()["error"]}
+    except ApiError as error:
+        return {"_index": name, "_id": doc_id, "error": error.response_body()["error"]}
     row = engine.store.get(engine.open_index(snapshot.name).row, doc_id)
     identity: Json = {"_index": snapshot.name, "_id": doc_id, "_version": row.version if row else 0, "took": 0}
     if row is None or row.source is None:
@@ -69,32 +69,35 @@ def _document_vectors(engine: Engine, request: Json) -> Json:
         if field is None:
             continue
         if field.column != "text":
-            raise unsupported_fault(f"the field [{path}] in [mtermvectors]", "use text fields")
+            raise unsupported_error(f"the field [{path}] in [mtermvectors]", "use text fields")
         analyzer = snapshot.analyzer(field)
         counts = Counter(term for text in texts.get(path, ()) for term in analyzer.terms(text) if term != GAP)
         if counts:
-            has_statistics = request.get("term_statistics", False)
-            vectors[path] = _field_vector(snapshot, path, counts, has_statistics=has_statistics)
+            needs_statistics = request.get("term_statistics", False)
+            vectors[path] = _field_vector(snapshot, path, counts, needs_statistics=needs_statistics)
     return {**identity, "found": True, "term_vectors": vectors}
 
 
-def _field_vector(snapshot: Snapshot, path: str, counts: Counter[str], *, has_statistics: bool) -> Json:
+def _field_vector(snapshot: Snapshot, path: str, counts: Counter[str], *, needs_statistics: bool) -> Json:
     terms: dict[str, Json] = {}
     for term, count in sorted(counts.items()):
         terms[term] = {"term_freq": count}
-        if has_statistics:
-            tokens = snapshot.searcher.terms_with_prefix(snapshot.shard.frequency_columns[path], term + JOIN)
-            total = sum(int(token[len(term) + 1 :].partition(JOIN)[0]) * documents for token, documents in tokens)
+        if needs_statistics:
+            total = sum(entry.frequency * entry.documents for entry in snapshot.term_frequencies(path, term))
             terms[term] |= {"doc_freq": snapshot.document_frequency(path, term), "ttf": total}
     totals = snapshot.searcher.totals(path)
     return {
-        "field_statistics": {"sum_doc_freq": totals.pairs, "doc_count": totals.documents, "sum_ttf": totals.tokens},
+        "field_statistics": {
+            "sum_doc_freq": totals.distinct_terms,
+            "doc_count": totals.documents,
+            "sum_ttf": totals.terms,
+        },
         "terms": terms,
     }
 
 
 def analyze(engine: Engine, name: str | None, body: Json) -> Json:
-    """Return the response to ``_analyze``: the tokens of a text, with their types and offsets."""
+    """Return the response to ``_analyze``, which lists the tokens of a text with their types and offsets."""
     reject_unknown_keys("analyze", body, frozenset({"text", "field", "tokenizer", "filter"}))
     text = require_string(body.get("text"), "text")
     tokens = _request_analyzer(engine, name, body).tokens(text)
@@ -114,7 +117,7 @@ def analyze(engine: Engine, name: str | None, body: Json) -> Json:
 
 
 def _utf16_offset(text: str, offset: int) -> int:
-    """Return an offset in UTF-16 units, as in OpenSearch."""
+    """Convert an offset in characters to one in UTF-16 code units, as OpenSearch counts."""
     return len(text[:offset].encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -129,14 +132,14 @@ def _token_type(word: str) -> str:
 
 
 def _request_analyzer(engine: Engine, name: str | None, body: Json) -> Analyzer:
-    """Return the analyzer of a field of the index, or the one that the request composes."""
+    """Return the analyzer of the field that a request names, or else of its tokenizer and filters."""
     if "field" not in body:
         analyzers = engine.open_index(engine.resolve_single(name)).analyzers if name else Analyzers()
         return analyzers.compose(body.get("tokenizer"), body.get("filter", []))
     if name is None or {"tokenizer", "filter"} & body.keys():
-        raise argument_fault("[field] in [analyze] needs an index, and neither [tokenizer] nor [filter]")
+        raise argument_error("[field] in [analyze] needs an index, and neither [tokenizer] nor [filter]")
     live_index = engine.open_index(engine.resolve_single(name))
     field = live_index.fields.by_path.get(require_string(body["field"], "field"))
     if field is None or field.column != "text":
-        raise unsupported_fault(f"[field: {body['field']}] in [analyze]", "use a text field of the index")
+        raise unsupported_error(f"[field: {body['field']}] in [analyze]", "use a text field of the index")
     return field_analyzer(live_index.analyzers, field)

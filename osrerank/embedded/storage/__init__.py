@@ -1,1 +1,1 @@
-"""Documents and their search index on disk: one writer, many readers."""
+"""The documents and search indices on disk, which one process at a time writes and any number of processes read."""

@@ -1,4 +1,4 @@
-"""The engine of a folder: its open indices, the lock of its only writer, and the thread that refreshes indices."""
+"""The engine: opens the indices in a folder, lets one process at a time write them, and refreshes them in a thread."""
 
 import atexit
 import contextlib
@@ -13,17 +13,17 @@ from pathlib import Path
 
 from osrerank._platform import fork_safe_lock
 from osrerank.embedded.errors import (
-    Fault,
+    ApiError,
     Json,
-    argument_fault,
-    index_exists_fault,
-    missing_index_fault,
-    unsupported_fault,
+    argument_error,
+    index_exists_error,
+    missing_index_error,
+    unsupported_error,
 )
 from osrerank.embedded.mapping import values
-from osrerank.embedded.mapping.fields import IndexFields, merge
+from osrerank.embedded.mapping.fields import IndexFields, merge_mappings
 from osrerank.embedded.storage.index import LiveIndex, build_layout, check_mappings
-from osrerank.embedded.storage.lock import WriterLock
+from osrerank.embedded.storage.lock import FolderLock
 from osrerank.embedded.storage.shard import TANTIVY_ERRORS
 from osrerank.embedded.storage.store import IndexRow, SqliteStore, StoredDocument
 
@@ -31,71 +31,73 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
 """The default interval between refreshes, in seconds."""
+REFRESH_CHECK_S = REFRESH_S / 4
+"""The interval at which the refresh thread looks for indices that need a refresh."""
 MAX_WRITERS = 4
-"""The maximum number of open search-index writers; each takes a thread and up to 64 MB."""
+"""At most this number of indices have an open writer, because each writer takes a thread and up to 64 MB."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _engines: dict[tuple[int, Path], "Engine"] = {}
-"""Process id and folder -> the open engine."""
+"""Process id and folder -> the open engine. A forked child does not use its parent's engines."""
 _engines_lock = fork_safe_lock()
 
 
 class Engine:
-    """The engine of a folder. Safe to use from many threads.
+    """Reads and writes the indices in a folder. Safe to use from many threads.
 
-    ``Engine.shared`` returns it, because the clients of a process with the same folder share one engine.
+    ``Engine.shared`` returns it, because all clients of a process that use the same folder share one engine.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = SqliteStore(folder)
-        self._writer = WriterLock(folder)
-        self._write_lock = threading.RLock()
-        self._live: dict[int, LiveIndex] = {}
-        self._live_lock = threading.RLock()
-        self._wake = threading.Event()
-        self._closed = False
+        self._folder_lock = FolderLock(folder)  # keeps out other processes
+        self._thread_lock = threading.RLock()  # keeps out other threads of this process
+        self._open_indices: dict[int, LiveIndex] = {}
+        self._open_indices_lock = threading.RLock()
+        self._stop_refresher = threading.Event()
+        self._is_closed = False
         self._refresher: threading.Thread | None = None
-        self.users = 0
+        self.client_count = 0
 
     @classmethod
     def shared(cls, folder: Path) -> "Engine":
-        """Return the folder's engine for one more user, who calls ``release`` at the end."""
+        """Return the folder's engine to one more client, which must call ``release`` at the end."""
         key = (os.getpid(), folder.resolve())
         with _engines_lock:
             if key not in _engines:
                 _engines[key] = cls(key[1])
-            _engines[key].users += 1
+            _engines[key].client_count += 1
             return _engines[key]
 
     def release(self) -> None:
-        """Release the engine; the last user's release closes it."""
+        """Give the engine back. It is closed when its last client has released it."""
         with _engines_lock:
-            self.users -= 1
-            if self.users > 0:
+            self.client_count -= 1
+            if self.client_count > 0:
                 return
             _engines.pop((os.getpid(), self.folder), None)
         self.close()
 
     def close(self) -> None:
         """Commit pending writes, stop the refresh thread, and release the write lock."""
-        if self._closed:
+        if self._is_closed:
             return
-        self._closed = True
-        self._wake.set()
-        with self._write_lock:
-            if self._writer.is_held:
-                self._close_writing()
+        self._is_closed = True
+        self._stop_refresher.set()
+        with self._thread_lock:
+            if self._folder_lock.is_held:
+                self._close_writers()
+                self._folder_lock.release()
             self.store.close()
 
-    def _close_writing(self) -> None:
-        for live_index in self._live.values():
-            # The store has all documents; the next writer commits those that fail now.
-            with contextlib.suppress(Fault):
-                if live_index.dirty_since is not None and live_index.row.name in self.store.indices():
+    def _close_writers(self) -> None:
+        for live_index in self._open_indices.values():
+            # The store has all documents. If a refresh fails now, the next writer commits them.
+            with contextlib.suppress(ApiError):
+                if live_index.unrefreshed_since is not None and live_index.row.name in self.store.indices():
                     live_index.refresh()
             live_index.close_writer()
-        self._writer.release()
 
     # Reading
 
@@ -105,16 +107,21 @@ class Engine:
         An expression is a list of names, aliases and patterns with ``*``, separated by commas. After a pattern, a part
         that begins with a minus excludes a name or a pattern.
 
+        Args:
+            expression: the expression. None matches all indices.
+            hidden: whether patterns match hidden indices.
+            aliases: whether patterns match aliases.
+
         Raises:
-            Fault: 404 for a name that is neither an index nor an alias; 400 for date mathematics.
+            ApiError: 404 for a name that is neither an index nor an alias; 400 for date mathematics.
         """
         rows, index_ids_by_alias = self.store.indices(), self.store.aliases()
-        by_id = {row.id: name for name, row in rows.items()}
+        names_by_id = {row.id: name for name, row in rows.items()}
         names: dict[str, None] = {}
         segments = (expression or "_all").split(",")
         for index, segment in enumerate(segments):
             if segment.startswith("<"):
-                raise unsupported_fault(f"[{segment}] as a name of indices", "pass names, aliases and patterns with *")
+                raise unsupported_error(f"[{segment}] as a name of indices", "pass names, aliases and patterns with *")
             excludes = segment.startswith("-") and any("*" in earlier for earlier in segments[:index])
             name_or_pattern = "*" if segment == "_all" else segment[excludes:]
             if "*" in name_or_pattern:
@@ -124,7 +131,7 @@ class Engine:
                 ]
                 if aliases:
                     matches += [
-                        by_id[index_id]
+                        names_by_id[index_id]
                         for alias, index_ids in index_ids_by_alias.items()
                         if pattern.fullmatch(alias)
                         for index_id in index_ids
@@ -132,9 +139,10 @@ class Engine:
             elif name_or_pattern in rows:
                 matches = [name_or_pattern]
             elif name_or_pattern in index_ids_by_alias:
-                matches = [] if excludes else [by_id[index_id] for index_id in index_ids_by_alias[name_or_pattern]]
+                index_ids = index_ids_by_alias[name_or_pattern]
+                matches = [] if excludes else [names_by_id[index_id] for index_id in index_ids]
             else:
-                raise missing_index_fault(name_or_pattern)
+                raise missing_index_error(name_or_pattern)
             if excludes:
                 names = {name: None for name in names if name not in matches}
             else:
@@ -142,7 +150,7 @@ class Engine:
         return list(names)
 
     def drop_missing(self, segments: list[str]) -> list[str]:
-        """Return the parts of an expression without the names of missing indices and aliases."""
+        """Return the parts of an expression except the names of missing indices and aliases."""
         names = {*self.store.indices(), *self.store.aliases(), "_all"}
         return [segment for segment in segments if segment in names or "*" in segment or segment.startswith(("-", "<"))]
 
@@ -150,98 +158,98 @@ class Engine:
         """Return the only index with this name or alias.
 
         Raises:
-            Fault: 404 if the index does not exist; 400 if the alias has several indices.
+            ApiError: 404 if the index does not exist; 400 if the alias has several indices.
         """
         if "*" in name or "," in name:
-            raise missing_index_fault(name)
+            raise missing_index_error(name)
         indices = self.resolve_names(name)
         if len(indices) != 1:
-            raise argument_fault(
+            raise argument_error(
                 f"alias [{name}] has more than one index associated with it {indices}, can't execute a single index op"
             )
         return indices[0]
 
     def open_index(self, name: str) -> LiveIndex:
-        """Return the open index of this name; raise a 404 if the index does not exist."""
+        """Return the index with this name, which is opened if necessary, or raise a 404 if it does not exist."""
         row = self.store.indices().get(name)
         if row is None:
-            raise missing_index_fault(name)
-        with self._live_lock:
-            live_index = self._live.get(row.id)
+            raise missing_index_error(name)
+        with self._open_indices_lock:
+            live_index = self._open_indices.get(row.id)
             if live_index is None:
-                live_index = self._live[row.id] = LiveIndex(self.store, row)
+                live_index = self._open_indices[row.id] = LiveIndex(self.store, row)
         live_index.sync()
         return live_index
 
     def searchable_indices(self, expression: str | None) -> list[LiveIndex]:
-        """Return the indices to search; each is refreshed if its interval has passed and this process is the writer."""
+        """Return the indices that an expression matches, ready for a search."""
         indices = [self.open_index(name) for name in self.resolve_names(expression)]
         for live_index in indices:
-            self._refresh_if_due(live_index)
+            self._prepare_for_search(live_index)
         return indices
 
-    def _refresh_if_due(self, live_index: LiveIndex) -> None:
-        """Refresh an index whose interval has passed, and rebuild a damaged one."""
+    def _prepare_for_search(self, live_index: LiveIndex) -> None:
+        """Rebuild an index if its files are damaged. Refresh it if its refresh interval has passed."""
         if not live_index.is_usable:
-            with self.writing():
+            with self.hold_write_lock():
                 if not live_index.is_usable:
                     logger.warning("building the search index of [%s] again from the store", live_index.row.name)
                     live_index.rebuild()
-        elif self._writer.is_held:
-            if self._is_due(live_index):
-                with self.writing():
+        elif self._folder_lock.is_held:
+            if self._needs_refresh(live_index):
+                with self.hold_write_lock():
                     live_index.refresh()
         else:
-            self._recover_if_behind(live_index)
+            self._commit_abandoned_writes(live_index)
 
-    def _recover_if_behind(self, live_index: LiveIndex) -> None:
-        """Commit the stored documents that a writer left uncommitted when it died, then release the write lock."""
-        if not live_index.is_behind or self.store.read_only:
+    def _commit_abandoned_writes(self, live_index: LiveIndex) -> None:
+        """Commit the documents that a process stored but did not commit before it died, unless another one writes."""
+        if not live_index.has_uncommitted_documents or self.store.read_only:
             return
-        with self._write_lock:
-            if self._writer.is_held or not self._writer.try_acquire():
+        with self._thread_lock:
+            if self._folder_lock.is_held or not self._folder_lock.try_acquire():
                 return
-            self._read_foreign_writes()
+            self._load_external_writes()
             live_index.refresh()
             live_index.close_writer()
-            self._writer.release()
+            self._folder_lock.release()
 
-    def _is_due(self, live_index: LiveIndex) -> bool:
+    def _needs_refresh(self, live_index: LiveIndex) -> bool:
         interval = refresh_interval_s(live_index.row.settings)
-        since = live_index.dirty_since
+        since = live_index.unrefreshed_since
         return since is not None and interval is not None and time.monotonic() - since >= interval
 
     # Writing
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the folder's write lock, against other threads and processes.
+    def hold_write_lock(self) -> Iterator[None]:
+        """Keep other threads from writing during the block, and other processes until the engine is closed.
 
         Raises:
-            Fault: 503 if the client is closed or another process writes; 403 if the folder is read-only.
+            ApiError: 503 if the client is closed or another process writes; 403 if the folder is read-only.
         """
-        with self._write_lock:
-            if self._closed:
-                raise Fault(503, "node_closed_exception", f"the client of {self.folder} is closed: connect again")
+        with self._thread_lock:
+            if self._is_closed:
+                raise ApiError(503, "node_closed_exception", f"the client of {self.folder} is closed: connect again")
             if self.store.read_only:
                 reason = f"the embedded folder {self.folder} is read-only: check its permissions, or use another folder"
-                raise Fault(403, "cluster_block_exception", reason)
-            if not self._writer.is_held:
-                self._writer.acquire()
-                self._read_foreign_writes()
+                raise ApiError(403, "cluster_block_exception", reason)
+            if not self._folder_lock.is_held:
+                self._folder_lock.acquire()
+                self._load_external_writes()
             yield
 
-    def _read_foreign_writes(self) -> None:
+    def _load_external_writes(self) -> None:
         for name in self.store.indices():
-            self.open_index(name).load_foreign_writes()
+            self.open_index(name).load_external_writes()
 
-    def write_target(self, name: str) -> LiveIndex:
-        """Return the index for a write to a name or alias; create it if it does not exist."""
+    def find_write_index(self, name: str) -> LiveIndex:
+        """Return the index to which a write to a name or alias goes. It is created if it does not exist."""
         rows, aliases = self.store.indices(), self.store.aliases()
         if name in aliases:
             targets = [row.name for row in rows.values() if row.id in aliases[name]]
             if len(targets) > 1:
-                raise argument_fault(
+                raise argument_error(
                     f"no write index is defined for alias [{name}]: it points to several indices {targets}"
                 )
             return self.open_index(targets[0])
@@ -250,49 +258,49 @@ class Engine:
         return self.open_index(name)
 
     def create(self, name: str, mappings: Json, settings: Json) -> IndexRow:
-        """Create an index."""
+        """Create an index, or raise a 400 if its name is invalid or exists."""
         _check_name(name)
-        with self.writing():
+        with self.hold_write_lock():
             existing = self.store.indices().get(name)
             if existing is not None:
-                raise index_exists_fault(name, existing.uuid)
+                raise index_exists_error(name, existing.uuid)
             if name in self.store.aliases():
                 reason = f"Invalid index name [{name}], already exists as alias"
-                raise Fault(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
-            fields, _ = check_mappings(merge({}, mappings), settings)
+                raise ApiError(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
+            fields, _ = check_mappings(merge_mappings({}, mappings), settings)
             with self.store.transaction():
                 return self.store.create(name, fields.mappings, settings, build_layout(fields))
 
     def delete(self, name: str) -> None:
-        """Remove an index with its documents."""
-        with self.writing():
+        """Delete an index with its documents."""
+        with self.hold_write_lock():
             live_index = self.open_index(name)
             live_index.close_writer()
             with self.store.transaction():
                 self.store.drop(live_index.row)
-            with self._live_lock:
-                self._live.pop(live_index.row.id, None)
+            with self._open_indices_lock:
+                self._open_indices.pop(live_index.row.id, None)
             shutil.rmtree(live_index.folder, ignore_errors=True)
 
     def merge_fields(self, live_index: LiveIndex, mappings: Json) -> IndexFields:
-        """Return an index's fields with these mappings added; raise the fault if they conflict."""
-        return check_mappings(merge(live_index.row.mappings, mappings), live_index.row.settings)[0]
+        """Return an index's fields with these mappings added, or raise an `ApiError` if they conflict."""
+        return check_mappings(merge_mappings(live_index.row.mappings, mappings), live_index.row.settings)[0]
 
     def change(self, live_index: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
-        """Add fields to an index, or set its dynamic settings; new fields become searchable at the next refresh."""
-        with self.writing():
+        """Add fields to an index, or replace its settings. New fields become searchable at the next refresh."""
+        with self.hold_write_lock():
             fields = self.merge_fields(live_index, mappings or {})
-            changed = {"mappings": fields.mappings, "settings": settings or live_index.row.settings}
+            changes = {"mappings": fields.mappings, "settings": settings or live_index.row.settings}
             with self.store.transaction():
-                row = self.store.update(live_index.row, **changed)
+                row = self.store.update(live_index.row, **changes)
             live_index.sync()
             if row.layout != build_layout(live_index.fields):
-                live_index.dirty_since = live_index.dirty_since or time.monotonic()
+                live_index.unrefreshed_since = live_index.unrefreshed_since or time.monotonic()
                 self._start_refresher()
 
     def write(self, batches: Mapping[LiveIndex, list[StoredDocument]]) -> None:
-        """Make documents durable, then add them to their search indices; returning acknowledges the write."""
-        with self.writing():
+        """Store the documents of each index in one transaction, then add them to the search indices."""
+        with self.hold_write_lock():
             with self.store.transaction():
                 for live_index, rows in batches.items():
                     self.store.put(live_index.row, rows)
@@ -301,33 +309,33 @@ class Engine:
             for live_index, rows in batches.items():
                 self._limit_writers(live_index)
                 try:
-                    live_index.feed(rows)
-                except Fault as fault:  # the store has the documents; the next refresh tries again
-                    _log_failed_refresh(live_index, fault)
+                    live_index.add_documents(rows)
+                except ApiError as error:  # the store has the documents; the next refresh tries again
+                    _log_failed_refresh(live_index, error)
             self._start_refresher()
 
     def refresh(self, live_index: LiveIndex) -> None:
-        """Make an index's documents visible to searches now, unless another process writes."""
-        if not self._writer.is_held:
-            self._recover_if_behind(live_index)
-            if live_index.dirty_since is None:
+        """Make all stored documents of an index visible to searches, unless another process writes."""
+        if not self._folder_lock.is_held:
+            self._commit_abandoned_writes(live_index)
+            if live_index.unrefreshed_since is None:
                 return
-        if live_index.dirty_since is None and live_index.row.layout == build_layout(live_index.fields):
+        if live_index.unrefreshed_since is None and live_index.row.layout == build_layout(live_index.fields):
             return
-        with self.writing():
+        with self.hold_write_lock():
             self._limit_writers(live_index)
             live_index.refresh()
 
     def _limit_writers(self, target: LiveIndex) -> None:
-        """Close another index's writer if too many are open; its errors are logged."""
-        writers = [other for other in self._live.values() if other.has_writer and other is not target]
-        if not target.has_writer and len(writers) >= MAX_WRITERS:
+        """Close the writer of another index if a writer for ``target`` would be one too many."""
+        others = [other for other in self._open_indices.values() if other.has_open_writer and other is not target]
+        if not target.has_open_writer and len(others) >= MAX_WRITERS:
             try:
-                writers[0].refresh()
-                writers[0].close_writer()
-            except (Fault, *TANTIVY_ERRORS) as error:  # its documents are in the store; its next refresh tries again
-                _log_failed_refresh(writers[0], error)
-                writers[0].close_writer(wait=False)
+                others[0].refresh()
+                others[0].close_writer()
+            except (ApiError, *TANTIVY_ERRORS) as error:  # the store has the documents; the next refresh tries again
+                _log_failed_refresh(others[0], error)
+                others[0].close_writer(wait=False)
 
     def _start_refresher(self) -> None:
         if self._refresher is None:
@@ -335,16 +343,17 @@ class Engine:
             self._refresher.start()
 
     def _refresh_loop(self) -> None:
-        while not self._wake.wait(REFRESH_S / 4):
-            with self._live_lock:
-                due = [live_index for live_index in self._live.values() if self._is_due(live_index)]
-            for live_index in due:
+        while not self._stop_refresher.wait(REFRESH_CHECK_S):
+            with self._open_indices_lock:
+                unrefreshed = [index for index in self._open_indices.values() if self._needs_refresh(index)]
+            for live_index in unrefreshed:
                 try:
-                    with self._write_lock:
-                        if not self._closed and self._writer.is_held and live_index.row.name in self.store.indices():
+                    with self._thread_lock:
+                        is_writer = not self._is_closed and self._folder_lock.is_held
+                        if is_writer and live_index.row.name in self.store.indices():
                             self.refresh(live_index)
                 except Exception as error:  # noqa: BLE001 - the next turn tries again; the other indices need this thread
-                    if not isinstance(error, Fault):
+                    if not isinstance(error, ApiError):
                         _log_failed_refresh(live_index, error)
 
 
@@ -354,19 +363,19 @@ def _log_failed_refresh(live_index: LiveIndex, error: BaseException) -> None:
 
 
 def refresh_interval_s(settings: Json) -> float | None:
-    """Return the seconds after which writes become visible. None if only a request for a refresh makes them visible."""
+    """Return the refresh interval of an index. Returns None if only a request refreshes the index."""
     text = str(settings.get("index", {}).get("refresh_interval", "1s"))
     if text == "-1":
         return None
     match = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
     if match is None:
         reason = f"failed to parse setting [index.refresh_interval] with value [{text}]: pass -1 or a time such as 1s"
-        raise Fault(400, "illegal_argument_exception", reason)
+        raise ApiError(400, "illegal_argument_exception", reason)
     return int(match[1]) * _UNITS_S[match[2]]
 
 
 def _check_name(name: str) -> None:
-    """Refuse index names that OpenSearch refuses."""
+    """Raise a 400 for a name that OpenSearch does not accept for an index."""
     problem = ""
     if name != name.lower():
         problem = "must be lowercase"
@@ -378,7 +387,7 @@ def _check_name(name: str) -> None:
         problem = "must not be empty, '.', '..', longer than 255 bytes, or contain a space or one of \"*\\<|,>/?#:"
     if problem:
         reason = f"Invalid index name [{name}], {problem}"
-        raise Fault(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
+        raise ApiError(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
 
 
 @atexit.register

@@ -1,6 +1,6 @@
-"""An open index: its row in the store, its fields and analyzers, and the tantivy index that searches it.
+"""An index that the engine has open: its row in the store, its fields and analyzers, and its search index.
 
-Documents are stored first, and then fed to the search index, which commits them at a refresh.
+A write first goes to the store, and is then added to the search index, which commits it at the next refresh.
 """
 
 import contextlib
@@ -19,17 +19,25 @@ import tantivy
 
 from osrerank.embedded.analysis.analyzers import Analyzers
 from osrerank.embedded.analysis.tokens import Analyzer
-from osrerank.embedded.errors import Fault
+from osrerank.embedded.errors import ApiError
 from osrerank.embedded.mapping.fields import Field, IndexFields
-from osrerank.embedded.storage.shard import PRESENT, TANTIVY_ERRORS, CheckedSearcher, Shard, translate_tantivy_errors
-from osrerank.embedded.storage.store import IndexRow, SqliteStore, StoredDocument, storage_fault
+from osrerank.embedded.storage.shard import (
+    FIELD_NAMES,
+    PART_SEPARATOR,
+    TANTIVY_ERRORS,
+    CheckedSearcher,
+    Shard,
+    TermFrequency,
+    translate_tantivy_errors,
+)
+from osrerank.embedded.storage.store import IndexRow, SqliteStore, StoredDocument, storage_error
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An index as it was at its last refresh, for searches."""
+    """An index as it was at its last refresh, which is what a search sees."""
 
     row: IndexRow
     fields: IndexFields
@@ -45,30 +53,37 @@ class Snapshot:
         """Return a text field's analyzer."""
         return field_analyzer(self.analyzers, field)
 
-    def count_documents(self, token: str) -> int:
-        """Return the number of documents with a token in `PRESENT`: a field's path, or `ALL_DOCUMENTS`.
+    def count_documents(self, path: str) -> int:
+        """Return the number of documents that have a field, or of all documents if ``path`` is `ALL_DOCUMENTS`.
 
         Deleted documents count until tantivy merges their segments, as in Lucene's BM25.
         """
-        return int(self.searcher.doc_freq(PRESENT, token))
+        return int(self.searcher.doc_freq(FIELD_NAMES, path))
 
     def document_frequency(self, path: str, term: str) -> int:
         """Return the number of documents with a term in a field."""
         return int(self.searcher.doc_freq(self.shard.columns[path], term)) if path in self.shard.columns else 0
 
+    def term_frequencies(self, path: str, term: str) -> Iterator[TermFrequency]:
+        """Yield the combinations of term frequency and field length that documents with a term in a text field have."""
+        prefix = term + PART_SEPARATOR
+        for token, documents in self.searcher.terms_with_prefix(self.shard.frequency_columns[path], prefix):
+            frequency, length = map(int, token.removeprefix(prefix).split(PART_SEPARATOR))
+            yield TermFrequency(token, frequency, length, documents)
+
 
 def field_analyzer(analyzers: Analyzers, field: Field) -> Analyzer:
     """Return the analyzer of a text field."""
-    return analyzers.get(field.body.get("analyzer", "standard"))
+    return analyzers.get(field.definition.get("analyzer", "standard"))
 
 
 def build_layout(fields: IndexFields) -> dict[str, str]:
-    """Return field path -> column type, for the search index of these fields."""
+    """Return the layout of a search index: field path -> column type."""
     return {path: field.column for path, field in sorted(fields.by_path.items()) if field.is_indexed}
 
 
 def check_mappings(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[IndexFields, Analyzers]:
-    """Return the fields and analyzers of an index; raise the fault if one is invalid or missing."""
+    """Return the fields and analyzers of an index. Raise an `ApiError` if one is invalid or missing."""
     fields, analyzers = IndexFields(mappings), Analyzers(settings.get("analysis"))
     for field in fields.by_path.values():
         if field.column == "text":
@@ -77,11 +92,12 @@ def check_mappings(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[
 
 
 class LiveIndex:
-    """An open index. Methods that write need the engine's write lock; methods that read do not.
+    """An index that the engine has open. The caller of a method that writes must hold the engine's write lock.
 
     Attributes:
         last_seq: the highest sequence number of a stored document.
-        dirty_since: the monotonic time of the first change since the last refresh, in seconds. None without changes.
+        unrefreshed_since: the monotonic time, in seconds, of the first change since the last refresh. None if nothing
+            has changed.
     """
 
     def __init__(self, store: SqliteStore, row: IndexRow) -> None:
@@ -90,10 +106,10 @@ class LiveIndex:
         self._row = row
         self.fields, self.analyzers = check_mappings(row.mappings, row.settings)
         self._shard: Shard | None = None
-        self._loaded: tuple[int, int] = (0, 0)  # the generation and indexed_seq that the shard has loaded
-        self._fed_seq = row.indexed_seq  # the last document that the shard's writer received
+        self._loaded_state: tuple[int, int] = (0, 0)  # the row's generation and indexed_seq when the shard was loaded
+        self._added_seq = row.indexed_seq  # the sequence number of the last document that the shard's writer received
         self.last_seq = store.last_seq(row)
-        self.dirty_since: float | None = None
+        self.unrefreshed_since: float | None = None
 
     @property
     def row(self) -> IndexRow:
@@ -109,46 +125,46 @@ class LiveIndex:
                 self.fields, self.analyzers = check_mappings(row.mappings, row.settings)
             self._row = row
 
-    def load_foreign_writes(self) -> None:
-        """Read what other processes wrote before this one became the writer."""
+    def load_external_writes(self) -> None:
+        """Note what other processes wrote before this process became the writer."""
         self.last_seq = self._store.last_seq(self._row)
-        self._fed_seq = self._row.indexed_seq
+        self._added_seq = self._row.indexed_seq
         if self.last_seq > self._row.indexed_seq:
-            self.dirty_since = -math.inf  # so that a refresh is due
+            self.unrefreshed_since = -math.inf  # the next check refreshes the index
 
     def snapshot(self) -> Snapshot:
         """Return the index as it was at its last refresh.
 
         Raises:
-            Fault: 500 if its files are damaged.
+            ApiError: 500 if the index's files are damaged.
         """
         with translate_tantivy_errors(self.folder):
-            return self._snapshot()
+            return self._load_snapshot()
 
-    def _snapshot(self) -> Snapshot:
+    def _load_snapshot(self) -> Snapshot:
         with self._lock:
-            while self._shard is None or self._loaded != (self._row.generation, self._row.indexed_seq):
+            while self._shard is None or self._loaded_state != (self._row.generation, self._row.indexed_seq):
                 generation = self._row.generation
                 try:
-                    self._load(self._row)
+                    self._load_shard(self._row)
                 except TANTIVY_ERRORS:
                     self.sync()
                     if self._row.generation == generation:
-                        raise  # damaged; otherwise another process has just rebuilt it
+                        raise  # the files are damaged; with another generation, another process has just rebuilt them
             return Snapshot(self._row, self.fields, self.analyzers, self._shard, self._shard.searcher)
 
-    def _load(self, row: IndexRow) -> None:
-        if self._shard is not None and self._shard.folder is not None and self._loaded[0] == row.generation:
+    def _load_shard(self, row: IndexRow) -> None:
+        if self._shard is not None and self._shard.folder is not None and self._loaded_state[0] == row.generation:
             self._shard.reload()
         else:
             self._shard = self._open_shard(row)
-        self._loaded = (row.generation, row.indexed_seq)
+        self._loaded_state = (row.generation, row.indexed_seq)
 
     def _open_shard(self, row: IndexRow) -> Shard:
-        """Return the search index on disk, or an empty one in memory before the first write."""
+        """Open the search index on disk. Before the first write, return an empty one in memory."""
         if self._store.read_only:
             return self._build_in_memory(row)
-        folder = self._folder(row)
+        folder = self._generation_folder(row)
         if not (folder / "meta.json").exists():
             if row.indexed_seq:
                 raise FileNotFoundError(f"{folder / 'meta.json'} is missing")
@@ -156,11 +172,11 @@ class LiveIndex:
         return Shard(folder, row.layout)
 
     def _build_in_memory(self, row: IndexRow) -> Shard:
-        """Build the search index in memory, for a read-only folder, because tantivy writes lock files even to read."""
+        """Build the search index of a read-only folder in memory, because tantivy writes lock files even to read."""
         shard = Shard(None, build_layout(self.fields))
         shard.open_writer()
         for rows in self._store.read_since(row, 0):
-            self._feed(shard, rows, replay=False)
+            self._add_to_shard(shard, rows)
         shard.commit()
         shard.close_writer()
         shard.reload()
@@ -168,36 +184,36 @@ class LiveIndex:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the search index can be opened and has all documents that the store records as indexed."""
+        """Whether the search index can be opened. If its files are damaged, this logs a warning."""
         try:
-            self._snapshot()
+            self._load_snapshot()
         except TANTIVY_ERRORS as error:
             logger.warning("the search index of [%s] is damaged (%s)", self._row.name, error)
             return False
         return True
 
     @property
-    def is_behind(self) -> bool:
+    def has_uncommitted_documents(self) -> bool:
         """Whether the store has documents that the search index has not committed."""
         return self._store.last_seq(self._row) > self._row.indexed_seq
 
     def record_stored(self, rows: Sequence[StoredDocument]) -> None:
-        """Update ``last_seq`` and ``dirty_since`` after documents were stored."""
+        """Update ``last_seq`` and ``unrefreshed_since`` after documents were stored."""
         self.last_seq = rows[-1].seq
-        self.dirty_since = self.dirty_since or time.monotonic()
+        self.unrefreshed_since = self.unrefreshed_since or time.monotonic()
 
-    def feed(self, rows: Sequence[StoredDocument]) -> None:
+    def add_documents(self, rows: Sequence[StoredDocument]) -> None:
         """Add newly stored documents to the search index, without committing them.
 
-        If the search index lacks fields or earlier documents, all are left to the next refresh.
+        If the search index lacks fields or earlier documents, the next refresh adds the documents instead.
         """
-        if self._fed_seq == rows[0].seq - 1 and self._row.layout == build_layout(self.fields):
-            with self._writing() as shard:
-                self._feed(shard, rows, replay=False)
+        if self._added_seq == rows[0].seq - 1 and self._row.layout == build_layout(self.fields):
+            with self._use_writer() as shard:
+                self._add_to_shard(shard, rows)
 
-    def _feed(self, shard: Shard, rows: Sequence[StoredDocument], *, replay: bool) -> None:
-        """Add stored documents to a search index; with ``replay``, it might already contain some of them."""
-        shard.delete(row.doc_id for row in rows if replay or row.version > 1)
+    def _add_to_shard(self, shard: Shard, rows: Sequence[StoredDocument], *, may_have_rows: bool = False) -> None:
+        """Add stored documents to a search index. ``may_have_rows`` says that it might already contain some of them."""
+        shard.delete(row.doc_id for row in rows if may_have_rows or row.version > 1)
         analyzers = {
             path: field_analyzer(self.analyzers, field)
             for path, field in self.fields.by_path.items()
@@ -206,21 +222,21 @@ class LiveIndex:
         latest = {row.doc_id: row.seq for row in rows}
         for row in rows:
             if row.source is not None and latest[row.doc_id] == row.seq:
-                document = self._document(shard, row, row.source, analyzers.__getitem__)
+                document = self._build_document(shard, row, row.source, analyzers.__getitem__)
                 if document is not None:
                     shard.add(document)
-        self._fed_seq = rows[-1].seq
+        self._added_seq = rows[-1].seq
 
-    def _document(
+    def _build_document(
         self, shard: Shard, row: StoredDocument, text: str, analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document | None:
-        """Return a document for the search index; log it and return None if it cannot be indexed.
+        """Convert a document for the search index. If it cannot be indexed, log a warning and return None.
 
-        Writes refuse such documents. If one is in the store nevertheless, the others can still be searched.
+        Writes refuse such documents. If the store has one nevertheless, the others can still be searched.
         """
         try:
-            return shard.document(row, self.fields.extract(json.loads(text)), analyzer)
-        except (Fault, ValueError, TypeError, OverflowError, RecursionError) as error:
+            return shard.build_document(row, self.fields.extract(json.loads(text)), analyzer)
+        except (ApiError, ValueError, TypeError, OverflowError, RecursionError) as error:
             logger.warning("document [%s] of [%s] cannot be searched: %s", row.doc_id, self._row.name, error)
             return None
 
@@ -230,87 +246,86 @@ class LiveIndex:
             self.rebuild()
             return
         if self.last_seq == self._row.indexed_seq:
-            self.dirty_since = None
+            self.unrefreshed_since = None
             return
-        with self._writing() as shard:
-            for rows in self._store.read_since(self._row, self._fed_seq):
-                self._feed(shard, rows, replay=True)
+        with self._use_writer() as shard:
+            for rows in self._store.read_since(self._row, self._added_seq):
+                self._add_to_shard(shard, rows, may_have_rows=True)
             shard.commit()
-        self._record_commit(indexed_seq=self._fed_seq)
+        self._record_commit(indexed_seq=self._added_seq)
 
     def rebuild(self) -> None:
-        """Rebuild the search index from the store: after new fields, or when its files are damaged."""
+        """Rebuild the search index from the store, because fields were added or its files are damaged."""
         old = self._row
         generation = old.generation + 1
         layout = build_layout(self.fields)
-        folder = self._folder(old, generation)
+        folder = self._generation_folder(old, generation)
         shutil.rmtree(folder, ignore_errors=True)
         with translate_tantivy_errors(folder):
             shard = Shard(folder, layout)
         try:
             shard.open_writer()
-            self._fed_seq = 0
+            self._added_seq = 0
             for rows in self._store.read_since(old, 0):
-                self._feed(shard, rows, replay=False)
+                self._add_to_shard(shard, rows)
             shard.commit()
             shard.reload()
         except TANTIVY_ERRORS as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise storage_fault(self._store.folder, str(error)) from error
+            raise storage_error(self._store.folder, str(error)) from error
         self.close_writer()
         with self._lock:
-            self._record_commit(layout=layout, generation=generation, indexed_seq=max(self._fed_seq, self.last_seq))
-            self._shard, self._loaded = shard, (generation, self._row.indexed_seq)
-        shutil.rmtree(self._folder(old), ignore_errors=True)
+            self._record_commit(layout=layout, generation=generation, indexed_seq=max(self._added_seq, self.last_seq))
+            self._shard, self._loaded_state = shard, (generation, self._row.indexed_seq)
+        shutil.rmtree(self._generation_folder(old), ignore_errors=True)
 
     def _record_commit(self, **changes: Any) -> None:
-        """Record a commit of the search index in the store, and drop the rows of deleted documents."""
+        """Note in the store what the search index has committed, and drop the rows of deleted documents."""
         with self._store.transaction():
             row = self._store.update(self._row, **changes)
             self._store.forget_deleted(row, row.indexed_seq)
         self.sync()
-        self._fed_seq = row.indexed_seq
-        self.dirty_since = None
+        self._added_seq = row.indexed_seq
+        self.unrefreshed_since = None
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[Shard]:
-        """Yield the search index with an open writer; after an error, the next writer starts at the last commit."""
+    def _use_writer(self) -> Iterator[Shard]:
+        """Yield the search index with an open writer. After an error, the next writer starts at the last commit."""
         shard: Shard | None = None
         try:
-            shard = self._on_disk()
-            if not shard.has_writer:
+            shard = self._shard_on_disk()
+            if not shard.has_open_writer:
                 shard.open_writer()
-                self._fed_seq = self._row.indexed_seq
+                self._added_seq = self._row.indexed_seq
             yield shard
         except TANTIVY_ERRORS as error:
             if shard is not None:
                 shard.close_writer(wait=False)
-            self._fed_seq = self._row.indexed_seq
-            raise storage_fault(self._store.folder, str(error)) from error
+            self._added_seq = self._row.indexed_seq
+            raise storage_error(self._store.folder, str(error)) from error
 
-    def _on_disk(self) -> Shard:
-        """Return the search index on disk; create it if it does not exist."""
+    def _shard_on_disk(self) -> Shard:
+        """Return the search index on disk, which is created if it does not exist."""
         with self._lock:
-            shard = self._snapshot().shard
+            shard = self._load_snapshot().shard
             if shard.folder is None:
-                shard = self._shard = Shard(self._folder(self._row), self._row.layout)
+                shard = self._shard = Shard(self._generation_folder(self._row), self._row.layout)
             return shard
 
     def close_writer(self, *, wait: bool = True) -> None:
-        """Close the search index's writer; the next one reads uncommitted documents from the store."""
-        if self._shard is not None and self._shard.has_writer:
+        """Close the search index's writer. The next writer reads the uncommitted documents from the store."""
+        if self._shard is not None and self._shard.has_open_writer:
             self._shard.close_writer(wait=wait)
-            self._fed_seq = self._row.indexed_seq
+            self._added_seq = self._row.indexed_seq
 
     @property
-    def has_writer(self) -> bool:
-        """Whether the search index's writer is open."""
-        return self._shard is not None and self._shard.has_writer
+    def has_open_writer(self) -> bool:
+        return self._shard is not None and self._shard.has_open_writer
 
-    def _folder(self, row: IndexRow, generation: int | None = None) -> Path:
+    def _generation_folder(self, row: IndexRow, generation: int | None = None) -> Path:
         return self._store.folder / f"index-{row.id}" / f"generation-{generation or row.generation}"
 
     @property
     def folder(self) -> Path:
-        """The folder of the index's search files."""
+        """The folder with all generations of the search index."""
         return self._store.folder / f"index-{self._row.id}"

@@ -1,11 +1,12 @@
-"""The tantivy index behind an index of the embedded engine. It can be rebuilt from the store (`storage/store.py`).
+"""The search index of one index: a tantivy index on disk, which can be rebuilt from the documents in the store.
 
-Our analyzers turn a text into terms, and tantivy receives them joined by a separator. Its own analysis only splits at
-the separator and drops `GAP`, the placeholder of a removed stop word, whose position it thereby keeps.
+osrerank's analyzers turn a text into terms and pass them to tantivy, joined by a separator. tantivy's own analysis only
+splits at the separator and drops `GAP`, the placeholder of a removed stop word. The other terms keep their positions.
 
-tantivy's BM25 averages a field's length over all documents, Lucene's over the documents with a term in the field.
-So each text field gets two extra columns, from which Lucene's score is computed if some documents lack the field. One
-has a token for each term, made of the term, its frequency and the field's length. The other has the length alone.
+tantivy's BM25 averages a field's length over all documents, and Lucene's over the documents with a term in the field.
+Therefore each text field has two extra columns, from which Lucene's score is computed if some documents lack the field:
+the frequency column has a token for each term, which consists of the term, its frequency and the field's length, and
+the length column has the length alone.
 """
 
 import contextlib
@@ -18,29 +19,34 @@ from typing import Any, NamedTuple
 import tantivy
 
 from osrerank.embedded.analysis.tokens import GAP, Analyzer
-from osrerank.embedded.errors import Fault
+from osrerank.embedded.errors import ApiError
 from osrerank.embedded.storage.store import StoredDocument
 
-ID, SOURCE, SEQ, PRESENT = "_id", "_source", "_seq", "_present"
-SEPARATOR = "\x1f"
-LENGTH, DISTINCT = SEPARATOR + "length", SEPARATOR + "distinct"
-"""Infixes of the tokens in `PRESENT`, the hidden field that lists a document's fields: ``title<LENGTH>12`` means that
-the field has 12 terms, ``title<DISTINCT>9`` that 9 of them are distinct."""
-JOIN = "\x1e"
-"""The separator between a term, its frequency and the field's length in a token."""
+ID = "_id"
+SOURCE = "_source"
+SEQ = "_seq"
+FIELD_NAMES = "_present"
+"""A hidden column with the paths of the fields that a document has, and with the lengths of its text fields."""
+TERM_SEPARATOR = "\x1f"
+LENGTH_INFIX = TERM_SEPARATOR + "length"
+"""``title<LENGTH_INFIX>12`` in `FIELD_NAMES` means that the title has 12 terms."""
+DISTINCT_INFIX = TERM_SEPARATOR + "distinct"
+"""``title<DISTINCT_INFIX>9`` in `FIELD_NAMES` means that 9 terms of the title are distinct."""
+PART_SEPARATOR = "\x1e"
+"""The separator of the three parts of a token in a frequency column."""
 ALL_DOCUMENTS = "*"
-"""The token that all documents have in `PRESENT`; its frequency is BM25's document count, with deleted documents."""
+"""A token that each document has in `FIELD_NAMES`. Its frequency is BM25's document count, with deleted documents."""
 WRITER_BYTES = 64_000_000
-"""The memory of a writer, in bytes."""
+"""The memory in which tantivy collects new documents before it writes a segment."""
 VALUE_GAP = [GAP] * 100
-"""The gap between the values of a text field, so that no phrase matches across two (``position_increment_gap``)."""
+"""The placeholders between two values of a text field (``position_increment_gap``), across which no phrase matches."""
 
 logger = logging.getLogger(__name__)
 
 Panic: type[BaseException] = next(
     (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException"), RuntimeError
 )
-"""The exception of a failed assertion inside tantivy, for instance on a truncated file."""
+"""The exception that a failed assertion inside tantivy raises, for instance on a truncated file."""
 TANTIVY_ERRORS = (ValueError, OSError, RuntimeError, Panic)
 """The exceptions that tantivy raises if its files cannot be read or written."""
 
@@ -55,32 +61,48 @@ def translate_tantivy_errors(folder: Path | None) -> Iterator[None]:
     except TANTIVY_ERRORS as error:
         cause = f"{type(error).__name__}: {error}"
         reason = f"the search index in {folder} failed ({cause}): try again"
-        raise Fault(500, "search_engine_exception", reason) from error
+        raise ApiError(500, "search_engine_exception", reason) from error
 
 
 class FieldTotals(NamedTuple):
-    """Lucene's statistics of a text field, over the documents with a term in it, including deleted ones.
+    """Lucene's statistics of a text field, including deleted documents.
 
     Attributes:
-        documents: the number of documents.
-        tokens: the total number of terms in the field, with repetitions.
-        pairs: the total number of distinct terms of each document.
+        documents: the number of documents with a term in the field.
+        terms: the number of terms in the field, summed over the documents.
+        distinct_terms: the number of distinct terms in the field, summed over the documents.
     """
 
     documents: int
-    tokens: int
-    pairs: int
+    terms: int
+    distinct_terms: int
+
+
+class TermFrequency(NamedTuple):
+    """A token of a frequency column, and the number of documents that have it.
+
+    Attributes:
+        token: the token in the column.
+        frequency: the number of times that the term occurs in the field.
+        length: the number of terms in the field, as Lucene stores it.
+        documents: the number of documents with this frequency and length, including deleted ones.
+    """
+
+    token: str
+    frequency: int
+    length: int
+    documents: int
 
 
 def encode_length(length: int) -> int:
-    """Return a length as Lucene stores it in a byte: exact up to 24, and with four significant bits of the excess."""
+    """Return a length as Lucene stores it in one byte: exactly up to 24, above with four significant bits."""
     excess = length - 24
     dropped_bits = max(0, excess.bit_length() - 4)
     return length if excess <= 0 else 24 + (excess >> dropped_bits << dropped_bits)
 
 
 class CheckedSearcher:
-    """A tantivy searcher that raises faults when its files cannot be read."""
+    """A tantivy searcher that raises `ApiError` if its files cannot be read."""
 
     def __init__(self, searcher: tantivy.Searcher, folder: Path | None) -> None:
         self._searcher = searcher
@@ -90,18 +112,18 @@ class CheckedSearcher:
     def totals(self, path: str) -> FieldTotals:
         """Return the statistics of a text field."""
         if path not in self._totals:
-            lengths, distinct = self._count_numbers(path + LENGTH), self._count_numbers(path + DISTINCT)
+            lengths, distinct = self._count_numbers(path + LENGTH_INFIX), self._count_numbers(path + DISTINCT_INFIX)
             self._totals[path] = FieldTotals(
                 documents=sum(lengths.values()),
-                tokens=sum(number * count for number, count in lengths.items()),
-                pairs=sum(number * count for number, count in distinct.items()),
+                terms=sum(number * count for number, count in lengths.items()),
+                distinct_terms=sum(number * count for number, count in distinct.items()),
             )
         return self._totals[path]
 
     def _count_numbers(self, prefix: str) -> dict[int, int]:
-        """Return number -> the number of documents with a token of this prefix and number in `PRESENT`."""
+        """Return n -> the number of documents with the token ``<prefix>n`` in `FIELD_NAMES`."""
         with translate_tantivy_errors(self._folder):
-            tokens = self._searcher.terms_with_prefix(PRESENT, prefix)
+            tokens = self._searcher.terms_with_prefix(FIELD_NAMES, prefix)
             return {int(token[len(prefix) :]): count for token, count in tokens}
 
     @property
@@ -109,32 +131,31 @@ class CheckedSearcher:
         return int(self._searcher.num_docs)
 
     def docs(self, addresses: Iterable[tantivy.DocAddress]) -> list[tantivy.Document]:
-        """Return stored documents."""
         with translate_tantivy_errors(self._folder):
             return [self._searcher.doc(address) for address in addresses]
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of tantivy's searcher that raises faults."""
+        """Return a method of tantivy's searcher, whose exceptions become `ApiError`."""
         method = getattr(self._searcher, name)
 
-        def guarded(*args: Any, **options: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
             with translate_tantivy_errors(self._folder):
                 return method(*args, **options)
 
-        return guarded
+        return call
 
 
 class Shard:
     """A tantivy index in its own folder.
 
     Args:
-        folder: the folder, which is created if it is missing. None for an index in memory.
+        folder: the folder, which is created if it is missing. If it is None, the index is in memory.
         layout: field path -> the type of its column.
 
     Attributes:
         columns: field path -> the name of its column.
-        frequency_columns: path of a text field -> the name of its column with terms, frequencies and lengths.
-        length_columns: path of a text field -> the name of its column with lengths.
+        frequency_columns: path of a text field -> the name of its frequency column.
+        length_columns: path of a text field -> the name of its length column.
 
     Raises:
         ValueError, OSError: the files in the folder are damaged.
@@ -144,12 +165,12 @@ class Shard:
         self.folder = folder
         self.layout = dict(layout)
         self.columns = {path: f"f{number}" for number, path in enumerate(layout)}
-        self.frequency_columns = {path: f"{name}_exact" for path, name in self.columns.items()}
+        self.frequency_columns = {path: f"{name}_exact_value" for path, name in self.columns.items()}
         self.length_columns = {path: f"{name}_length" for path, name in self.columns.items()}
         self.schema = self._build_schema()
         self._index = self._open(folder)
         self._index.config_reader("manual")
-        splitter = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(f"[^{SEPARATOR}]+"))
+        splitter = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(f"[^{TERM_SEPARATOR}]+"))
         self._index.register_tokenizer("terms", splitter.filter(tantivy.Filter.custom_stopword([GAP])).build())
         self._writer: tantivy.IndexWriter | None = None
         self.reload()
@@ -167,7 +188,7 @@ class Shard:
         builder.add_text_field(ID, stored=True, tokenizer_name="raw", index_option="basic")
         builder.add_bytes_field(SOURCE, stored=True)
         builder.add_unsigned_field(SEQ, indexed=True, fast=True)
-        builder.add_text_field(PRESENT, tokenizer_name="raw", index_option="basic")
+        builder.add_text_field(FIELD_NAMES, tokenizer_name="raw", index_option="basic")
         for path, column in self.layout.items():
             name = self.columns[path]
             if column == "text":
@@ -193,28 +214,27 @@ class Shard:
         return [int(number or 0) for number in searcher.fast_field_values(SEQ, addresses)]
 
     @property
-    def has_writer(self) -> bool:
-        """Whether the writer is open."""
+    def has_open_writer(self) -> bool:
         return self._writer is not None
 
     def open_writer(self) -> None:
-        """Open the writer if it is closed; uncommitted changes of an earlier writer are lost."""
+        """Open the writer if it is closed. Uncommitted changes of an earlier writer are lost."""
         if self._writer is None:
-            # One thread: documents keep the order of their sequence numbers within a segment.
+            # With one thread, documents keep the order of their sequence numbers within a segment.
             self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
 
-    def document(
-        self, row: StoredDocument, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
+    def build_document(
+        self, row: StoredDocument, values_by_path: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document:
-        """Return a document for `add`; ``fields`` has its values by field path."""
+        """Convert a stored document for `add`. ``analyzer`` returns the analyzer of a text field by its path."""
         assert row.source is not None
         document = tantivy.Document()
         document.add_text(ID, row.doc_id)
         document.add_bytes(SOURCE, row.source.encode())
         document.add_unsigned(SEQ, row.seq)
-        document.add_text(PRESENT, ALL_DOCUMENTS)
-        for path, values in fields.items():
-            document.add_text(PRESENT, path)
+        document.add_text(FIELD_NAMES, ALL_DOCUMENTS)
+        for path, values in values_by_path.items():
+            document.add_text(FIELD_NAMES, path)
             if self.layout[path] == "text":
                 self._add_terms(document, path, [analyzer(path).terms(value) for value in values])
             else:
@@ -222,29 +242,28 @@ class Shard:
         return document
 
     def add(self, document: tantivy.Document) -> None:
-        """Add a document."""
         assert self._writer is not None
         self._writer.add_document(document)
 
-    def _add_terms(self, document: tantivy.Document, path: str, texts: list[list[str]]) -> None:
+    def _add_terms(self, document: tantivy.Document, path: str, values_terms: list[list[str]]) -> None:
         """Add the terms of a text field's values, and the tokens from which Lucene's score is computed."""
-        terms = texts[0]
-        for text_terms in texts[1:]:
-            terms = [*terms, *VALUE_GAP, *text_terms]
+        terms = values_terms[0]
+        for value_terms in values_terms[1:]:
+            terms = [*terms, *VALUE_GAP, *value_terms]
         counts = Counter(term for term in terms if term != GAP)
         if not counts:
             return
         length = counts.total()
         encoded_length = encode_length(length)
-        document.add_text(PRESENT, f"{path}{LENGTH}{length}")
-        document.add_text(PRESENT, f"{path}{DISTINCT}{len(counts)}")
-        document.add_text(self.columns[path], SEPARATOR.join(terms))
-        tokens = [f"{term}{JOIN}{count}{JOIN}{encoded_length}" for term, count in counts.items()]
+        document.add_text(FIELD_NAMES, f"{path}{LENGTH_INFIX}{length}")
+        document.add_text(FIELD_NAMES, f"{path}{DISTINCT_INFIX}{len(counts)}")
+        document.add_text(self.columns[path], TERM_SEPARATOR.join(terms))
+        tokens = [f"{term}{PART_SEPARATOR}{count}{PART_SEPARATOR}{encoded_length}" for term, count in counts.items()]
         document.add_text(self.frequency_columns[path], " ".join(tokens))
         document.add_unsigned(self.length_columns[path], encoded_length)
 
     def _add_values(self, document: tantivy.Document, path: str, values: list[Any]) -> None:
-        """Add values in ascending order, because an ascending sort uses the smallest."""
+        """Add distinct values in ascending order, because an ascending sort uses the smallest value."""
         adders: dict[str, Callable[[str, Any], None]] = {
             "keyword": document.add_text,
             "long": document.add_integer,
@@ -255,18 +274,18 @@ class Shard:
             add(self.columns[path], value)
 
     def delete(self, doc_ids: Iterable[str]) -> None:
-        """Delete documents by id; unknown ids are ignored."""
+        """Delete documents by id. Unknown ids are ignored."""
         assert self._writer is not None
         for doc_id in doc_ids:
             self._writer.delete_documents_by_term(ID, doc_id)
 
     def commit(self) -> None:
-        """Make additions and deletions durable here, and visible after ``reload``."""
+        """Write additions and deletions to disk. Searches see them after ``reload``."""
         assert self._writer is not None
         self._writer.commit()
 
     def close_writer(self, *, wait: bool = True) -> None:
-        """Close the writer; uncommitted changes are lost. With ``wait``, return when its merges have ended."""
+        """Close the writer. Uncommitted changes are lost. With ``wait``, this waits for the end of its merges."""
         writer, self._writer = self._writer, None
         if writer is not None and wait:
             with translate_tantivy_errors(self.folder):

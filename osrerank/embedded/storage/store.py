@@ -1,8 +1,8 @@
-"""The engine's durable store: a SQLite file with all indices, aliases and documents of a folder.
+"""The engine's durable store: a SQLite file with the indices, aliases and documents of a folder.
 
 A write is acknowledged when its transaction is on disk (write-ahead log, ``synchronous=FULL``). Each write of a
-document gets the next sequence number of its index. A deleted document remains as a row without source until the search
-index has removed it.
+document gets the next sequence number of its index. The row of a deleted document has no source, and is dropped when
+the search index has removed the document.
 """
 
 # ruff: noqa: S608 - table names end in an integer of our own
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from osrerank.embedded.errors import Fault, Json
+from osrerank.embedded.errors import ApiError, Json
 
 FORMAT = 2
-"""The version of the folder's layout; a folder of another version is refused."""
+"""The version of the file format. A folder with another version is refused."""
 FILE_NAME = "store.sqlite"
 BATCH_SIZE = 1000
-"""The number of rows that a query reads at a time."""
+"""`SqliteStore.read_since` reads this number of rows at a time."""
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE indices (
@@ -40,10 +40,10 @@ CREATE TABLE aliases (
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """An index in the store.
+    """An index's row in the store.
 
     Attributes:
-        layout: field path -> the column's type in the search index, as it was last built.
+        layout: field path -> the type of its column in the search index.
         generation: the number of times that the search index was built.
         indexed_seq: the sequence number up to which the search index has committed the documents.
     """
@@ -60,24 +60,29 @@ class IndexRow:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether patterns do not match the index."""
+        """Whether patterns such as ``*`` skip the index."""
         return str(self.settings.get("index", {}).get("hidden", False)).lower() == "true"
 
 
 class StoredDocument(NamedTuple):
-    """A document; ``source`` is its JSON text, or None after a deletion."""
+    """A document's row in the store. ``source`` is its JSON text, or None after a deletion."""
 
     seq: int
     doc_id: str
     version: int
     source: str | None
 
+    @property
+    def seq_no(self) -> int:
+        """The sequence number in responses, which count from 0 where the store counts from 1."""
+        return self.seq - 1
+
 
 class SqliteStore:
     """The SQLite file of a folder. Safe to use from many threads.
 
     Raises:
-        Fault: the folder cannot be written (403), the disk is full (429), the file is damaged or of another version
+        ApiError: the folder cannot be written (403), the disk is full (429), the file is damaged or of another version
             (500).
     """
 
@@ -86,9 +91,10 @@ class SqliteStore:
         self.lock = threading.RLock()
         with self._translate_errors():
             self._db, self.read_only = _open_database(folder)
-            self._prepare()
-        self._catalog: dict[str, IndexRow] = {}
-        self._alias_rows: dict[str, set[int]] = {}
+            self._create_tables()
+            self._check_format()
+        self._indices: dict[str, IndexRow] = {}
+        self._aliases: dict[str, set[int]] = {}
         self._loaded_version: tuple[int, int] | None = None
         self._change_count = 0
 
@@ -98,7 +104,7 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all changes in the block in one transaction; undo them after an exception."""
+        """Commit the changes in the block as one transaction. An exception undoes them."""
         with self.lock, self._translate_errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -112,16 +118,18 @@ class SqliteStore:
         """Return the indices by name, as of the last transaction of any process."""
         with self.lock, self._translate_errors():
             self._reload()
-            return self._catalog
+            return self._indices
 
     def aliases(self) -> dict[str, set[int]]:
         """Return alias -> the ids of its indices."""
         with self.lock, self._translate_errors():
             self._reload()
-            return self._alias_rows
+            return self._aliases
+
+    # The methods that change the store, from `create` to `forget_deleted`, must be called in a `transaction`.
 
     def create(self, name: str, mappings: Json, settings: Json, layout: Mapping[str, str]) -> IndexRow:
-        """Add an index; call it in a transaction."""
+        """Add an index."""
         uuid = uuid4().hex[:22]
         values = (name, uuid, int(time.time() * 1000), *map(json.dumps, (mappings, settings, layout)))
         cursor = self._db.execute(
@@ -138,14 +146,14 @@ class SqliteStore:
         return self.indices()[name]
 
     def drop(self, index: IndexRow) -> None:
-        """Remove an index with its documents and aliases; call it in a transaction."""
+        """Remove an index with its documents and aliases."""
         self._db.execute(f"DROP TABLE docs_{index.id:d}")
         self._db.execute("DELETE FROM aliases WHERE index_id = ?", (index.id,))
         self._db.execute("DELETE FROM indices WHERE id = ?", (index.id,))
         self._change_count += 1
 
     def update(self, index: IndexRow, **changes: Any) -> IndexRow:
-        """Change an index's row; call it in a transaction."""
+        """Change an index's row, and return the new row."""
         row = replace(index, **changes)
         self._db.execute(
             "UPDATE indices SET mappings = ?, settings = ?, layout = ?, generation = ?, indexed_seq = ? WHERE id = ?",
@@ -155,39 +163,43 @@ class SqliteStore:
         return row
 
     def put_alias(self, alias: str, index: IndexRow) -> None:
-        """Add an alias; call it in a transaction."""
+        """Add an index to an alias, which is created if it does not exist."""
         self._db.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?)", (alias, index.id))
         self._change_count += 1
 
     def drop_alias(self, alias: str, index: IndexRow) -> None:
-        """Remove an alias; call it in a transaction."""
+        """Remove an index from an alias."""
         self._db.execute("DELETE FROM aliases WHERE alias = ? AND index_id = ?", (alias, index.id))
         self._change_count += 1
 
-    def get(self, index: IndexRow, doc_id: str) -> StoredDocument | None:
-        """Return a document's latest row, even if the document is deleted. None if it has no row."""
-        with self.lock, self._translate_errors():
-            query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE id = ?"
-            row = self._db.execute(query, (doc_id,)).fetchone()
-            return StoredDocument(*row) if row else None
-
     def put(self, index: IndexRow, rows: Iterable[StoredDocument]) -> None:
-        """Write documents, replacing those with the same ids; call it in a transaction."""
+        """Write documents, which replace those with the same ids."""
         self._db.executemany(
-            # The id might exist, but not the sequence number, which would replace another document.
+            # Only the id may exist already. An existing sequence number would replace another document.
             f"INSERT INTO docs_{index.id:d} (seq, id, version, source) VALUES (?, ?, ?, ?) ON CONFLICT (id)"
             " DO UPDATE SET seq = excluded.seq, version = excluded.version, source = excluded.source",
             rows,
         )
 
+    def forget_deleted(self, index: IndexRow, up_to: int) -> None:
+        """Drop the rows of deleted documents up to a sequence number, because the search index has removed them."""
+        self._db.execute(f"DELETE FROM docs_{index.id:d} WHERE source IS NULL AND seq <= ?", (up_to,))
+
+    def get(self, index: IndexRow, doc_id: str) -> StoredDocument | None:
+        """Return a document's latest row, even after a deletion. Returns None if it has no row."""
+        with self.lock, self._translate_errors():
+            query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE id = ?"
+            row = self._db.execute(query, (doc_id,)).fetchone()
+            return StoredDocument(*row) if row else None
+
     def last_seq(self, index: IndexRow) -> int:
-        """Return the highest sequence number of an index's writes."""
+        """Return the highest sequence number of an index's writes, or 0 before the first write."""
         with self.lock, self._translate_errors():
             highest = self._db.execute(f"SELECT max(seq) FROM docs_{index.id:d}").fetchone()[0]
             return max(highest or 0, index.indexed_seq)
 
     def read_since(self, index: IndexRow, seq: int) -> Iterator[list[StoredDocument]]:
-        """Yield batches of the rows after a sequence number, in ascending order."""
+        """Yield the documents after a sequence number in ascending order, in batches."""
         table = f"docs_{index.id:d}"
         query = f"SELECT seq, id, version, source FROM {table} WHERE seq > ? ORDER BY seq LIMIT {BATCH_SIZE:d}"
         while True:
@@ -198,17 +210,15 @@ class SqliteStore:
             yield rows
             seq = rows[-1].seq
 
-    def forget_deleted(self, index: IndexRow, up_to: int) -> None:
-        """Drop the rows of documents that the search index has deleted; call it in a transaction."""
-        self._db.execute(f"DELETE FROM docs_{index.id:d} WHERE source IS NULL AND seq <= ?", (up_to,))
-
-    def _prepare(self) -> None:
-        """Create the tables in a new file; refuse a file of another version."""
+    def _create_tables(self) -> None:
+        """Create the tables if the file is new."""
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
             with contextlib.suppress(sqlite3.OperationalError):  # another process has just done the same
                 self._db.executescript(
                     f"BEGIN IMMEDIATE; {_SCHEMA} INSERT INTO meta VALUES ('format', '{FORMAT}'); COMMIT;"
                 )
+
+    def _check_format(self) -> None:
         version = int(self._db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()[0])
         if version != FORMAT:
             self._db.close()
@@ -219,7 +229,7 @@ class SqliteStore:
                 kind, writer = "index_format_too_old_exception", "an earlier osrerank"
                 fix = "delete the folder and index again"
             reason = f"the folder {self.folder} was written by {writer} (format {version}, not {FORMAT}): {fix}"
-            raise Fault(500, kind, reason)
+            raise ApiError(500, kind, reason)
 
     def _reload(self) -> None:
         """Read the indices and aliases again if this or another process has changed them."""
@@ -229,12 +239,12 @@ class SqliteStore:
         rows = self._db.execute(
             "SELECT id, name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq FROM indices"
         )
-        self._catalog = {row[1]: IndexRow(*row[:4], *map(json.loads, row[4:7]), *row[7:]) for row in rows}
+        self._indices = {row[1]: IndexRow(*row[:4], *map(json.loads, row[4:7]), *row[7:]) for row in rows}
         aliases: dict[str, set[int]] = {}
         for alias, index_id in self._db.execute("SELECT alias, index_id FROM aliases"):
             aliases.setdefault(alias, set()).add(index_id)
-        self._alias_rows = aliases
-        # An open transaction can still be undone, so the next call must read again.
+        self._aliases = aliases
+        # An open transaction can still be undone. In that case, the next call must read again.
         self._loaded_version = None if self._db.in_transaction else version
 
     @contextlib.contextmanager
@@ -242,36 +252,36 @@ class SqliteStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise storage_fault(self.folder, str(error)) from error
+            raise storage_error(self.folder, str(error)) from error
 
 
-def storage_fault(folder: Path, message: str) -> Fault:
-    """Return the fault for an error message about the disk, the folder's permissions or the files in it."""
+def storage_error(folder: Path, message: str) -> ApiError:
+    """Return the `ApiError` for a message about the disk, the folder's permissions or the files in it."""
     lower = message.lower()
     disk_messages = ("is full", "disk i/o error", "no space", "file too large", "os error 28", "os error 27")
     if any(part in lower for part in disk_messages):
         reason = f"the disk of the embedded folder {folder} is full or failing ({message}): free space and try again"
-        return Fault(429, "cluster_block_exception", reason)
+        return ApiError(429, "cluster_block_exception", reason)
     if any(part in lower for part in ("readonly", "read-only", "unable to open", "permission denied")):
         fix = "check its permissions, or use another folder"
         reason = f"the embedded folder {folder} cannot be written ({message}): {fix}"
-        return Fault(403, "cluster_block_exception", reason)
+        return ApiError(403, "cluster_block_exception", reason)
     if any(part in lower for part in ("malformed", "not a database")):
         fix = "restore it from a backup, or delete the folder and index again"
         reason = f"{folder / FILE_NAME} is damaged ({message}): {fix}"
-        return Fault(500, "corrupt_index_exception", reason)
+        return ApiError(500, "corrupt_index_exception", reason)
     if "locked" in lower:
         reason = f"the embedded folder {folder} is being written by another process ({message}): try again"
-        return Fault(503, "lock_obtain_failed_exception", reason)
-    return Fault(500, "storage_exception", f"the embedded folder {folder}: {message}")
+        return ApiError(503, "lock_obtain_failed_exception", reason)
+    return ApiError(500, "storage_exception", f"the embedded folder {folder}: {message}")
 
 
 def _open_database(folder: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open the file for writing, or else for reading; return the connection, and whether it is read-only."""
+    """Open the SQLite file for writing, or else for reading. Return the connection, and whether it is read-only."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise storage_fault(folder, f"unable to open: {error.strerror}") from error
+        raise storage_error(folder, f"unable to open: {error.strerror}") from error
     path = folder / FILE_NAME
     try:
         db = _connect(f"{path.resolve().as_uri()}")

@@ -3,7 +3,7 @@
 import pytest
 
 from osrerank.embedded.analysis.analyzers import Analyzers
-from osrerank.embedded.errors import Fault
+from osrerank.embedded.errors import ApiError
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.mapping import LANGUAGES, SNOWBALL, IndexOptions, index_body, permanent_options
 
@@ -24,7 +24,7 @@ def test_stems_of_languages_are_lucenes(language):
 
 
 def test_a_language_without_a_stemmer_is_named():
-    with pytest.raises(Fault, match=r"has the language \[Polish\]; the embedded engine knows \['Arabic', 'Basque'"):
+    with pytest.raises(ApiError, match=r"has the language \[Polish\]; the embedded engine knows \['Arabic', 'Basque'"):
         Analyzers().compose("standard", [{"type": "snowball", "language": "Polish"}])
 
 

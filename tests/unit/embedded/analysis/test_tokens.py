@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.embedded.analysis.analyzers import BUILT_IN, Analyzers, built_in
-from osrerank.embedded.analysis.tokens import GAP, MAX_TOKEN_CHARS, porter_stem, standard_words
-from osrerank.embedded.errors import Fault
+from osrerank.embedded.analysis.analyzers import BUILT_IN_FILTERS, Analyzers, get_built_in
+from osrerank.embedded.analysis.tokens import GAP, MAX_TOKEN_CHARS, split_standard, stem_porter
+from osrerank.embedded.errors import ApiError
 
 
 @pytest.mark.parametrize(
@@ -23,29 +23,29 @@ from osrerank.embedded.errors import Fault
     ],
 )
 def test_the_standard_tokenizer_gives_lucenes_tokens(text: str, words: list[str]) -> None:
-    assert standard_words(text) == words
+    assert split_standard(text) == words
 
 
 def test_porters_stems_and_the_positions_of_stop_words() -> None:
     words = "possibly psychology biology technologies ably generalizations oscillators is doubly skies happy"
     stems = "possibl psycholog biologi technolog abli gener oscil is doubli ski happi"
-    assert [porter_stem(word) for word in words.split()] == stems.split()
-    assert built_in("english").terms("The fox's of Dogs") == [GAP, "fox", GAP, "dog"]
+    assert [stem_porter(word) for word in words.split()] == stems.split()
+    assert get_built_in("english").terms("The fox's of Dogs") == [GAP, "fox", GAP, "dog"]
 
 
 @given(st.text(max_size=300))
 def test_tokens_are_substrings_of_the_text_in_order(text: str) -> None:
-    for name in BUILT_IN:
-        tokens = built_in(name).tokens(text)
+    for name in BUILT_IN_FILTERS:
+        tokens = get_built_in(name).tokens(text)
         assert all(0 < token.end - token.start <= max(MAX_TOKEN_CHARS, len(text)) for token in tokens)
-        assert [token.term for token in tokens] == [term for term in built_in(name).terms(text) if term != GAP]
+        assert [token.term for token in tokens] == [term for term in get_built_in(name).terms(text) if term != GAP]
         assert [token.position for token in tokens] == sorted({token.position for token in tokens})
         assert all(first_token.end <= second_token.start for first_token, second_token in pairwise(tokens))
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=127), max_size=200))
 def test_ascii_and_unicode_tokenizers_agree(text: str) -> None:
-    assert standard_words(text) == [word for word in standard_words(text + " \u00e9") if word != "\u00e9"]
+    assert split_standard(text) == [word for word in split_standard(text + " \u00e9") if word != "\u00e9"]
 
 
 def test_unknown_tokenizers_and_filters_are_named() -> None:
@@ -58,5 +58,5 @@ def test_unknown_tokenizers_and_filters_are_named() -> None:
         ({"filter": {"mine": {"type": "snowball", "language": "Klingon"}}}, "Klingon"),
         ({"char_filter": {"mine": {"type": "html_strip"}}}, "char_filter"),
     ):
-        with pytest.raises(Fault, match=name):
+        with pytest.raises(ApiError, match=name):
             Analyzers(settings)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from osrerank.embedded.errors import Fault
-from osrerank.embedded.mapping.fields import IndexFields, merge
+from osrerank.embedded.errors import ApiError
+from osrerank.embedded.mapping.fields import IndexFields, merge_mappings
 
 
 def test_a_mapping_extracts_the_values_of_a_document() -> None:
@@ -17,21 +17,21 @@ def test_a_mapping_extracts_the_values_of_a_document() -> None:
     documents = [{"year": "1999"}, {"year": 2000.0}]
     source = {"title": ["short", "too long"], "made": documents, "hidden": {"a": 1}, "stored": "x"}
     assert fields.extract(source) == {"title": ["short", "too long"], "title.raw": ["short"], "made.year": [1999, 2000]}
-    assert fields.new_mappings(source) == {}
-    assert fields.new_mappings({"new": {"a": 1}}) == {"properties": {"new": {"properties": {"a": {"type": "long"}}}}}
+    assert fields.guess_mappings(source) == {}
+    assert fields.guess_mappings({"new": {"a": 1}}) == {"properties": {"new": {"properties": {"a": {"type": "long"}}}}}
     for clash in ({"title": {"inner": 1}}, {"made": 3}, {"made": {"year": "x"}}):
-        with pytest.raises(Fault) as caught:
-            assert fields.new_mappings(clash) or fields.extract(clash)
+        with pytest.raises(ApiError) as caught:
+            assert fields.guess_mappings(clash) or fields.extract(clash)
         assert caught.value.kind == "mapper_parsing_exception"
 
 
 def test_dotted_names_become_objects_and_fixed_parameters_stay() -> None:
-    old = merge(
+    old = merge_mappings(
         {}, {"properties": {"made.year": {"type": "integer"}, "title": {"type": "text", "analyzer": "english"}}}
     )
     assert old["properties"]["made"] == {"properties": {"year": {"type": "integer"}}}
-    merged = merge(old, {"properties": {"made": {"properties": {"place": {"type": "keyword"}}}}})
+    merged = merge_mappings(old, {"properties": {"made": {"properties": {"place": {"type": "keyword"}}}}})
     assert set(IndexFields(merged).by_path) == {"made.year", "made.place", "title"}
     for change in ({"title": {"type": "text"}}, {"made": {"type": "keyword"}}, {"made.year": {"type": "long"}}):
-        with pytest.raises(Fault, match=r"update parameter|can't merge|cannot be changed"):
-            merge(old, {"properties": change})
+        with pytest.raises(ApiError, match=r"update parameter|can't merge|cannot be changed"):
+            merge_mappings(old, {"properties": change})

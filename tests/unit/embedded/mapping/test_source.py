@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.embedded.mapping.source import source_filter
+from osrerank.embedded.mapping.source import read_source_filter
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -16,8 +16,8 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from("abc"), JSON, max_size=3))
 def test_source_filters_keep_or_drop_all(source: dict[str, Any]) -> None:
-    assert source_filter("*").apply(source) == source
-    assert source_filter({"excludes": ["nowhere"]}).apply(source) == source
-    assert source_filter("nowhere").apply(source) == {}
-    assert source_filter({"excludes": ["*"]}).apply(source) == {}
-    assert "a" not in source_filter({"excludes": "a"}).apply(source)
+    assert read_source_filter("*").apply(source) == source
+    assert read_source_filter({"excludes": ["nowhere"]}).apply(source) == source
+    assert read_source_filter("nowhere").apply(source) == {}
+    assert read_source_filter({"excludes": ["*"]}).apply(source) == {}
+    assert "a" not in read_source_filter({"excludes": "a"}).apply(source)

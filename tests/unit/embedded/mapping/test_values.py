@@ -26,7 +26,7 @@ DAY = 86_400_000
     ],
 )
 def test_dates_in_opensearchs_formats_are_read(given: Any, first: int, length_ms: int) -> None:
-    assert values.date_range(given) == (first, first + length_ms - 1)
+    assert values.parse_date_range(given) == (first, first + length_ms - 1)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_dates_in_opensearchs_formats_are_read(given: Any, first: int, length_ms
 )
 def test_malformed_dates_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        values.date_range(text)
+        values.parse_date_range(text)
 
 
 def test_a_float_has_32_bits_and_is_shown_with_the_fewest_digits() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from opensearchpy import OpenSearch, RequestError
 
-from osrerank.embedded.errors import Fault
+from osrerank.embedded.errors import ApiError
 from osrerank.embedded.storage.engine import MAX_WRITERS
-from osrerank.embedded.storage.lock import WriterLock
+from osrerank.embedded.storage.lock import FolderLock
 from osrerank.embedded.storage.store import SqliteStore, StoredDocument
 from tests.waiting import wait_until
 
@@ -39,7 +39,7 @@ def test_a_sequence_number_given_twice_is_an_error(tmp_path: Path) -> None:
         index = store.create("a", {}, {}, {})
     with store.transaction():
         store.put(index, [StoredDocument(1, "one", 1, "{}"), StoredDocument(2, "one", 2, "{}")])
-    with pytest.raises(Fault, match="UNIQUE"), store.transaction():
+    with pytest.raises(ApiError, match="UNIQUE"), store.transaction():
         store.put(index, [StoredDocument(2, "two", 1, "{}")])
     assert store.get(index, "one") == StoredDocument(2, "one", 2, "{}")
     store.close()
@@ -82,7 +82,7 @@ def test_a_stored_document_that_cannot_be_indexed_hides_no_other_document(engine
 
 @pytest.mark.long
 def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
-    holder, second_lock = WriterLock(tmp_path), WriterLock(tmp_path)
+    holder, second_lock = FolderLock(tmp_path), FolderLock(tmp_path)
     holder.acquire()
     process = os.fork()
     if process == 0:
