@@ -15,7 +15,7 @@ from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.saved_encoder import POSITION_BUCKETS
 
 PREFIXES = ("bert.", "roberta.", "mpnet.")
-"""Weight prefixes of encoders that were saved with a head."""
+"""The prefixes of weights in encoders that were saved with a head."""
 MPNET_NAMES = {
     "attention.attn.q": "attention.self.query",
     "attention.attn.k": "attention.self.key",
@@ -23,23 +23,24 @@ MPNET_NAMES = {
     "attention.attn.o": "attention.output.dense",
     "attention.LayerNorm": "attention.output.LayerNorm",
 }
-"""MPNet's names of a layer's weights -> BERT's."""
+"""Name of a module in MPNet's layers -> its name in BERT's layers."""
 TENSORFLOW_NAMES = {"gamma": "weight", "beta": "bias"}
-"""TensorFlow's names of a LayerNorm's weights, which some versions of transformers write -> PyTorch's."""
+"""TensorFlow's name of a LayerNorm's weight, which some versions of transformers write -> PyTorch's name."""
 MAX_BUCKET_DISTANCE = 128
-"""From this distance on, all relative positions of an MPNet share a bucket."""
+"""From this distance on, all distances between two tokens share a bucket in MPNet."""
 
 
 def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
     """Return the graph that encodes texts, as an ``onnx.ModelProto`` in fp32.
 
     Its input is ``input_ids``, int64 ``(n, tokens)``. The rows of a batch must have the same length. Its output
-    ``vector`` is float32 ``(n, dimensions)``, with a row for each token in late interaction. With [CLS] pooling, the
-    last layer computes only the [CLS] state. If a late-interaction model expands queries by tokens that the
-    query's own tokens must not attend to, a second input ``attention_mask`` is 0 on the expansion.
+    ``vector`` is float32 ``(n, dimensions)``, or ``(n * tokens, dimensions)`` in late interaction.
+
+    Some late-interaction models append tokens to a query, to which the query's own tokens must not attend. Their graph
+    has a second input ``attention_mask``, which is 0 for the appended tokens.
 
     Args:
-        weights: name in transformers -> array. The names of a module's arrays begin with the module's folder.
+        weights: name in transformers -> weight. The names of a module's weights begin with the module's folder.
         config: the model's ``config.json``, which `osrerank.scoring.saved_encoder.check_architecture` accepts.
         card: the bi-encoder's card.
 
@@ -47,13 +48,13 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
         KeyError: a weight is missing.
     """
     model_type, head = config.get("model_type"), card.vector_head
-    encoder: ModernBertGraph | _Encoder
+    encoder: ModernBertGraph | _EncoderGraph
     if model_type == modern_shape.MODEL_TYPE:
         named_weights = {name.removeprefix(modern_shape.CLASSIFIER_PREFIX): array for name, array in weights.items()}
         encoder = ModernBertGraph(named_weights, modern_shape.ModernBertShape.from_config(config))
     else:
         named_weights = _rename_weights(weights)
-        encoder = (_MpnetEncoder if model_type == "mpnet" else _Encoder)(named_weights, config, card)
+        encoder = (_MpnetGraph if model_type == "mpnet" else _EncoderGraph)(named_weights, config, card)
     graph, states = encoder.graph, encoder.states(only_first=head.pooling == ("cls",))
     vector = add_head(graph, states, head, named_weights)
     inputs = {"input_ids": TOKENS_SHAPE}
@@ -64,7 +65,7 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
 
 
 def _apply_attention_mask(graph: Graph) -> None:
-    """Change a graph so that no token attends to the tokens at the end whose ``attention_mask`` is 0."""
+    """Change a graph so that no token attends to the last tokens of a sequence, whose ``attention_mask`` is 0."""
     nodes, graph.nodes = graph.nodes, []
     total = graph.add("ReduceSum", ["attention_mask"], keepdims=0)
     token_count = graph.add("Reshape", [total, graph.constant("shape.1", np.array([1]))])
@@ -73,7 +74,7 @@ def _apply_attention_mask(graph: Graph) -> None:
 
 
 def _add_truncated(graph: Graph, node: Any, token_count: str) -> None:
-    """Add a node to a graph, and limit attention in the node and its branches to the first ``token_count`` tokens."""
+    """Add a node to a graph. Attention in the node and its branches is limited to the first ``token_count`` tokens."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             outer_nodes, graph.nodes = graph.nodes, []
@@ -84,15 +85,16 @@ def _add_truncated(graph: Graph, node: Any, token_count: str) -> None:
             graph.nodes = outer_nodes
     if node.op_type == "MultiHeadAttention":
         start = graph.constant("axis.0", np.array([0]))
-        for index, axis in ((1, 1), (2, 1), (5, 3)):  # keys, values, and the bias of the logits
+        keys, values, bias = 1, 2, 5
+        for index, tokens_axis in ((keys, 1), (values, 1), (bias, 3)):
             if len(node.input) > index and node.input[index]:
-                axes = graph.constant(f"axis.{axis}", np.array([axis]))
+                axes = graph.constant(f"axis.{tokens_axis}", np.array([tokens_axis]))
                 node.input[index] = graph.add("Slice", [node.input[index], start, token_count, axes])
     graph.nodes.append(node)
 
 
 def _rename_weights(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
-    """Return weights under BERT's names, without a prefix."""
+    """Return the weights of any family under BERT's names, without a prefix."""
     renamed = {}
     for name, array in weights.items():
         bert_name = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
@@ -103,8 +105,8 @@ def _rename_weights(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
     return renamed
 
 
-class _Encoder(BertGraph):
-    """A BERT encoder without a head, whose texts have only one segment."""
+class _EncoderGraph(BertGraph):
+    """Builds the graph of a BERT encoder without its head. All tokens belong to the first segment."""
 
     def states(self, *, only_first: bool) -> str:
         """Return the last states of all tokens, or only of the first token ``(n, 1, hidden)``."""
@@ -114,8 +116,11 @@ class _Encoder(BertGraph):
         return states
 
 
-class _MpnetEncoder(_Encoder):
-    """MPNet (Song et al. 2020, arXiv 2004.09297): BERT without segments, with a bias for each distance and head."""
+class _MpnetGraph(_EncoderGraph):
+    """Builds the graph of an MPNet, which is a BERT without segments.
+
+    Its attention has a bias for each head and each distance between tokens (Song et al. 2020, arXiv 2004.09297).
+    """
 
     def _embeddings(self, positions: str, segments: str) -> str:
         del segments
@@ -140,20 +145,20 @@ class _MpnetEncoder(_Encoder):
         scalar = add("Squeeze", [add("Shape", ["input_ids"], start=1, end=2), self._axis(0)])
         positions = add("Range", [constant("zero", np.array(0)), scalar, constant("one", np.array(1))])
         differences = add("Sub", [positions, add("Unsqueeze", [positions, self._axis(1)])])
-        indices = add("Add", [differences, constant("most", np.array(max_positions - 1))])
+        indices = add("Add", [differences, constant("max_distance", np.array(max_positions - 1))])
         biases = constant("distances", table)  # (heads, distances)
         return add("Unsqueeze", [add("Gather", [biases, indices], axis=1), self._axis(0)])
 
 
 def distance_buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the bucket of each distance from a token to another, as in transformers' MPNet.
+    """Return the bucket of each distance from one token to another, as in transformers' MPNet.
 
-    Each short distance has its own bucket. Longer distances share buckets of logarithmically growing size
+    Each short distance has its own bucket. Longer distances share buckets, whose size grows logarithmically
     (T5, arXiv 1910.10683, section 2.1). Positive and negative distances have different buckets.
     """
-    half, n_exact = POSITION_BUCKETS // 2, POSITION_BUCKETS // 4
+    half, exact_count = POSITION_BUCKETS // 2, POSITION_BUCKETS // 4
     lengths = np.abs(distances)
-    ratios = np.maximum(lengths, 1).astype(np.float32) / np.float32(n_exact)
-    steps = np.log(ratios) / np.float32(math.log(MAX_BUCKET_DISTANCE / n_exact)) * np.float32(half - n_exact)
-    shared_buckets = np.minimum(n_exact + steps.astype(np.int64), half - 1)
-    return half * (distances > 0) + np.where(lengths < n_exact, lengths, shared_buckets)
+    ratios = np.maximum(lengths, 1).astype(np.float32) / np.float32(exact_count)
+    steps = np.log(ratios) / np.float32(math.log(MAX_BUCKET_DISTANCE / exact_count)) * np.float32(half - exact_count)
+    shared_buckets = np.minimum(exact_count + steps.astype(np.int64), half - 1)
+    return half * (distances > 0) + np.where(lengths < exact_count, lengths, shared_buckets)

@@ -1,4 +1,4 @@
-"""Fit a model card's calibration and first-pass weight on candidates with relevance judgments."""
+"""Fit a model's calibration, and choose the weight of the first pass, on judged queries with their candidates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,28 +15,29 @@ from osrerank.types import Qrels, Scorer
 
 NEWTON_STEPS = 50
 RIDGE = 1e-9
-"""A number added to the Hessian's diagonal, which keeps Newton's step finite if the development set is separable."""
+"""Added to the Hessian's diagonal, this keeps Newton's step finite if the development set is separable."""
 FIRST_PASS_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""The weights to try, as logits that the best first-pass score adds."""
+"""The weights to choose from. A weight is the number of logits that the query's best first-pass score adds."""
 FOLDS = 5
-"""The number of folds in the cross-validation of the weight."""
+"""The weight is cross-validated with this number of folds."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedQuery:
-    """A query's candidates, with a model's scores and the judgments.
+    """A query's candidates with their scores and judgments.
 
     Attributes:
-        raw_scores: the model's raw scores ``(n,)``. A candidate that could not be scored has NaN.
-        first_pass: the first-pass scores divided by the query's best one ``(n,)``, or zeros if that is not positive.
+        raw_scores: the model's scores before calibration ``(n,)``. A candidate that could not be scored has NaN.
+        first_pass_scores: the first-pass scores ``(n,)``, scaled so that the query's best score is 1. They are zeros if
+            the best score is not positive.
         doc_ids: the ids of the n candidates.
-        relevance: document id -> grade. A document without a judgment counts as not relevant.
+        relevance: document id -> grade. A document without a judgment is not relevant.
     """
 
     raw_scores: Floats
-    first_pass: Floats
+    first_pass_scores: Floats
     doc_ids: Sequence[str]
     relevance: dict[str, int]
 
@@ -46,20 +47,20 @@ class JudgedQuery:
         return np.array([self.relevance.get(doc_id, 0) > 0 for doc_id in self.doc_ids], dtype=bool)
 
     def ndcg(self, calibration: Calibration, weight: float) -> float:
-        """Return nDCG@10 of the candidates, ordered by logit plus ``weight`` times first-pass score."""
+        """Return nDCG@10 of the candidates, ordered by their logits plus ``weight`` times their first-pass scores."""
         raw_scores = np.where(np.isnan(self.raw_scores), -np.inf, self.raw_scores)
-        order = np.argsort(-(calibration.scale * raw_scores + weight * self.first_pass), kind="stable")
+        order = np.argsort(-(calibration.scale * raw_scores + weight * self.first_pass_scores), kind="stable")
         return ndcg([self.doc_ids[index] for index in order], self.relevance)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPassWeight:
-    """The weight of the first pass with the best mean nDCG@10 on a development set.
+    """The weight of the first pass that has the best mean nDCG@10 on a development set.
 
     Attributes:
-        weight: how much the best first-pass score adds, in logits.
-        ndcg: the mean nDCG@10 over the queries with this weight.
-        cross_validated_ndcg: the mean nDCG@10 when each fold is ranked with the best weight of the other folds.
+        weight: one of `FIRST_PASS_WEIGHTS`.
+        ndcg: the mean nDCG@10 with this weight.
+        cross_validated_ndcg: the mean nDCG@10 if each fold is ranked with the best weight of the other folds.
         first_pass_ndcg: the mean nDCG@10 of the candidates in their original order.
     """
 
@@ -74,7 +75,7 @@ def score_judged_queries(
 ) -> Iterator[JudgedQuery]:
     """Score the candidates of each query in a file, and yield them with their judgments.
 
-    Raw scores are computed by inverting the model's current ``calibration``.
+    The scorer returns calibrated logits. They are turned back into raw scores by its current ``calibration``.
 
     Raises:
         FormatError: the file is malformed.
@@ -84,16 +85,17 @@ def score_judged_queries(
         scores = scorer.score(candidate_list.query.text, texts, [(index,) for index in range(len(texts))])
         first_pass = np.array([document.get("score") or 0.0 for document in candidate_list.documents], dtype=np.float64)
         best_score = first_pass.max(initial=0)
+        scaled_first_pass = first_pass / best_score if best_score > 0 else np.zeros_like(first_pass)
         yield JudgedQuery(
             (scores.log_odds.astype(np.float64) - calibration.offset) / calibration.scale,
-            first_pass / best_score if best_score > 0 else np.zeros_like(first_pass),
+            scaled_first_pass,
             [document["id"] for document in candidate_list.documents],
             dict(qrels.judgments.get(candidate_list.query.query_id, {})),
         )
 
 
-def fit_judged_queries(queries: Sequence[JudgedQuery]) -> Calibration:
-    """Fit the map from raw scores to logits on the candidates of judged queries, with `fit_calibration`.
+def calibrate_on_queries(queries: Sequence[JudgedQuery]) -> Calibration:
+    """Fit the calibration on the candidates of judged queries (`fit_calibration`).
 
     Raises:
         EvaluationError: all candidates are relevant, none is, or relevant ones do not score higher.
@@ -105,7 +107,7 @@ def fit_judged_queries(queries: Sequence[JudgedQuery]) -> Calibration:
 
 
 def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> FirstPassWeight:
-    """Choose the weight with the best mean nDCG@10 over the queries that have a relevant document.
+    """Choose the weight that has the best mean nDCG@10 over the queries with a relevant document.
 
     Raises:
         EvaluationError: fewer queries than folds have a relevant document.
@@ -132,22 +134,22 @@ def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> F
 def simulate_vectors_mono(
     queries: Sequence[JudgedQuery], vector_queries: Sequence[JudgedQuery], card: ModelCard, depth: int
 ) -> list[JudgedQuery]:
-    """Simulate the pipeline ``vectors-mono``, whose cross-encoder scores only the best candidates by the vectors.
+    """Simulate the pipeline ``vectors-mono``, so that `choose_weight` chooses the weight of the vectors in it.
 
-    The returned queries are ordered by the vectors and the first pass. Their ``first_pass`` is the vectors' logit, and
-    candidates below the depth have no score, so that `choose_weight` chooses the weight of the vectors.
+    The returned queries are ordered by the vectors and the first pass. Their ``first_pass_scores`` are the vectors'
+    logits. Candidates below the depth have no raw score, because the pipeline's cross-encoder does not score them.
 
     Args:
         queries: the queries with the cross-encoder's scores.
         vector_queries: the same queries with the bi-encoder's scores.
         card: the bi-encoder's card.
-        depth: how many candidates the cross-encoder scores.
+        depth: the number of candidates that the cross-encoder scores.
     """
     simulated = []
     for mono, vectors in zip(queries, vector_queries, strict=True):
         logits = card.calibration.scale * vectors.raw_scores + card.calibration.offset
         logits = np.where(np.isnan(logits), -np.inf, logits)
-        order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass), kind="stable")
+        order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass_scores), kind="stable")
         raw_scores = np.where(np.arange(len(order)) < depth, mono.raw_scores[order], np.nan)
         vector_logits = np.where(np.isinf(logits), 0.0, logits)[order]
         doc_ids = [mono.doc_ids[index] for index in order]
@@ -156,10 +158,10 @@ def simulate_vectors_mono(
 
 
 def fit_calibration(raw_scores: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:
-    """Fit the scale and offset from raw scores to logits by maximum likelihood (Platt 1999).
+    """Fit the scale and the offset that turn raw scores into logits, by maximum likelihood (Platt 1999).
 
     This is logistic regression on one variable by Newton's method. The targets are Platt's, (n+ + 1) / (n+ + 2) and
-    1 / (n- + 2), which keep the scale finite even on a small or separable set.
+    1 / (n- + 2), which keep the scale finite even if the set is small or separable.
 
     Raises:
         EvaluationError: all pairs are relevant, no pair is relevant, or relevant pairs do not score higher.

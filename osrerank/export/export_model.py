@@ -15,8 +15,8 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.calibration import (
     JudgedQuery,
+    calibrate_on_queries,
     choose_weight,
-    fit_judged_queries,
     score_judged_queries,
     simulate_vectors_mono,
 )
@@ -55,51 +55,58 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """The options of `export_model`.
+    """The options of `export_model`. An option that is None or empty keeps the source's value, if nothing else is said.
 
-    Attributes:
-        name: the model's name in its card. The default is the output directory's name.
-        kind: the kind of the new model. The default is the source's. "duo" compares two documents, and adds a third
-            segment embedding to a model with two.
-        third_segment: the initial third segment embedding: "zeros", as in the released duoBERT, or a "copy" of the
-            document's embedding (`osrerank.export.third_segment`).
-        pooling: a bi-encoder's pooling: "cls", "mean", "max", "weightedmean" or "lasttoken". For this and
-            the next four options, None keeps the source's value.
-        query_prefix: the text that precedes every query of a bi-encoder.
-        document_prefix: the text that precedes every document of a bi-encoder.
-        dimensions: the number of leading values of a bi-encoder's vectors to keep.
-        pool_factor: the number of tokens that a late-interaction model merges, on average, into one document vector.
-        precision: "fp32" or "int8". The default is int8 for encoders that another library saved, and fp32 for others.
-        recipe: how the graph is quantised.
-        first_pass_weight: the logits that the query's best first-pass score adds in a blend. By default, the
-            development set chooses it. Without a development set, the source's weight is kept.
+    The card:
+        name: the model's name. If it is empty, the name is that of the output directory.
+        kind: "duo" turns a cross-encoder into a model that compares two documents.
+        provenance: the origin of the model.
+        first_pass_weight: the weight of the first pass in a blend, in logits. If it is None, the development set
+            chooses it.
+        vector_model: the bi-encoder for which the development set chooses a cross-encoder's ``vectors_weight``.
+
+    The source:
+        head: the kind of head, if the source's files do not specify it: "logit1", "logits2" or "next-sentence".
+        third_segment: the third segment embedding of a duo model whose source has two: "zeros", as in the released
+            duoBERT, or a "copy" of the document's embedding (`osrerank.export.third_segment`).
+        self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
+            above random ones (`osrerank.scoring.checkpoints.self_check`).
+
+    A bi-encoder or late-interaction model:
+        pooling: "cls", "mean", "max", "weightedmean" or "lasttoken".
+        query_prefix: the text that precedes every query.
+        document_prefix: the text that precedes every document.
+        dimensions: the number of leading values to keep of each vector.
+        pool_factor: the number of tokens that late interaction merges, on average, into one document vector.
+
+    The output:
+        precision: "fp32" or "int8". If it is empty, encoders that another library saved get int8, and others fp32.
+        recipe: how an int8 graph is quantised.
         padded: whether the graph accepts padded batches, for other programs. Otherwise, BERTs and ModernBERTs get the
             faster graphs of `osrerank.export.graph` and `osrerank.export.modern_bert_graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
-        head: the kind of head, if the source's files do not specify it: "logit1", "logits2" or "next-sentence".
-        self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
-            above random ones (`osrerank.scoring.checkpoints.self_check`).
-        provenance: the provenance for the card. The default is the source's.
-        vector_model: the bi-encoder for which a development set chooses a cross-encoder's ``vectors_weight``.
     """
 
     name: str = ""
     kind: Kind | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    first_pass_weight: float | None = None
+    vector_model: str = DEFAULT_MODEL
+
+    head: HeadForm = ""
     third_segment: Literal["zeros", "copy"] = "zeros"
+    self_check: bool = False
+
     pooling: Pooling | None = None
     query_prefix: str | None = None
     document_prefix: str | None = None
     dimensions: int | None = None
     pool_factor: float | None = None
+
     precision: str = ""
     recipe: QuantisationRecipe = field(default_factory=QuantisationRecipe)
-    first_pass_weight: float | None = None
     padded: bool = False
     keep_weights: bool = False
-    head: HeadForm = ""
-    self_check: bool = False
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    vector_model: str = DEFAULT_MODEL
 
 
 def export_model(
@@ -110,17 +117,17 @@ def export_model(
     development_set: tuple[Path, Path] | None = None,
     report: Callable[[str], None] = logger.info,
 ) -> ModelCard:
-    """Write an osrerank model directory, completely or not at all.
+    """Write a checkpoint as an osrerank model directory. If that fails, nothing is written.
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors; an encoder that another library
             saved; a model in an older format, which is converted first (`osrerank.scoring.checkpoints`); or a model
             that osrerank exported, even if only its graph contains the weights.
         output: the directory to create. It must not exist.
-        options: the options of the export.
-        development_set: the files of candidates (JSON lines) and judgments (TREC) that fit the calibration and choose
-            the weight of the first pass.
-        report: called with the results of the self-check, and with the chosen weight and its nDCG@10.
+        options: the options. If they are None, the defaults are used.
+        development_set: a file of candidates (JSON lines) and a file of judgments (TREC), with which the calibration is
+            fitted and the first-pass weight is chosen. If it is None, the card keeps the source's values.
+        report: a function that is called with each message about the self-check and the chosen weights.
 
     Raises:
         ConfigError: the output exists, or the options contradict each other.
@@ -130,10 +137,10 @@ def export_model(
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     options = options or ExportOptions()
-    is_foreign = not (source / CARD_FILE).exists() and (
+    is_unconverted_encoder = not (source / CARD_FILE).exists() and (
         is_bi_encoder(source) or is_late_interaction(source) or options.pooling is not None
     )
-    precision = options.precision or ("int8" if is_foreign else "fp32")
+    precision = options.precision or ("int8" if is_unconverted_encoder else "fp32")
     options = replace(options, precision=precision, name=options.name or output.name)
     if options.kind == "duo" and development_set is not None:
         reason = "a duo model compares two documents, so judgments cannot calibrate it; leave them out"
@@ -143,7 +150,7 @@ def export_model(
     require("onnx", extra="onnx")
     if is_router(source):
         return _export_routes(source, output, options, development_set, report)
-    if is_foreign:
+    if is_unconverted_encoder:
         with _convert_encoder(source, output, options) as encoder:
             return _export(encoder, output, options, development_set, report)
     checkpoint = convert_if_needed(source, options.head)
@@ -179,8 +186,8 @@ def _export(
 ) -> ModelCard:
     """Export a checkpoint in the current format.
 
-    ``sha256`` is its hash before a conversion, for the self-check. ``query_model`` is the exported model of a Router
-    that encodes queries.
+    For the self-check, ``sha256`` is the checkpoint's hash before a conversion. If the source is a Router,
+    ``query_model`` is the exported model that encodes queries.
     """
     card = _new_card(source, options)
     with new_directory(output) as folder, _add_third_segment(source, output, options) as checkpoint:
@@ -208,7 +215,7 @@ def write_card(directory: Path, card: ModelCard) -> None:
 
 
 def refuse_existing(output: Path) -> None:
-    """Raise `ConfigError` if the output exists."""
+    """Raise `ConfigError` if the output directory exists."""
     if output.exists():
         raise ConfigError(
             f"{output} exists; choose another directory, or remove it", setting="output", source="argument"
@@ -217,7 +224,7 @@ def refuse_existing(output: Path) -> None:
 
 @contextmanager
 def new_directory(output: Path) -> Iterator[Path]:
-    """Yield a temporary directory, which is renamed to ``output`` at the end, or removed if an error is raised.
+    """Yield a temporary directory, which becomes ``output`` at the end of the block, or is removed after an error.
 
     Raises:
         ConfigError: the output exists.
@@ -233,7 +240,7 @@ def new_directory(output: Path) -> Iterator[Path]:
 
 @contextmanager
 def _convert_encoder(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield a temporary copy of an encoder that another library saved, with a model card."""
+    """Yield a temporary copy of an encoder that another library saved, in osrerank's format."""
     overrides = EncoderOverrides(
         options.pooling, options.query_prefix, options.document_prefix, options.dimensions, options.pool_factor
     )
@@ -255,15 +262,15 @@ def _convert_encoder(source: Path, output: Path, options: ExportOptions) -> Iter
 
 @contextmanager
 def _add_third_segment(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield the source or, if a duo model needs a third segment embedding, a temporary copy with one."""
+    """Yield the source, or a temporary copy with a third segment embedding if a duo model needs one."""
     config = read_config(source) if (source / CONFIG_FILE).exists() else {}
     if options.kind != "duo" or config.get("type_vocab_size") != 2:
         yield source
         return
-    from osrerank.export.third_segment import write_with_third_row  # noqa: PLC0415 - imports torch
+    from osrerank.export.third_segment import write_with_third_segment  # noqa: PLC0415 - imports torch
 
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
-        write_with_third_row(source, Path(parent), options.third_segment)
+        write_with_third_segment(source, Path(parent), options.third_segment)
         for name in NOTICES:
             if (source / name).exists():
                 shutil.copyfile(source / name, Path(parent) / name)
@@ -271,7 +278,7 @@ def _add_third_segment(source: Path, output: Path, options: ExportOptions) -> It
 
 
 def _new_card(source: Path, options: ExportOptions) -> ModelCard:
-    """Return the source's card, changed by the options."""
+    """Return the source's card with the changes that the options ask for."""
     card = read_card(source, name=options.name)
     if options.kind == "duo" and card.kind != "duo":
         card = _duo_card(card, source)
@@ -287,7 +294,7 @@ def _new_card(source: Path, options: ExportOptions) -> ModelCard:
 
 
 def _read_languages(directory: Path) -> tuple[str, ...]:
-    """Return the ISO 639 codes in the front matter of a model's ``README.md``."""
+    """Return the ISO 639 codes of the languages in the front matter of a model's ``README.md``."""
     if not (directory / README).exists():
         return ()
     from huggingface_hub import metadata_load  # noqa: PLC0415 - the import takes half a second
@@ -312,12 +319,12 @@ def _calibrate(
 ) -> ModelCard:
     """Fit the calibration on a development set, and choose the first-pass weight unless the options set it.
 
-    A cross-encoder's card also gets the weight of the vectors in the pipeline ``vectors-mono``.
+    For a cross-encoder, the weight of the vectors in the pipeline ``vectors-mono`` is chosen too.
     """
     judgments = read_qrels(qrels)
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
         queries = list(score_judged_queries(scorer, card.calibration, candidates, judgments))
-    calibration = fit_judged_queries(queries)
+    calibration = calibrate_on_queries(queries)
     card = replace(card, calibration=calibration)
     if card.kind == "cross-encoder":
         weight = _choose_vectors_weight(queries, calibration, options, candidates, judgments, report)
@@ -338,7 +345,7 @@ def _choose_vectors_weight(
     qrels: Qrels,
     report: Callable[[str], None],
 ) -> float:
-    """Choose the weight of the vectors' logit that gives ``vectors-mono`` the best nDCG@10."""
+    """Choose the weight of the vectors with which the pipeline ``vectors-mono`` has the best nDCG@10."""
     with closing(load_scorer(options.vector_model, kinds=("bi-encoder",))) as encoder:
         card = read_card(locate(options.vector_model))
         vector_queries = list(score_judged_queries(encoder, card.calibration, candidates, qrels))
@@ -352,7 +359,7 @@ def _choose_vectors_weight(
 def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
     """Copy all files except the graph and the card.
 
-    The tokenizer is copied without its settings for padding and truncation, because osrerank pads and truncates.
+    The tokenizer loses its settings for padding and truncation, because osrerank pads and truncates itself.
     """
     tokenizer = read_json(tokenizer_file(source))
     tokenizer.update(padding=None, truncation=None)
@@ -363,12 +370,13 @@ def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOpti
     names = [name for name in NOTICES if (source / name).exists()]
     if options.keep_weights:
         weights = weight_files(source)
-        if weights:
-            description = read_cross_encoder(source)
-            names += weights
-            names += [*description.descriptions, *description.weights] if description else module_weights(card)
-        else:
+        description = read_cross_encoder(source) if weights else None
+        if not weights:
             _write_graph_weights(source, folder)
+        elif description is not None:
+            names += [*weights, *description.descriptions, *description.weights]
+        else:
+            names += [*weights, *module_weights(card)]
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, folder / name)

@@ -1,10 +1,11 @@
 """Build the ONNX graph of a BERT cross-encoder for sequences of the same length.
 
-It is faster on CPUs than a traced graph. It needs no attention mask. A classifier's last layer computes only the [CLS]
-state, because the head uses no other. One product computes queries, keys and values. Sum and LayerNormalization
-replace ONNX Runtime's SkipLayerNormalization, which takes several times as long (docs/research/inference.md).
+The graph is faster on CPUs than a traced one for several reasons. It needs no attention mask. If the head uses only the
+[CLS] state, the last layer computes no other state. One matrix product computes queries, keys and values. Sum and
+LayerNormalization replace ONNX Runtime's SkipLayerNormalization, which is several times as slow
+(docs/research/inference.md).
 
-`osrerank.scoring.backends.networks.onnx_weights` reads the weights back from the graph, by the names of the constants.
+`osrerank.scoring.backends.networks.onnx_weights` reads the weights back from the graph by the names of its constants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,7 @@ def build_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, hea
         weights: the weights under transformers' names, with or without the prefix ``bert.``.
         config: the model's ``config.json``; see `can_build`.
         card: the model's card.
-        head: the head of a modular cross-encoder. The default is the classifier's head.
+        head: the head of a modular cross-encoder. If it is None, the model has the head of a BERT classifier.
 
     Raises:
         KeyError: a weight is missing.
@@ -63,7 +64,7 @@ def build_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, hea
 
 @dataclass(slots=True)
 class Graph:
-    """A graph under construction. Its methods return the names of values, which begin with the node's name."""
+    """A graph under construction. Values are given by their names, which begin with the name of their node."""
 
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -92,11 +93,11 @@ class Graph:
         return output_names
 
     def model(self, inputs: Mapping[str, Shape], outputs: Mapping[str, tuple[str, Shape]]) -> Any:
-        """Return the graph as an ``onnx.ModelProto``.
+        """Return the finished graph as an ``onnx.ModelProto``.
 
         Args:
-            inputs: name -> shape of an int64 input.
-            outputs: name -> internal value and shape of a float32 output.
+            inputs: name of an int64 input -> its shape.
+            outputs: name of a float32 output -> the value in the graph, and its shape.
         """
         onnx = require("onnx", extra="onnx")
         make, types = onnx.helper, onnx.TensorProto
@@ -130,7 +131,7 @@ class BertGraph:
         self._card = card
 
     def logits(self, head: Head | None) -> str:
-        """Return the logits ``(n, labels)`` of a head. None uses the classifier's head."""
+        """Return the logits ``(n, labels)`` of a head, or of a BERT classifier's head if it is None."""
         classifier = "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier"
         head = head or Head((HeadStep("dense", "pooler.dense", "tanh"), HeadStep("dense", classifier)))
         states = self._embeddings(self._positions(), self._look_up("token_type", "token_type_ids"))
@@ -149,11 +150,11 @@ class BertGraph:
         return self._feed_forward(context, query_states, layer)
 
     def _attention_bias(self, *, only_first: bool) -> str:  # noqa: ARG002 - a subclass uses it
-        """Return the bias that is added to the attention logits, or "" because BERT has no such bias."""
+        """Return the bias that is added to the attention logits. BERT has none, for which the name is ""."""
         return ""
 
     def _feed_forward(self, context: str, residual: str, layer: int) -> str:
-        """Add attention output, feed-forward network and both norms, and return the layer's states."""
+        """Add a layer's attention output, its feed-forward network and both norms. Return the layer's states."""
         weights_name, node_name = f"encoder.layer.{layer}", f"layers.{layer}"
         attention_output = self._linear(context, f"{node_name}.attended", [f"{weights_name}.attention.output.dense"])
         states = self._norm([attention_output, residual], f"{weights_name}.attention.output.LayerNorm")
@@ -182,14 +183,14 @@ class BertGraph:
         return self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
 
     def _positions(self) -> str:
-        """Return the embeddings of the first positions ``(tokens, hidden)``."""
+        """Return the embeddings of the tokens' positions ``(tokens, hidden)``."""
         tokens = self.graph.add("Shape", ["input_ids"], start=1, end=2)
         rows = self._weights["embeddings.position_embeddings.weight"][self._first_position :]
         table = self.graph.constant("positions", rows)
         return self.graph.add("Slice", [table, self._axis(0), tokens])
 
     def _look_up(self, kind: str, ids: str) -> str:
-        """Return the embeddings of ids: "word" or "token_type"."""
+        """Return the embeddings of ids in the table of this kind, "word" or "token_type"."""
         name = f"embeddings.{kind}_embeddings.weight"
         return self.graph.add("Gather", [self.graph.constant(name, self._weights[name]), ids])
 
@@ -200,7 +201,7 @@ class BertGraph:
         return self.graph.add("LayerNormalization", [total, scale, offset], axis=-1, epsilon=self._epsilon)
 
     def _linear(self, states: str, node_name: str, weights_names: Sequence[str]) -> str:
-        """Return the outputs of several linear layers, concatenated."""
+        """Return the concatenated outputs of several linear layers, which are computed by one product."""
         product = self._product(states, node_name, weights_names)
         bias = np.concatenate([self._weights[f"{name}.bias"] for name in weights_names])
         return self.graph.add("Add", [product, self.graph.constant(f"{node_name}.bias", bias)])

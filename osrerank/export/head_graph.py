@@ -1,4 +1,4 @@
-"""Add a model's head (`osrerank.scoring.modular.head`) to the ONNX graph of its encoder."""
+"""Add a model's head, which turns the encoder's states into logits or vectors, to the encoder's ONNX graph."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -11,12 +11,12 @@ from osrerank.scoring.modular.head import Head, HeadStep, Mode
 ACTIVATION_OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
 POOLING_OPERATORS: Mapping[str, str] = {"mean": "ReduceMean", "max": "ReduceMax"}
 RUNTIME_DOMAIN = "com.microsoft"
-"""The domain of ONNX Runtime's own operators, of which Gelu is one."""
+"""The domain of the operators that are ONNX Runtime's own, such as Gelu."""
 FLOAT32 = 1
 """ONNX's number for the type float32."""
 
 
-class Nodes(Protocol):
+class GraphBuilder(Protocol):
     """A graph under construction, such as `osrerank.export.graph.Graph`."""
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> str:
@@ -26,29 +26,29 @@ class Nodes(Protocol):
         """Add a node with one output, and return the output's name."""
 
 
-def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
-    """Add a head's pooling and steps to a graph of sequences of the same length, and return the output's name.
+def add_head(graph: GraphBuilder, states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+    """Add a head's pooling and steps to a graph for sequences of the same length, and return the output's name.
 
-    The output is logits ``(n, labels)`` or vectors ``(n, dimensions)``. A head without pooling returns the vectors of
+    The output is logits ``(n, labels)`` or vectors ``(n, dimensions)``. A head without pooling outputs the vectors of
     all tokens ``(n * tokens, dimensions)``.
 
     Args:
         graph: the graph.
-        states: the name of the encoder's states ``(n, tokens, hidden)``. [CLS] pooling needs only the first token.
+        states: the name of the encoder's states ``(n, tokens, hidden)``. For [CLS] pooling, the first token's suffice.
         head: the head.
-        weights: name -> weights of the head's steps.
+        weights: name -> a weight of the head's steps.
 
     Raises:
         KeyError: a weight is missing.
     """
-    vectors = [_pool(graph, states, mode) for mode in head.pooling] or [_token_vectors(graph, states)]
+    vectors = [_pool(graph, states, mode) for mode in head.pooling] or [_flatten_tokens(graph, states)]
     vector = vectors[0] if len(vectors) == 1 else graph.add("Concat", vectors, axis=1)
     for step in head.steps:
         vector = _add_step(graph, vector, step, weights)
     return vector
 
 
-def _pool(graph: Nodes, states: str, mode: Mode) -> str:
+def _pool(graph: GraphBuilder, states: str, mode: Mode) -> str:
     axis = graph.constant("axis.1", np.array([1]))
     if mode in POOLING_OPERATORS:
         return graph.add(POOLING_OPERATORS[mode], [states, axis], keepdims=0)
@@ -58,8 +58,8 @@ def _pool(graph: Nodes, states: str, mode: Mode) -> str:
     return graph.add("Squeeze", [graph.add("Gather", [states, row], axis=1), axis])
 
 
-def _weighted_mean(graph: Nodes, states: str, axis: str) -> str:
-    """Return the mean of the states ``(n, hidden)``, weighted by each token's position from 1."""
+def _weighted_mean(graph: GraphBuilder, states: str, axis: str) -> str:
+    """Return the mean of the tokens' states ``(n, hidden)``, weighted by the tokens' positions, which begin with 1."""
     one = graph.constant("one", np.array(1))
     tokens = graph.add("Squeeze", [graph.add("Shape", [states], start=1, end=2)])
     positions = graph.add("Range", [one, graph.add("Add", [tokens, one]), one])
@@ -68,13 +68,13 @@ def _weighted_mean(graph: Nodes, states: str, axis: str) -> str:
     return graph.add("Div", [total, graph.add("ReduceSum", [weights], keepdims=0)])
 
 
-def _token_vectors(graph: Nodes, states: str) -> str:
+def _flatten_tokens(graph: GraphBuilder, states: str) -> str:
     """Return the states of all tokens ``(n * tokens, hidden)``."""
     width = graph.add("Shape", [states], start=2, end=3)
     return graph.add("Reshape", [states, graph.add("Concat", [graph.constant("any", np.array([-1])), width], axis=0)])
 
 
-def _add_step(graph: Nodes, vector: str, step: HeadStep, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+def _add_step(graph: GraphBuilder, vector: str, step: HeadStep, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
     if step.kind == "first":

@@ -1,4 +1,4 @@
-"""Prepare a late-interaction model of another library for export: write its model card and merge its projections.
+"""Prepare a late-interaction model that another library saved for export: create its card, and merge its projections.
 
 `osrerank.scoring.modular.late_interaction` reads the model's files.
 """
@@ -21,17 +21,17 @@ from osrerank.scoring.saved_encoder import PROVISIONAL_CALIBRATION, EncoderOverr
 PROJECTION = "1_Dense"
 """The folder of the merged projection in an osrerank model directory."""
 FIRST_PASS_WEIGHT = 0.05
-"""The first-pass weight for cosines: what the query's best first-pass score adds to a mean of cosines."""
+"""The first-pass weight in cosines. The query's best first-pass score adds this to a document's mean cosine."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateInteractionSource:
-    """A late-interaction model of another library.
+    """A late-interaction model that another library saved.
 
     Attributes:
         directory: the directory of ``config.json``, ``tokenizer.json`` and the safetensors.
         card: the model's card, with a provisional calibration.
-        projections: the projections from a state to a token's vector, in order.
+        projections: the projections that turn a token's state into its vector, in order.
     """
 
     directory: Path
@@ -59,7 +59,7 @@ class LateInteractionSource:
 
 
 def read_late_interaction(directory: Path, name: str, overrides: EncoderOverrides) -> LateInteractionSource:
-    """Read a late-interaction model's files. The user's options take precedence over the files.
+    """Read the files of a late-interaction model. The user's options take precedence over them.
 
     Raises:
         ConfigError: the options set a pooling, or more dimensions than the model has.
@@ -99,7 +99,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
 
 
 def _projected_width(directory: Path, description: files.LateInteractionDescription) -> int:
-    """Return the output size of the last projection, from its weights, or 0 without projections."""
+    """Return the number of dimensions after the last projection, or 0 if there is no projection."""
     if not description.projections:
         return 0
     last = description.projections[-1]
@@ -115,7 +115,7 @@ def _projected_width(directory: Path, description: files.LateInteractionDescript
 
 
 def _projection_matrix(file: Path, weights: Mapping[str, Any], projection: files.Projection) -> Any:
-    """Return a projection's matrix plus its residual connection, fp32 ``(outputs, inputs)``."""
+    """Return a projection's matrix, with its residual connection added, in fp32 ``(outputs, inputs)``."""
     torch: Any = require("torch", extra="torch")
     try:
         matrix = weights[f"{projection.name}.weight"].float()

@@ -1,12 +1,12 @@
 """Build the ONNX graph of a ModernBERT for sequences of the same length.
 
-As in `osrerank.export.graph`, the graph needs no padding mask, and the last layer computes only the [CLS] state if the
-head uses no other state.
+As in `osrerank.export.graph`, the graph needs no padding mask. If the head uses only the [CLS] state, the last layer
+computes no other state.
 
-ModernBERT's local attention limits each token to a window around it. The graph has two branches for this, of which it
-runs one, depending on the sequences' length. For short sequences, it computes attention between all pairs of tokens and
-masks the distant ones. Longer sequences are divided into blocks of a window's size, and each block attends to itself
-and to its two neighbours. The cost of blocks grows with the number of tokens, not with its square.
+With ModernBERT's local attention, a token attends only to the tokens in a window around it. The graph has a branch for
+short sequences, which computes attention between all pairs of tokens and masks the distant ones. Its other branch, for
+longer sequences, divides them into blocks of a window's size. Each block attends to itself and to its two neighbours,
+so that the cost grows with the number of tokens instead of its square.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,9 +22,9 @@ from osrerank.scoring.modular.head import Head
 from osrerank.scoring.modular.modern_bert import CLASSIFIER_PREFIX, EMBEDDINGS, LAYER, ModernBertShape, classifier_head
 
 MASK_BIAS = -1e4
-"""The value added to masked attention logits. Its exp is 0 in float32, and it does not overflow in any type."""
+"""This value is added to masked attention logits. Its exp is 0 in float32, and no type overflows."""
 MAX_MASKED_WINDOWS = 4
-"""Up to this number of windows in a sequence, a mask is faster than blocks."""
+"""Sequences of up to this number of windows are masked, which is faster for them than blocks."""
 
 
 def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> Any:
@@ -37,7 +37,7 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
         weights: the weights under transformers' names, with or without a classifier's prefix.
         config: the model's ``config.json``, which `osrerank.scoring.modular.modern_bert` supports.
         card: the model's card.
-        head: the head of a modular cross-encoder. The default is the classifier's head.
+        head: the head of a modular cross-encoder. If it is None, the model has the head of a ModernBERT classifier.
 
     Raises:
         KeyError: a weight is missing.
@@ -88,18 +88,19 @@ class ModernBertGraph:
         if only_first:  # RoPE changes nothing at position 0
             query, states = self._truncate(query, self._axis(1)), self._truncate(states, self._axis(1))
             if window is not None:
-                end = self.graph.constant(f"seen.{window}", np.array([window + 1]))
-                key, value = self._truncate(key, end), self._truncate(value, end)
+                window_end = self.graph.constant(f"window_end.{window}", np.array([window + 1]))
+                key, value = self._truncate(key, window_end), self._truncate(value, window_end)
             context = self._attention(query, key, value)
         else:
-            context = self._context(self._apply_rope(query, rope_base), key, value, window)
+            context = self._attend_to_window(self._apply_rope(query, rope_base), key, value, window)
         states = add("Add", [states, self._linear(context, f"{name}.attended", names["attended"])])
         intermediate = self._linear(self._norm(states, names["norm"]), f"{name}.widen", names["widen"])
         inner, gate = self.graph.add_node("Split", [intermediate], 2, axis=2, num_outputs=2)
         gated = add("Mul", [add("Gelu", [inner], domain=RUNTIME_DOMAIN), gate])
         return add("Add", [states, self._linear(gated, f"{name}.narrow", names["narrow"])])
 
-    def _context(self, query: str, key: str, value: str, window: int | None) -> str:
+    def _attend_to_window(self, query: str, key: str, value: str, window: int | None) -> str:
+        """Return attention to the tokens in a window, or to all tokens if the window is None."""
         if window is None:
             return self._attention(query, key, value)
         is_short, mask = self._masks[window]
@@ -116,7 +117,7 @@ class ModernBertGraph:
     def _mask(self, window: int) -> tuple[str, str]:
         """Return whether the sequences are short, and the mask that is added to the attention logits.
 
-        Its shape is ``(1, 1, tokens, tokens)`` or, for long sequences, ``(n * blocks, 1, window, 3 * window)``.
+        The mask's shape is ``(1, 1, tokens, tokens)`` or, for long sequences, ``(n * blocks, 1, window, 3 * window)``.
         """
         limit = self.graph.constant(f"short.{window}", np.array([MAX_MASKED_WINDOWS * window]))
         is_short = self.graph.add("Squeeze", [self.graph.add("LessOrEqual", [self._tokens, limit]), self._axis(0)])
@@ -139,7 +140,7 @@ class ModernBertGraph:
         numbers = add("Range", [self._integer("zero", 0), block_count, self._integer("one", 1)])
         starts = add("Mul", [numbers, constant(f"window.{window}.int", np.array(window))])
         column = add("Unsqueeze", [starts, constant("axes.1.2.3", np.array([1, 2, 3]))])
-        offsets = constant(f"places.{window}", positions - window)
+        offsets = constant(f"offsets.{window}", positions - window)
         key_positions = add("Add", [column, offsets])  # (blocks, 1, 1, 3 * window)
         is_after_start = add("GreaterOrEqual", [key_positions, self._integer("zero", 0)])
         is_inside = add("And", [is_after_start, add("Less", [key_positions, self._tokens])])
@@ -151,7 +152,7 @@ class ModernBertGraph:
         return add("Reshape", [masks, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
 
     def _block_attention(self, query: str, key: str, value: str, window: int, mask: str) -> str:
-        """Return attention to a window, computed in blocks that attend to themselves and to both neighbours."""
+        """Return attention to the tokens in a window, computed in blocks that attend to themselves and neighbours."""
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         width = constant(f"window.{window}.shape", np.array([window]))
         padding = add("Sub", [add("Mul", [self._block_count(window), width]), self._tokens])
@@ -166,7 +167,7 @@ class ModernBertGraph:
         return self._truncate(add("Reshape", [context, shape]), self._tokens)
 
     def _with_neighbours(self, states: str, window: int) -> str:
-        """Return each block with its two neighbours ``(n * blocks, 3 * window, hidden)``.
+        """Join each block with its two neighbours ``(n * blocks, 3 * window, hidden)``.
 
         The states have a block of padding at both ends.
         """
@@ -178,7 +179,8 @@ class ModernBertGraph:
             bounds = constant(f"from.{start}", np.array([start])), constant(f"to.{end}", np.array([end]))
             neighbours.append(add("Slice", [blocks, *bounds, self._axis(1)]))
         joined_blocks = add("Concat", neighbours, axis=2)
-        return add("Reshape", [joined_blocks, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])
+        shape = constant(f"joined_blocks.{window}", np.array([-1, 3 * window, hidden]))
+        return add("Reshape", [joined_blocks, shape])
 
     def _pad(self, states: str, before: str, after: str) -> str:
         """Add ``before`` and ``after`` rows of zeros at the ends of the states."""
@@ -196,7 +198,7 @@ class ModernBertGraph:
         return self.graph.add("Where", [is_visible, self._number("open", 0.0), self._number("blocked", MASK_BIAS)])
 
     def _if_else(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
-        """Build two branches, between which the condition chooses when the graph runs, and return the output."""
+        """Add a node that runs one of two branches, depending on a condition. Return the output of the branch."""
         helper = require("onnx", extra="onnx").helper
         outer_nodes = self.graph.nodes
         branches = {}
@@ -212,7 +214,7 @@ class ModernBertGraph:
         add, width = self.graph.add, self._shape.width
         powers = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
         frequencies = (1.0 / np.float32(base) ** powers).astype(np.float32)
-        columns = self.graph.constant(f"speeds.{base}", frequencies)
+        columns = self.graph.constant(f"frequencies.{base}", frequencies)
         angles = add("Mul", [add("Unsqueeze", [self._positions, self._axis(1)]), columns])
         return add("Cos", [angles]), add("Sin", [angles])
 
@@ -235,7 +237,7 @@ class ModernBertGraph:
         return self.graph.add("LayerNormalization", inputs, axis=-1, epsilon=self._shape.epsilon)
 
     def _truncate(self, states: str, end: str) -> str:
-        """Return the states of the tokens before position ``end``."""
+        """Return the states of the tokens whose position is less than ``end``."""
         return self.graph.add("Slice", [states, self._axis(0), end, self._axis(1)])
 
     def _constant(self, name: str, parameter: str) -> str:

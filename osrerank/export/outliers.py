@@ -1,10 +1,10 @@
-"""Multiply outlier channels in fp32, so that int8 stays precise for the other channels.
+"""Separate outlier channels before int8 quantisation: multiply them in fp32, so that the others stay precise in int8.
 
 An activation tensor is quantised with a single scale. In BERT's states, a handful of channels are ten times as large as
 the others, and they are the same for every text. With a single scale, the other channels would use only a few of its
 255 steps. The outlier channels are therefore multiplied in fp32, and the others in int8 (Dettmers, Lewis, Belkada,
-Zettlemoyer: LLM.int8(), 2022, arXiv:2208.07339, section 3.2). The paper detects them in each input; the export detects
-them once.
+Zettlemoyer: LLM.int8(), 2022, arXiv:2208.07339, section 3.2). The paper detects outlier channels in each input, but the
+export detects them once.
 """
 
 import copy
@@ -23,7 +23,7 @@ SUFFIX = ".outliers"
 `osrerank.scoring.backends.networks.onnx_weights` reads the constants ``NAME.outliers.places`` and ``.weight``.
 """
 MIN_WEIGHTS = 1024
-"""The minimum number of weights in a matrix. Smaller matrices are not changed."""
+"""Smaller matrices are not changed."""
 
 ChannelMaxima = npt.NDArray[np.float32]
 """The largest magnitude of each channel ``(channels,)``."""
@@ -37,8 +37,8 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], max_channels: int
     Args:
         model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
         sequences: sample sequences, whose largest activations show which channels are outliers.
-        max_channels: the maximum number of outlier channels of a product.
-        min_gain: the minimum ratio of the largest channel to the largest one that is not an outlier.
+        max_channels: `QuantisationRecipe.max_outliers`.
+        min_gain: `QuantisationRecipe.min_outlier_gain`.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -93,7 +93,7 @@ def _record_values(
 
 
 def matrix_products(model: Any) -> list[Any]:
-    """Return the nodes that multiply by a constant matrix, except the products of outlier channels."""
+    """Return the nodes that multiply by a constant matrix, without those that multiply outlier channels."""
     matrices = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     return [
         node
@@ -103,9 +103,10 @@ def matrix_products(model: Any) -> list[Any]:
 
 
 def outlier_channels(maxima: ChannelMaxima, max_channels: int, min_gain: float) -> list[int]:
-    """Return the indices of the ``max_channels`` largest channels.
+    """Return the indices of the ``max_channels`` largest channels, if they are outliers.
 
-    The list is empty unless the largest channel is at least ``min_gain`` times as large as the largest one left out.
+    They are if the largest of them is at least ``min_gain`` times as large as the largest other channel. Otherwise the
+    list is empty.
     """
     order = np.argsort(-maxima, kind="stable")
     if max_channels < 1 or len(order) <= max_channels:
@@ -116,7 +117,7 @@ def outlier_channels(maxima: ChannelMaxima, max_channels: int, min_gain: float) 
 
 
 def _split_product(make_node: Any, node: Any) -> list[Any]:
-    """Return the nodes that replace a product: a product of the outlier channels, one of the others, and their sum."""
+    """Return the nodes that replace a product: the product of outlier channels, that of other channels, and the sum."""
     states, weight = node.input
     name = f"{node.name}{SUFFIX}"
     return [

@@ -16,9 +16,9 @@ from osrerank.export.smoothing import smooth
 from osrerank.scoring.inputs import Tokens
 
 MIN_TABLE_ROWS = 512
-"""Tables with fewer rows, such as the segment table, stay in fp32."""
+"""Embedding tables with fewer rows, such as that of segments, stay in fp32."""
 ROW_OPERATORS = frozenset({"Gather", "Slice"})
-"""Operators that return rows of a table: Gather by index, and Slice the first rows."""
+"""The operators that read rows of a table: Gather by their ids, Slice from the first row on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,19 @@ class QuantisationRecipe:
     """How a graph is quantised. The shipped models use the defaults (``docs/research/inference.md``).
 
     Attributes:
-        reduce_range: whether weights have 7 bits, so that 16-bit sums cannot overflow on CPUs without VNNI.
-        outliers: the maximum number of outlier channels of a product's input. 0 treats no channel as an outlier.
-        outlying: how outlier channels are treated. "apart" keeps them in fp32 (`osrerank.export.outliers`). "smooth" is
-            faster and moves their scale into the weights (`osrerank.export.smoothing`). "" is "smooth" for
-            cross-encoders and "apart" for bi-encoders.
-        outlier_gain: the minimum ratio of the largest channel to the largest one that is not an outlier. With a higher
-            ratio, fewer products have outliers, which is faster for short inputs.
+        reduce_range: whether weights have 7 instead of 8 bits. With 8 bits, sums can overflow on CPUs without VNNI.
+        outlier_method: "separate" multiplies outlier channels in fp32 (`osrerank.export.outliers`). "smooth", which is
+            faster, moves their scale into the weights (`osrerank.export.smoothing`). If it is None, cross-encoders use
+            "smooth", and other models use "separate".
+        max_outliers: at most this number of a product's input channels are outliers. With 0, none is.
+        min_outlier_gain: a product has outliers only if its largest channel is this many times as large as its largest
+            channel that would not be an outlier. A higher value is faster for short inputs.
     """
 
     reduce_range: bool = True
-    outliers: int = 4
-    outlying: Literal["", "apart", "smooth"] = ""
-    outlier_gain: float = 1.25
+    outlier_method: Literal["separate", "smooth"] | None = None
+    max_outliers: int = 4
+    min_outlier_gain: float = 1.25
 
 
 def quantise(
@@ -46,7 +46,7 @@ def quantise(
 ) -> None:
     """Write an int8 copy of an fp32 graph. Each activation tensor has one scale.
 
-    The sample sequences show which channels are outliers. Without samples, no channel is treated as an outlier.
+    The sample sequences show which channels are outliers. Without sequences, no channel is an outlier.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
@@ -55,18 +55,17 @@ def quantise(
     onnx = require("onnx", extra="onnx")
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
     graph = onnx.load(source)
-    # The quantiser infers shapes in any case. Without this entry, it logs a warning that they should be inferred.
+    # The quantiser infers shapes in any case, but without this entry it warns that they should be inferred.
     graph.metadata_props.add(key="onnx.quant.pre_process", value="onnxruntime.quant")
-    if sequences and recipe.outliers and recipe.outlying == "smooth":
-        smooth(graph, sequences, recipe.outliers, recipe.outlier_gain)
-    elif sequences and recipe.outliers:
-        separate_outliers(graph, sequences, recipe.outliers, recipe.outlier_gain)
+    if sequences and recipe.max_outliers:
+        treat_outliers = smooth if recipe.outlier_method == "smooth" else separate_outliers
+        treat_outliers(graph, sequences, recipe.max_outliers, recipe.min_outlier_gain)
     quantise_tables(graph)
     quantization.quantize_dynamic(
         graph,
         target,
         op_types_to_quantize=["MatMul"],
-        nodes_to_exclude=_fp32_nodes(graph),
+        nodes_to_exclude=_names_of_fp32_nodes(graph),
         per_channel=True,
         reduce_range=recipe.reduce_range,
         weight_type=quantization.QuantType.QInt8,
@@ -75,22 +74,22 @@ def quantise(
     )
 
 
-def _fp32_nodes(model: Any) -> list[str]:
+def _names_of_fp32_nodes(model: Any) -> list[str]:
     products = {node.name for node in matrix_products(model)}
     fp32_products = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
-    # Gemm nodes multiply a single row; the quantiser turns each into a MatMul of this name first.
+    # Gemm nodes multiply a single row. The quantiser first turns each into a MatMul of this name.
     return fp32_products + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
 
 
 def quantise_tables(model: Any) -> None:
-    """Replace each large fp32 embedding table in an ``onnx.ModelProto`` by int8 rows, with a scale for each row."""
+    """Replace each large embedding table in an fp32 ``onnx.ModelProto`` by int8 rows with a scale for each row."""
     onnx = require("onnx", extra="onnx")
     graph = model.graph
-    uses = Counter(name for node in graph.node for name in node.input)
+    use_counts = Counter(name for node in graph.node for name in node.input)
     tables = {
         tensor.name: tensor
         for tensor in graph.initializer
-        if len(tensor.dims) == 2 and tensor.dims[0] >= MIN_TABLE_ROWS and uses[tensor.name] == 1
+        if len(tensor.dims) == 2 and tensor.dims[0] >= MIN_TABLE_ROWS and use_counts[tensor.name] == 1
     }
     nodes = []
     for node in graph.node:
@@ -115,7 +114,7 @@ def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
 
 
 def _dequantise_rows(make_node: Any, table: str, node: Any) -> list[Any]:
-    """Return the nodes that replace a row lookup: they look up int8 rows and multiply them by their scales."""
+    """Return the nodes that replace a lookup of rows: they look up int8 rows and multiply them by their scales."""
     rows = list(node.input[1:])
     return [
         make_node(node.op_type, [f"{table}.int8", *rows], [f"{table}.rows"]),

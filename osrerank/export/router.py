@@ -1,6 +1,6 @@
-"""Split sentence-transformers' Router, which encodes queries and documents with different lists of modules.
+"""Split a Router of sentence-transformers, which has one list of modules for queries and one for documents.
 
-Each list is exported as a bi-encoder.
+Each list is then exported as a bi-encoder.
 """
 
 import json
@@ -13,10 +13,10 @@ from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, file_error, refuse_unknown_fields
 
 ROUTER_FILES = ("router_config.json", "config.json")
-"""The name of the Router's config file, and its name in older versions."""
+"""The names of the Router's config file in current and older versions of sentence-transformers."""
 ROUTES = ("query", "document")
 IGNORED_PARAMETERS = ("default_route", "allow_empty_key")
-"""Parameters for texts that are neither queries nor documents."""
+"""Parameters that concern only texts that are neither queries nor documents."""
 
 
 def is_router(directory: Path) -> bool:
@@ -29,33 +29,34 @@ def is_router(directory: Path) -> bool:
 
 
 def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
-    """Write each route's model into the folder, as sentence-transformers saves a bi-encoder.
+    """Write the models for queries and documents into the folder, as sentence-transformers saves bi-encoders.
 
     Returns:
-        The models' directories, by "query" and "document".
+        "query" and "document" -> the model's directory.
 
     Raises:
         ModelLoadError: a route is missing, or the Router's file sets an unknown parameter.
     """
-    router, *shared_modules = read_json(directory / MODULES_FILE, kind=list)
-    source = directory / str(router["path"])
-    file = next((source / name for name in ROUTER_FILES if (source / name).exists()), source / ROUTER_FILES[0])
-    content = read_json(file)
-    refuse_unknown_fields(file, content.get("parameters") or {}, IGNORED_PARAMETERS, "Router")
-    common_modules = [_Module(directory, str(module["path"]), str(module["type"])) for module in shared_modules]
+    router, *shared = read_json(directory / MODULES_FILE, kind=list)
+    router_folder = directory / str(router["path"])
+    config_files = [router_folder / name for name in ROUTER_FILES]
+    file = next((path for path in config_files if path.exists()), config_files[0])
+    config = read_json(file)
+    refuse_unknown_fields(file, config.get("parameters") or {}, IGNORED_PARAMETERS, "Router")
+    shared_modules = [_Module(directory, str(module["path"]), str(module["type"])) for module in shared]
     models = {}
     for route in ROUTES:
         try:
-            types = {str(name): str(content["types"][name]) for name in content["structure"][route]}
+            types = {str(name): str(config["types"][name]) for name in config["structure"][route]}
         except (KeyError, TypeError) as error:
             raise file_error(file, f"it has no route {route!r}, or a module without a type: {error!r}") from None
-        modules = [_Module(source, name, module_type) for name, module_type in types.items()]
-        models[route] = _write_model(directory, file, [*modules, *common_modules], folder / route)
+        route_modules = [_Module(router_folder, name, module_type) for name, module_type in types.items()]
+        models[route] = _write_model(directory, file, [*route_modules, *shared_modules], folder / route)
     return models
 
 
 class _Module(NamedTuple):
-    """A module of a route, in the folder ``name`` of ``parent``."""
+    """A module of a model, which is saved in the folder ``name`` of ``parent``."""
 
     parent: Path
     name: str

@@ -1,9 +1,9 @@
-"""Smooth outlier channels before int8 quantisation: shrink a product's inputs and enlarge its weights to match.
+"""Smooth outlier channels before int8 quantisation: divide a matrix product's inputs, and multiply its weights.
 
-Each input channel j is divided by a scale, and its weights are multiplied by it, which changes nothing in fp32. The
-scale is max|x_j|^a / max|w_j|^(1 - a) (Xiao, Lin, Seznec, Wu, Demouth, Han: SmoothQuant, 2023, arXiv:2211.10438,
-equation 4). This costs one multiplication of the input, and is therefore faster than the second matrix product
-that `osrerank.export.outliers` adds.
+Each input channel j is divided by a scale, and its weights are multiplied by the same scale, which changes nothing in
+fp32. The scale is max|x_j|^a / max|w_j|^(1 - a) (Xiao, Lin, Seznec, Wu, Demouth, Han: SmoothQuant, 2023,
+arXiv:2211.10438, equation 4). Smoothing adds one multiplication of the input, and is therefore faster than the second
+matrix product that `osrerank.export.outliers` adds.
 """
 
 from collections import Counter
@@ -19,9 +19,9 @@ from osrerank.export.outliers import MIN_WEIGHTS, matrix_products, outlier_chann
 from osrerank.scoring.inputs import Tokens
 
 MIGRATION_STRENGTH = 0.7
-"""SmoothQuant's exponent a. 0.7 has the lowest error (docs/research/inference.md)."""
+"""SmoothQuant's exponent a. With 0.7, the error is lowest (docs/research/inference.md)."""
 MIN_SCALE = 0.25
-"""The minimum scale, relative to the median. It limits how much small channels are enlarged."""
+"""Smaller scales are raised to this part of the median scale, because they would enlarge small channels too much."""
 SUFFIX = ".smooth"
 """The suffix of a smoothed value's name. `onnx_weights` reads the constants ``NAME.smooth.factor``."""
 
@@ -37,40 +37,41 @@ def smooth(model: Any, sequences: Iterable[Tokens], max_channels: int, min_gain:
     Args:
         model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
         sequences: sample sequences, whose largest activations determine the scales.
-        max_channels: the maximum number of outlier channels.
-        min_gain: the minimum ratio of the largest channel to the largest one that is not an outlier.
+        max_channels: `QuantisationRecipe.max_outliers`.
+        min_gain: `QuantisationRecipe.min_outlier_gain`.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    uses = Counter(name for node in model.graph.node for name in node.input)
+    use_counts = Counter(name for node in model.graph.node for name in node.input)
     products = [
         node
         for node in matrix_products(model)
-        if np.prod(weights[node.input[1]].dims) >= MIN_WEIGHTS and uses[node.input[1]] == 1
+        if np.prod(weights[node.input[1]].dims) >= MIN_WEIGHTS and use_counts[node.input[1]] == 1
     ]
     maxima = record_maxima(model, [node.input[0] for node in products], sequences)
     smoothing_nodes: dict[str, Any] = {}
-    for states, group in groupby(sorted(products, key=_input_name), key=_input_name):
-        if not outlier_channels(maxima[states], max_channels, min_gain):
+    for input_name, group in groupby(sorted(products, key=_input_name), key=_input_name):
+        if not outlier_channels(maxima[input_name], max_channels, min_gain):
             continue
         nodes = list(group)
         matrices = [onnx.numpy_helper.to_array(weights[node.input[1]]) for node in nodes]
-        scales = channel_scales(maxima[states], np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0))
-        smoothed = f"{states}{SUFFIX}"
+        weight_maxima = np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0)
+        scales = channel_scales(maxima[input_name], weight_maxima)
+        smoothed = f"{input_name}{SUFFIX}"
         factor = onnx.numpy_helper.from_array(1 / scales, f"{smoothed}.factor")
         model.graph.initializer.append(factor)
-        smoothing_nodes[states] = onnx.helper.make_node("Mul", [states, factor.name], [smoothed], smoothed)
+        smoothing_nodes[input_name] = onnx.helper.make_node("Mul", [input_name, factor.name], [smoothed], smoothed)
         for node, matrix in zip(nodes, matrices, strict=True):
             weights[node.input[1]].CopyFrom(onnx.numpy_helper.from_array(matrix * scales[:, None], node.input[1]))
             node.input[0] = smoothed
     _insert(model.graph, smoothing_nodes)
 
 
-def channel_scales(activations: Floats, weights: Floats) -> Floats:
-    """Return the scale of each channel, whose median is 1, from the largest magnitudes of its inputs and weights."""
+def channel_scales(input_maxima: Floats, weight_maxima: Floats) -> Floats:
+    """Return each channel's scale from the largest magnitudes of its inputs and weights. The median scale is 1."""
     tiny = np.finfo(np.float32).tiny
-    dividends = np.maximum(activations, tiny) ** MIGRATION_STRENGTH
-    scales = dividends / np.maximum(weights, tiny) ** (1 - MIGRATION_STRENGTH)
+    scales = np.maximum(input_maxima, tiny) ** MIGRATION_STRENGTH
+    scales /= np.maximum(weight_maxima, tiny) ** (1 - MIGRATION_STRENGTH)
     median = float(np.median(scales)) or 1.0
     return np.maximum(scales / median, MIN_SCALE).astype(np.float32)
 
@@ -80,7 +81,7 @@ def _input_name(product: Any) -> str:
 
 
 def _insert(graph: Any, smoothing_nodes: dict[str, Any]) -> None:
-    """Insert each node before the first node that uses its input or output. The mapping's keys are the inputs."""
+    """Insert each smoothing node, which is given by its input, before the first node that uses its input or output."""
     nodes: list[Any] = []
     for node in graph.node:
         inputs = [name.removesuffix(SUFFIX) for name in node.input]

@@ -1,12 +1,11 @@
-"""Add a third row to BERT's token type table, for the second document of a duo model.
+"""Add a third row to BERT's table of token types, for the second document that a duo model reads.
 
-In Nogueira et al. 2019 (arXiv 1910.14424, section 3.3), the query and both documents are separate segments, but the
-tables of BERT's checkpoints have two rows. The released duoBERT kept two rows. It looks rows up by one-hot vectors of
-length two, so the embedding of segment 2 is zero in training and inference. The third row has two possible initial
-values:
+In Nogueira et al. 2019 (arXiv 1910.14424, section 3.3), the query and the two documents are separate segments, but the
+tables in BERT's checkpoints have two rows. The released duoBERT kept two rows. It looks them up by one-hot vectors of
+length two, so that the second document's segment embedding is always zero. The third row has one of two initial values:
 
-- ``zeros``, as in the released code. Training either keeps the row at zero or changes it.
-- ``copy``, the row of the first document. The paper's text suggests that each segment has an embedding of its own.
+- ``zeros``, as in the released code. Training can then change the row or keep it at zero.
+- ``copy``, the first document's row, because the paper's text suggests that each segment has its own embedding.
 """
 
 import json
@@ -25,8 +24,8 @@ TABLE = "token_type_embeddings"
 ThirdRow = Literal["zeros", "copy"]
 
 
-def third_row(table: Tensor, init: ThirdRow) -> Tensor:
-    """Add a third row to a table ``(2, hidden)``.
+def add_third_row(table: Tensor, init: ThirdRow) -> Tensor:
+    """Return a table ``(2, hidden)`` with a third row.
 
     Raises:
         ValueError: the table does not have two rows.
@@ -37,8 +36,8 @@ def third_row(table: Tensor, init: ThirdRow) -> Tensor:
     return torch.cat([table, row.unsqueeze(0)])
 
 
-def write_with_third_row(source: Path, folder: Path, init: ThirdRow) -> None:
-    """Copy a checkpoint's config, tokenizer and safetensors, and add a third row to its token type table.
+def write_with_third_segment(source: Path, folder: Path, init: ThirdRow) -> None:
+    """Copy a checkpoint's config, tokenizer and safetensors, with a third row in its table of token types.
 
     Raises:
         ModelLoadError: the checkpoint does not have one token type table of two rows.
@@ -48,14 +47,14 @@ def write_with_third_row(source: Path, folder: Path, init: ThirdRow) -> None:
     (folder / CONFIG_FILE).write_text(json.dumps({**config, "type_vocab_size": 3}, indent=2), encoding="utf-8")
     for file in source.glob(f"{TOKENIZER_FILE.removesuffix('.json')}*.json"):
         shutil.copyfile(file, folder / file.name)
-    n_tables = 0
+    table_count = 0
     for name in weight_files(source):
         weights = safetensors.load_file(source / name)
         for key, tensor in weights.items():
             if key.endswith(f"{TABLE}.weight") and tensor.shape[0] == 2:
-                weights[key] = third_row(tensor, init)
-                n_tables += 1
+                weights[key] = add_third_row(tensor, init)
+                table_count += 1
         safetensors.save_file(weights, folder / name, metadata={"format": "pt"})
-    if n_tables != 1:
-        reason = f"{source} has {n_tables} token type tables of two rows; a duo model needs a BERT with one such table"
+    if table_count != 1:
+        reason = f"{source} has {table_count} token type tables of two rows; a duo model needs a BERT with one"
         raise ModelLoadError(reason, path=str(source))

@@ -27,17 +27,18 @@ from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, STATIC_MODEL_TYPE
 from osrerank.scoring.saved_encoder import check_architecture
 
-WORD_SAMPLES, PUNCTUATION_SAMPLES = 32, 16
-"""The numbers of samples that calibrate the quantisation (`_sample_sequences`)."""
+WORD_SAMPLES = 32
+PUNCTUATION_SAMPLES = 16
 SPACE_MARKERS = "\u2581\u0120"
-"""The characters that mark a space in word pieces of XLM-R and RoBERTa."""
+"""The characters that stand for a space in the word pieces of XLM-R and RoBERTa."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
+"""Precision -> the graph's file in a model directory."""
 
 
 def write_graphs(
     source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: QuantisationRecipe, padded: bool
 ) -> None:
-    """Write the graph of the model ``source`` into a new model directory, which already contains a tokenizer.
+    """Write the graph of the model ``source`` into a new model directory that already contains the tokenizer.
 
     Args:
         source: the checkpoint's directory.
@@ -59,25 +60,26 @@ def write_graphs(
     with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
         fp32 = Path(parent) / "model.onnx"
         _write_fp32(source, fp32, card, padded=padded)
-        if not recipe.outlying:
-            recipe = replace(recipe, outlying="apart" if card.is_encoder else "smooth")
+        if recipe.outlier_method is None:
+            recipe = replace(recipe, outlier_method="separate" if card.is_encoder else "smooth")
         quantise(fp32, target, recipe, list(_sample_sequences(folder, card)))
 
 
 def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
-    """Yield sequences of random words from the vocabulary, then of its numbers and punctuation.
+    """Yield the sequences whose activations show the quantiser which channels are outliers.
 
-    Real texts are not needed: the size of activations hardly depends on the text, except for pure punctuation.
+    They consist of random words of the vocabulary, or of random numbers and punctuation marks. Real texts are not
+    needed, because the size of activations hardly depends on the text, except for pure punctuation.
     """
     builder = InputBuilder.load(folder, card)
     vocabulary = {word.lstrip(SPACE_MARKERS) for word in Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()}
     words = sorted(word for word in vocabulary if word.isalpha())
     punctuation = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
     rng = random.Random(0)  # noqa: S311 - a choice of samples, not of secrets
-    for pool, count in ((words, WORD_SAMPLES), (punctuation or words, PUNCTUATION_SAMPLES)):
+    for population, count in ((words, WORD_SAMPLES), (punctuation or words, PUNCTUATION_SAMPLES)):
         for _ in range(count):
             query = builder.query(" ".join(rng.choices(words, k=8)))
-            texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
+            texts = [" ".join(rng.choices(population, k=rng.randrange(20, 200))) for _ in range(2)]
             first, second = builder.documents(texts, query)
             if card.is_encoder:
                 yield from (builder.single(query), builder.single(first))
@@ -86,7 +88,7 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Build the fp32 graph. Padded graphs, and families that osrerank does not build, are exported by optimum."""
+    """Write the fp32 graph. optimum exports padded graphs, and those of families for which osrerank builds no graph."""
     from osrerank.scoring.backends.torch import load_network, read_head, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
@@ -106,7 +108,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
         require("onnx", extra="onnx").save(graph, target)
         return
     network, head = load_network(source, card), read_head(source, card)
-    build = None if card.is_encoder else _builder(config)
+    build = None if card.is_encoder else _find_builder(config)
     if padded or build is None:
         write_onnx(network, target, VECTOR_OUTPUT if card.is_encoder else "logits")
         return
@@ -115,8 +117,8 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
     require("onnx", extra="onnx").save(build(weights, config, card, head), target)
 
 
-def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return the function that builds the graph of a cross-encoder, or None if only optimum can export it."""
+def _find_builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """Return the function that builds a cross-encoder's graph. Returns None if only optimum can export it."""
     if can_build(config):
         return build_bert
     is_modern = config.get("model_type") == modern_shape.MODEL_TYPE and not modern_shape.unsupported_reason(config)
@@ -124,7 +126,7 @@ def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
 
 
 def write_onnx(network: Any, target: Path, output: str) -> None:
-    """Let optimum export a torch module that takes `PaddedBatch`'s fields, for any numbers of rows and tokens.
+    """Export a torch module that takes the fields of `PaddedBatch` with optimum, for any numbers of rows and tokens.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.

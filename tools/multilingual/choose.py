@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from osrerank.export.calibration import JudgedQuery, fit_judged_queries
+from osrerank.export.calibration import JudgedQuery, calibrate_on_queries
 from osrerank.formats.lines import numbered_objects
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.card import Calibration
@@ -58,7 +58,7 @@ def main() -> None:
         means = [float(np.mean([query.ndcg(identity, weight) for query in queries])) for weight in WEIGHTS]
         print(f"| {run.stem} | {' | '.join(f'{mean:.4f}' for mean in means)} |")
         calibration_queries += read_judged_queries(run, qrels, calibration, CALIBRATION_DEPTH)
-    print(fit_judged_queries(calibration_queries))
+    print(calibrate_on_queries(calibration_queries))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import write_card
-from osrerank.export.third_segment import ThirdRow, third_row
+from osrerank.export.third_segment import ThirdRow, add_third_row
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 from osrerank.scoring.backends.networks.classifier import Classifier
 from osrerank.scoring.backends.torch import read_weights
@@ -235,7 +235,7 @@ def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Cla
         third_row_init: ThirdRow = "copy" if recipe.third_row == "copy" else "zeros"
         for name, tensor in weights.items():
             if name.endswith(TYPE_TABLE) and len(tensor) <= 2:
-                weights[name] = third_row(tensor, third_row_init)
+                weights[name] = add_third_row(tensor, third_row_init)
     network = build_network(network_class(card), config)
     put_weights(network, _rename_head(weights, card, source), source)
     if card.kind == "duo" and recipe.third_row == "frozen":

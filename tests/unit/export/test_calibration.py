@@ -10,9 +10,9 @@ import pytest
 from osrerank.errors import EvaluationError
 from osrerank.export.calibration import (
     JudgedQuery,
+    calibrate_on_queries,
     choose_weight,
     fit_calibration,
-    fit_judged_queries,
     score_judged_queries,
     simulate_vectors_mono,
 )
@@ -56,7 +56,11 @@ def test_judged_pairs_are_read_from_candidates_and_judgments(tmp_path: Path) -> 
     file = tmp_path / "candidates.jsonl"
     file.write_text(json.dumps(line) + "\n")
     (found,) = score_judged_queries(scorer, scorer.encoder.card.calibration, file, Qrels({"1": {"b": 2, "a": 0}}))
-    assert (found.doc_ids, found.is_relevant.tolist(), found.first_pass.tolist()) == (["a", "b"], [False, True], [1, 0])
+    assert (found.doc_ids, found.is_relevant.tolist(), found.first_pass_scores.tolist()) == (
+        ["a", "b"],
+        [False, True],
+        [1, 0],
+    )
     logits = scorer.score("low", ["The heat", "water"], [(0,), (1,)]).values
     calibration = scorer.encoder.card.calibration
     np.testing.assert_allclose(found.raw_scores, (logits - calibration.offset) / calibration.scale, rtol=1e-6)
@@ -84,7 +88,7 @@ def test_a_cross_encoders_weight_is_chosen_on_the_best_hits_by_vectors() -> None
     card = ModelCard("e", "cosine", "bi-encoder", calibration=Calibration(2.0, -1.0), first_pass_weight=3.0)
     both = simulate_vectors_mono([mono] * 5, [vectors] * 5, card, 2)
     assert both[0].doc_ids == ["b", "a", "c"]
-    assert both[0].first_pass.tolist() == [5.0, 1.0, 0.0]
+    assert both[0].first_pass_scores.tolist() == [5.0, 1.0, 0.0]
     assert both[0].ndcg(Calibration(), 0.0) < both[0].ndcg(Calibration(), 1.0) == 1.0
     assert choose_weight(both, Calibration()).weight == 0.5
 
@@ -92,4 +96,4 @@ def test_a_cross_encoders_weight_is_chosen_on_the_best_hits_by_vectors() -> None
 def test_unscored_documents_do_not_calibrate_and_rank_last() -> None:
     one = judged([math.nan, 1.0, 0.0], 1)
     assert one.ndcg(Calibration(), 12.0) == 1.0
-    assert fit_judged_queries([one]) == fit_calibration(np.array([1, 0], dtype=np.float32), np.array([True, False]))
+    assert calibrate_on_queries([one]) == fit_calibration(np.array([1, 0], dtype=np.float32), np.array([True, False]))

@@ -64,7 +64,10 @@ def test_separating_outlying_channels_brings_int8_nearer_to_fp32(tmp_path: Path)
     for outliers in (0, 2):
         target = tmp_path / f"{outliers}.onnx"
         quantise(
-            tmp_path / "fp32.onnx", target, QuantisationRecipe(outliers=outliers), [tokens(seed) for seed in range(4)]
+            tmp_path / "fp32.onnx",
+            target,
+            QuantisationRecipe(max_outliers=outliers),
+            [tokens(seed) for seed in range(4)],
         )
         errors.append(float(np.abs(run(target, tokens(9)) - exact).mean()))
     assert errors[1] < errors[0] / 5

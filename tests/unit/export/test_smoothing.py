@@ -62,8 +62,8 @@ def test_smoothing_keeps_the_output_and_multiplies_a_shared_input_once() -> None
 def test_smoothing_brings_int8_nearer_to_fp32_than_a_single_scale(tmp_path: Path) -> None:
     onnx.save(model(), tmp_path / "fp32.onnx")
     errors = {}
-    for name, recipe in (("smooth", {"outlying": "smooth", "outliers": 1}), ("none", {"outliers": 0})):
-        quantisation_recipe = QuantisationRecipe(outlier_gain=3.0, **recipe)  # type: ignore[arg-type]
+    for name, recipe in (("smooth", {"outlier_method": "smooth", "max_outliers": 1}), ("none", {"max_outliers": 0})):
+        quantisation_recipe = QuantisationRecipe(min_outlier_gain=3.0, **recipe)  # type: ignore[arg-type]
         quantise(
             tmp_path / "fp32.onnx", tmp_path / f"{name}.onnx", quantisation_recipe, [tokens(seed) for seed in range(4)]
         )

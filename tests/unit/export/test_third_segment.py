@@ -10,7 +10,7 @@ import torch
 
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.export.third_segment import third_row
+from osrerank.export.third_segment import add_third_row
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.registry import load_scorer
 
@@ -22,10 +22,10 @@ PAIRS = [(i, j) for i in range(4) for j in range(4) if i != j]
 
 def test_the_third_segments_embedding_by_hand():
     table = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    assert third_row(table, "zeros").tolist() == [[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]
-    assert third_row(table, "copy").tolist() == [[1.0, 2.0], [3.0, 4.0], [3.0, 4.0]]
+    assert add_third_row(table, "zeros").tolist() == [[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]]
+    assert add_third_row(table, "copy").tolist() == [[1.0, 2.0], [3.0, 4.0], [3.0, 4.0]]
     with pytest.raises(ValueError, match="has 3 rows"):
-        third_row(third_row(table, "zeros"), "zeros")
+        add_third_row(add_third_row(table, "zeros"), "zeros")
 
 
 def reference(start):

@@ -55,7 +55,7 @@ def test_weights_read_from_an_fp32_graph_are_exact(tmp_path: Path, form: str) ->
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "bi-encoder"])
 def test_weights_read_from_an_int8_graph_are_within_half_a_step(tmp_path: Path, form: str) -> None:
-    directory, before = exported(tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlying="apart"))
+    directory, before = exported(tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlier_method="separate"))
     after = weights_of(directory)
     quantised = 0
     for name in (name for name in after if name.startswith("encoder.") and after[name].ndim == 2):
@@ -69,7 +69,7 @@ def test_weights_read_from_an_int8_graph_are_within_half_a_step(tmp_path: Path, 
 
 def test_outlying_channels_are_read_exactly_from_a_graph(tmp_path: Path) -> None:
     directory, before = exported(
-        tmp_path, "bi-encoder", precision="int8", recipe=QuantisationRecipe(outliers=2, outlier_gain=1.0)
+        tmp_path, "bi-encoder", precision="int8", recipe=QuantisationRecipe(max_outliers=2, min_outlier_gain=1.0)
     )
     name = "encoder.layer.0.intermediate.dense.weight"
     assert (weights_of(directory)[name] == before[name]).all(axis=0).sum() == 2  # of its inputs
@@ -79,7 +79,7 @@ def test_outlying_channels_are_read_exactly_from_a_graph(tmp_path: Path) -> None
 @pytest.mark.parametrize("form", ["one-label", "two-labels", "duo"])
 def test_smoothing_is_undone_in_weights_read_from_a_graph(tmp_path: Path, form: str) -> None:
     directory, before = exported(
-        tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlying="smooth", outlier_gain=1.0)
+        tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlier_method="smooth", min_outlier_gain=1.0)
     )
     after = weights_of(directory)
     for name in (name for name in after if name.startswith("encoder.") and after[name].ndim == 2):
