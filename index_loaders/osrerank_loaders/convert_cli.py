@@ -108,7 +108,7 @@ def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: b
     from osrerank.formats.common_layout import write_queries
     from osrerank_loaders.collections import trec_car_topics as car
 
-    topics = car.queries(car.read_sections(paths), level, style=style, pages=pages)
+    topics = car.derive_queries(car.read_sections(paths), level, style=style, pages=pages)
     _report(write_queries(topics, output), "queries", output)
 
 
@@ -121,7 +121,7 @@ def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
     from osrerank.formats.common_layout import write_qrels
     from osrerank_loaders.collections import trec_car_topics as car
 
-    _report(write_qrels(car.judgments(car.read_sections(paths), level), output), "judgments", output)
+    _report(write_qrels(car.derive_judgments(car.read_sections(paths), level), output), "judgments", output)
 
 
 @convert.command()

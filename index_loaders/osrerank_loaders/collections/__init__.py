@@ -1,1 +1,1 @@
-"""The formats of published collections, one module per format: how to read the files, and how to search them."""
+"""Loaders of published collections, with one module for each format."""

@@ -1,7 +1,7 @@
-"""The `Loader`: how to read one published format, and how to index and search its documents.
+"""What all loaders of collections share. A `Loader` says how to read the files of a published format and index them.
 
-A reader yields the records in the order of the file. For a bad record, it yields the error, and the caller decides
-whether to go on. It raises an error only if it cannot continue, as in a truncated archive.
+A reader yields the records of a file in order. For an invalid record, it yields an error, and the caller decides
+whether to go on. It raises an error only if it cannot continue, for instance in a truncated archive.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,25 +16,26 @@ from osrerank.types import Document
 Record = Document | FormatError
 Read = Callable[[SourceFile], Iterator[Record]]
 CONTENTS = "contents"
-"""The name of an optional field that contains all text that Anserini indexes of a document."""
+"""The name of an optional field with all text of a document that Anserini indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """A published format: how to read it and how Anserini's regressions search it.
+    """A published format: how to read its files, and how to index its documents as Anserini's regressions do.
 
     Attributes:
         name: the loader's name on the command line.
-        read: a function that yields the records of a file, in order.
-        files: name patterns of the files to read in folders and archives. A file on the command line is always read.
+        read: a function that yields the records of a file in order.
+        files: the name patterns of the files to read in folders and archives. A file on the command line is always
+            read.
         k1: BM25's term frequency saturation, as published for this collection.
         b: BM25's length normalisation, as published for this collection.
-        fields: the mappings of the metadata fields.
-        allows_other_fields: whether documents can have other fields, which are mapped dynamically.
-        is_for_own_collections: whether users load their own collections, without published k1 and b.
-        allows_empty_files: whether a file without documents of the collection is valid.
-        read_contents: a function like ``read`` that also adds the field ``contents``. If it is None, ``contents`` is
-            the title and the text.
+        fields: metadata field -> its mapping.
+        allows_other_fields: whether documents can have further fields, which are mapped dynamically.
+        is_for_own_collections: whether users load their own collections, for which no k1 and b are published.
+        allows_empty_files: whether a file may contain no documents of the collection.
+        read_contents: a function like ``read`` that also adds the field ``contents``. If it is None, the title and the
+            text are joined.
     """
 
     name: str
@@ -50,13 +51,13 @@ class Loader:
 
 
 def check_id(source: SourceFile, document: Document, line: int | None = None) -> Record:
-    """Return a document, or an error if a TREC run cannot contain its id."""
+    """Return the document, or an error if its id is one that a TREC run cannot contain."""
     reason = invalid_id_reason(document.doc_id)
     return record_error(source, reason, line=line) if reason else document
 
 
 def add_contents(read: Read, join: Callable[[Document], str]) -> Read:
-    """Return a reader that also computes the field ``contents`` of each document, with ``join``."""
+    """Return a reader like ``read`` that adds the field ``contents``, which ``join`` computes from a document."""
 
     def read_with_contents(source: SourceFile) -> Iterator[Record]:
         for record in read(source):
@@ -72,12 +73,12 @@ def add_contents(read: Read, join: Callable[[Document], str]) -> Read:
 
 
 def title_and_text(document: Document) -> str:
-    """Join the title and the text with a line end. Leave out an empty one."""
+    """Return the title and the text on separate lines, without an empty title or text."""
     return "\n".join(part for part in (document.title, document.text) if part)
 
 
 def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool = False) -> Iterator[Record]:
-    """Read the records of all sources in turn. A source without records yields an error.
+    """Yield the records of all sources in turn. A source without records yields an error.
 
     Args:
         loader: the loader of the collection.
@@ -85,16 +86,16 @@ def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: boo
         contents: whether to add the field ``contents`` to the documents.
 
     Raises:
-        CorpusFormatError: a file is truncated or damaged, and cannot be read further.
+        CorpusFormatError: a file is truncated or damaged, so that it cannot be read further.
     """
     try:
-        for record in _records(loader, sources, contents=contents):
+        for record in _read_sources(loader, sources, contents=contents):
             yield _corpus_error(record) if isinstance(record, FormatError) else record
     except FormatError as error:
         raise _corpus_error(error) from error
 
 
-def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -> Iterator[Record]:
+def _read_sources(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -> Iterator[Record]:
     read = loader.read
     if contents:
         read = loader.read_contents or add_contents(loader.read, title_and_text)

@@ -1,8 +1,8 @@
-"""Read JSON lines with one document each: osrerank's common layout, and BEIR's ``corpus.jsonl``.
+"""Read JSON lines with one document each, as in osrerank's common layout and BEIR's ``corpus.jsonl``.
 
-The id is in ``id``, ``_id``, ``doc_id`` or ``docid``, and the text in ``text``, ``contents`` or ``body``; ``title`` is
-optional. Other fields become metadata, as do the fields of an object named ``metadata``, as in BEIR. A line with
-``id_str`` is a tweet: ``id_str`` is its id, and ``full_text`` is preferred to ``text``, which might be truncated.
+The id is in ``id``, ``_id``, ``doc_id`` or ``docid``, and the text in ``text``, ``contents`` or ``body``. ``title`` is
+optional. Other fields become metadata. So do the fields in an object named ``metadata``, which BEIR has. A line with
+``id_str``, which is then the id, is a tweet. Its ``full_text`` is preferred to ``text``, which can be truncated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _ID_KEYS = ("id", "_id", "doc_id", "docid")
 _TEXT_KEYS = ("text", "contents", "body")
 _TWEET_ID_KEY = "id_str"
 _NO_METADATA: Mapping[str, Any] = {}
-"""The mapping that all documents without metadata share, to save memory."""
+"""To save memory, all documents without metadata share this mapping."""
 
 
 def read_jsonl(source: SourceFile) -> Iterator[Record]:
@@ -57,7 +57,7 @@ def _document(record: dict[str, Any]) -> Document:
 
 
 def _pop_first(record: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    """Remove the first key that exists in the record, and return its value."""
+    """Remove the first of the keys that the record has, and return its value."""
     for key in keys:
         if key in record:
             return record.pop(key)

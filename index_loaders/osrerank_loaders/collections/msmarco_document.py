@@ -1,4 +1,4 @@
-"""Read MS MARCO documents: version 1 (``msmarco-docs.tsv`` or ``.trec``), versions 2 and 2.1 (JSON lines)."""
+"""Read MS MARCO's documents of version 1 (``msmarco-docs.tsv`` or ``.trec``) and versions 2 and 2.1 (JSON lines)."""
 
 import re
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.trec import doc_blocks
 
 _URL = {"type": "keyword", "ignore_above": 2048}
-_SPAN_FIELDS = ("start_char", "end_char")
+_OFFSET_FIELDS = ("start_char", "end_char")
 _DOC_TAGS = re.compile(rb"<(?:DOC>(?=\s*<DOCNO>)(?P<begin>)|/TEXT>\s*</DOC>(?P<end>))")
-"""The tags of a document, with the adjacent tags. A ``<DOC>`` or ``</DOC>`` without them can be part of a text."""
+"""Matches ``<DOC>`` only before ``<DOCNO>``, and ``</DOC>`` only after ``</TEXT>``, because texts contain both tags."""
 
 
 def read_documents(source: SourceFile) -> Iterator[Record]:
-    """Read ``docid TAB url TAB title TAB body`` lines, the TREC form, or ``{"id", "contents"}`` lines."""
+    """Read ``docid TAB url TAB title TAB body`` lines, ``<DOC>`` records, or ``{"id", "contents"}`` lines."""
     head = source.stream.peek(512)[:512].lstrip()[:5]
     if head.startswith(b"{"):
         return read_jsonl(source)
@@ -35,8 +35,8 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
         try:
             doc_id, url, title, body = line.split("\t")
         except ValueError:
-            n_fields = line.count("\t") + 1
-            reason = f"expected docid TAB url TAB title TAB body, found {n_fields} fields: {excerpt(line)}"
+            field_count = line.count("\t") + 1
+            reason = f"expected docid TAB url TAB title TAB body, found {field_count} fields: {excerpt(line)}"
             yield record_error(source, reason, line=number)
         else:
             if doc_id:
@@ -46,7 +46,7 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
 
 
 def _read_trec(source: SourceFile) -> Iterator[Record]:
-    """Read ``<DOC>`` records, whose text is a url line, a title line and a body without markup."""
+    """Read ``<DOC>`` records. Their text has the url on the first line, the title on the second, and then the body."""
     for number, block in doc_blocks(source, tags=_DOC_TAGS):
         if isinstance(block, FormatError):
             yield block
@@ -65,9 +65,9 @@ def _read_trec(source: SourceFile) -> Iterator[Record]:
 
 
 def read_documents_v2(source: SourceFile) -> Iterator[Record]:
-    """Read ``{"url", "title", "headings", "body", "docid"}`` lines. Segments contain ``segment`` instead of ``body``.
+    """Read ``{"url", "title", "headings", "body", "docid"}`` lines, or segments, which have ``segment`` for ``body``.
 
-    Segments of version 2.1 also contain ``start_char`` and ``end_char``, their offsets in the document's body.
+    Segments of version 2.1 also have ``start_char`` and ``end_char``, their offsets in the document's body.
     """
     for number, record in json_lines(source):
         if isinstance(record, FormatError):
@@ -77,12 +77,12 @@ def read_documents_v2(source: SourceFile) -> Iterator[Record]:
             doc_id, title = record["docid"], record["title"]
             text = record["segment"] if "segment" in record else record["body"]
             metadata = {"url": record["url"], "headings": record["headings"]}
-            if any(name in record for name in _SPAN_FIELDS):
-                metadata |= {name: record[name] for name in _SPAN_FIELDS}
+            if any(name in record for name in _OFFSET_FIELDS):
+                metadata |= {name: record[name] for name in _OFFSET_FIELDS}
         except KeyError as error:
             yield record_error(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
             continue
-        if not all(type(metadata.get(name, 0)) is int for name in _SPAN_FIELDS):
+        if not all(type(metadata.get(name, 0)) is int for name in _OFFSET_FIELDS):
             reason = f"start_char and end_char must be whole numbers, in document {doc_id!r}"
             yield record_error(source, reason, line=number)
         elif isinstance(doc_id, str) and doc_id and isinstance(text, str) and isinstance(title, str):
@@ -91,12 +91,12 @@ def read_documents_v2(source: SourceFile) -> Iterator[Record]:
             yield record_error(source, f"docid, title and body must be strings, found docid {doc_id!r}", line=number)
 
 
-def _url_title_body(document: Document) -> str:
-    """Join url, title and text with line ends, as Anserini does for version 1."""
+def _join_v1(document: Document) -> str:
+    """Join the parts of a document as Anserini does for version 1."""
     return "\n".join(part for part in (document.metadata.get("url"), document.title, document.text) if part)
 
 
-def _url_title_headings_text(document: Document) -> str:
+def _join_v2(document: Document) -> str:
     return f"{document.metadata['url']} {document.title} {document.metadata['headings']} {document.text}"
 
 
@@ -107,7 +107,7 @@ MSMARCO_DOCUMENT = Loader(
     k1=4.46,
     b=0.82,
     fields={"url": _URL},
-    read_contents=add_contents(read_documents, _url_title_body),
+    read_contents=add_contents(read_documents, _join_v1),
 )
 MSMARCO_V2_DOCUMENT = Loader(
     name="msmarco-v2-document",
@@ -116,7 +116,7 @@ MSMARCO_V2_DOCUMENT = Loader(
     fields={
         "url": _URL,
         "headings": {"type": "text", "analyzer": "english"},
-        **{name: {"type": "integer"} for name in _SPAN_FIELDS},
+        **{name: {"type": "integer"} for name in _OFFSET_FIELDS},
     },
-    read_contents=add_contents(read_documents_v2, _url_title_headings_text),
+    read_contents=add_contents(read_documents_v2, _join_v2),
 )

@@ -1,4 +1,4 @@
-"""Read MS MARCO passages: version 1 (``collection.tsv``, or Anserini's JSON lines) and version 2 (JSON lines)."""
+"""Read MS MARCO's passages of version 1 (``collection.tsv``, or Anserini's JSON lines) and version 2 (JSON lines)."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def read_passages(source: SourceFile) -> Iterator[Record]:
 
 
 def _read_tsv(source: SourceFile) -> Iterator[Record]:
-    """Split each line at its tab. Quotes are not special, and empty passages and leading spaces are kept."""
+    """Split each line at its tab. Quotes have no meaning, and empty passages and leading spaces are kept."""
     no_metadata: dict[str, str] = {}  # all passages share it, to save memory
     for number, line in text_lines(source):
         if isinstance(line, FormatError):
@@ -25,8 +25,8 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
             continue
         doc_id, tab, text = line.partition("\t")
         if not tab or "\t" in text:
-            n_fields = line.count("\t") + 1
-            reason = f"expected pid TAB passage, found {n_fields} fields: {excerpt(line)}"
+            field_count = line.count("\t") + 1
+            reason = f"expected pid TAB passage, found {field_count} fields: {excerpt(line)}"
             yield record_error(source, reason, line=number)
         elif doc_id:
             yield check_id(source, Document(doc_id, text, "", no_metadata), number)
@@ -37,7 +37,7 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
 def read_passages_v2(source: SourceFile) -> Iterator[Record]:
     """Read ``{"pid", "passage", "spans", "docid"}`` lines.
 
-    The text is the field ``passage``. A text rebuilt from ``spans`` sometimes differs.
+    The text is the field ``passage``, because a text rebuilt from ``spans`` can differ.
     """
     for number, record in json_lines(source):
         if isinstance(record, FormatError):

@@ -1,4 +1,4 @@
-"""All loaders, by name."""
+"""The list of all loaders, from which the command line chooses one by its name."""
 
 from osrerank_loaders.collections.base import Loader
 from osrerank_loaders.collections.jsonl import BEIR, JSONL

@@ -1,4 +1,4 @@
-"""Read SQuAD as a retrieval collection: each paragraph is a document, relevant to the questions about it.
+"""Read SQuAD as a retrieval collection, in which each paragraph is a document that is relevant to its questions.
 
 Rajpurkar, Zhang, Lopyrev, Liang: SQuAD, 2016, arXiv:1606.05250.
 """
@@ -29,7 +29,7 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
     """Read a SQuAD JSON file. A document's id is ``TITLE-N``: the article's title and the paragraph's number, from 0.
 
     Raises:
-        CorpusFormatError: the file is not a SQuAD file, or an id is not one word.
+        CorpusFormatError: the file is not a SQuAD file, or it contains an id that TREC files cannot contain.
         FormatError: the file is in UTF-16, truncated or damaged.
     """
     try:
@@ -39,10 +39,10 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
     for article in articles:
         for number, paragraph in enumerate(article["paragraphs"]):
             converted = _paragraph(article["title"], number, paragraph)
-            query_problems = [invalid_id_reason(query.query_id, is_query=True) for query in converted.queries]
-            for problem in (invalid_id_reason(converted.document.doc_id), *query_problems):
-                if problem:
-                    raise CorpusFormatError(f"{path}: {problem}", file=str(path))
+            query_reasons = [invalid_id_reason(query.query_id, is_query=True) for query in converted.queries]
+            for reason in (invalid_id_reason(converted.document.doc_id), *query_reasons):
+                if reason:
+                    raise CorpusFormatError(f"{path}: {reason}", file=str(path))
             yield converted
 
 

@@ -1,11 +1,11 @@
-"""Read the collections of TREC's news tracks; the beginning of a file shows its format.
+"""Read the collections of TREC's news tracks. The name and the beginning of a file show its format.
 
 - SGML: ``<DOC>`` records, as on TREC disks 4 and 5.
 - New York Times: one NITF XML file per article.
 - Washington Post: JSON lines.
-- HTML: one file per document. The id is the file's stem, and ``text`` contains the whole text, as in Anserini for CACM.
+- HTML: one file per document. The id is the file's name without its extension.
 
-Of other formats, only the elements that Anserini's collection classes index are read.
+As in Anserini, the text of an HTML file is read completely, and only some elements are read in the other formats.
 
 The loader ``robust04`` reads TREC disks 4 and 5 without the Congressional Record, in ISO 8859-1. The loader ``trec``
 accepts only UTF-8.
@@ -28,21 +28,22 @@ from osrerank_loaders.collections.base import CONTENTS, Loader, Record, add_cont
 _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
 _CONTENTS_TAGS = (*_TITLE_TAGS, *_TEXT_TAGS, "DATE", "DD")
-"""The elements that Anserini's ``TrecCollection`` indexes, including nested elements."""
+"""The elements that Anserini's ``TrecCollection`` indexes, with the elements in them."""
 _POST_TYPES = frozenset({"sanitized_html", "tweet"})
+"""The types of the parts of a Washington Post article that contain its text."""
 _CONGRESSIONAL_RECORD = "CR93"
-"""The prefix of the Congressional Record's document ids."""
+"""The document ids of the Congressional Record begin with this prefix."""
 _DOC_TAGS = re.compile(rb"<(?:DOC(?:\s[^<>]*)?>(?P<begin>)|/DOC\s*>(?P<end>))", re.IGNORECASE)
 _MAX_TAG_BYTES = 4096
 _MAX_GAP_BYTES = 1 << 20
 _BETWEEN_DOCUMENTS = re.compile(rb"(?:[\s\0\x1a]++|\xef\xbb\xbf|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
-"""Text that is allowed between documents. DOS files end with 0x1A, and concatenated files contain byte order marks."""
+"""Matches what is allowed between documents. DOS files end with 0x1A, and joined files contain byte order marks."""
 _DOCNO = re.compile(r"<DOCNO(?:\s[^>]*)?>", re.IGNORECASE)
 _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
 
 def read_trec(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
-    """Read a file in any of the formats. If ``contents`` is set, each document gets the field of that name."""
+    """Read a file in any of the formats. If ``contents`` is set, each document gets a field of that name."""
     head = source.stream.peek(512)[:512].lstrip().lower()
     if PurePath(source.name).suffix.lower() in {".html", ".htm"}:
         return add_contents(_read_html, title_and_text)(source) if contents else _read_html(source)
@@ -72,13 +73,13 @@ def doc_blocks(
 ) -> Iterator[tuple[int, str | FormatError]]:
     """Yield each ``<DOC>`` element with the number of its first line. The tags can be anywhere in a line.
 
-    Only one document at a time is in memory. Between documents, comments and other tags are skipped; other text yields
-    an error.
+    Only one document at a time is in memory. Comments and other tags between documents are skipped. Other text between
+    documents yields an error.
 
     Args:
         source: the file.
         encoding: the encoding of the documents.
-        tags: a pattern that matches both tags: the start tag with the group ``begin``, the end tag with ``end``.
+        tags: a pattern that matches a start tag with the group ``begin``, and an end tag with the group ``end``.
     """
     gap_checker = _GapChecker(source)
     block: list[bytes] = []
@@ -92,14 +93,14 @@ def doc_blocks(
             if error is not None:
                 yield error.line or line, error
         line += _count_line_ends(piece.text)
-        if piece.end == "begin":
+        if piece.terminator == "begin":
             if block_line:
                 yield block_line, record_error(source, "a <DOC> without </DOC>", line=block_line)
             block, block_line = [piece.tag], line
-        elif piece.end == "end" and block_line:
+        elif piece.terminator == "end" and block_line:
             yield block_line, _decode(source, b"".join([*block, piece.tag]), block_line, encoding)
             block, block_line = [], 0
-        elif piece.end == "end":
+        elif piece.terminator == "end":
             yield line, record_error(source, "a </DOC> without <DOC>", line=line)
         line += _count_line_ends(piece.tag)
     if block_line:
@@ -111,14 +112,14 @@ class _Piece(NamedTuple):
 
     Attributes:
         text: the text, in bytes.
-        tag: the tag after the text. It is empty if the text continues in the next piece, or if the file ends.
-        end: what ends the text: ``begin`` for a start tag, ``end`` for an end tag, or ``file``. It is "" if the text
-            continues in the next piece.
+        tag: the tag after the text. It is empty if no tag follows.
+        terminator: what follows the text: "begin" for a start tag, "end" for an end tag, "file" for the end of the
+            file, or "" if the text continues in the next piece.
     """
 
     text: bytes
     tag: bytes
-    end: str
+    terminator: str
 
 
 def _pieces(source: SourceFile, tags: re.Pattern[bytes]) -> Iterator[_Piece]:
@@ -136,39 +137,42 @@ def _pieces(source: SourceFile, tags: re.Pattern[bytes]) -> Iterator[_Piece]:
         if not chunk:
             yield _Piece(bytes(buffer), b"", "file")
             return
-        # the last bytes are kept, because they might contain the beginning of a tag
-        n_without_tag = max(0, len(buffer) - _MAX_TAG_BYTES)
-        yield _Piece(bytes(buffer[:n_without_tag]), b"", "")
-        del buffer[:n_without_tag]
+        # The last bytes stay in the buffer, because they might contain the beginning of a tag.
+        safe_length = max(0, len(buffer) - _MAX_TAG_BYTES)
+        yield _Piece(bytes(buffer[:safe_length]), b"", "")
+        del buffer[:safe_length]
         buffer += chunk
 
 
 class _GapChecker:
-    """Checks that the text between documents consists of white space, comments and tags."""
+    """Checks that the gaps between documents contain only white space, comments and tags."""
 
     def __init__(self, source: SourceFile) -> None:
         self._source = source
         self._unchecked = b""
-        self._line = 0
-        self._is_reported = False
+        self._unchecked_line = 0
+        self._has_reported_gap = False
 
     def check(self, piece: _Piece, line: int) -> FormatError | None:
-        """Check a gap when it ends or exceeds `_MAX_GAP_BYTES`. Only the first text in a gap returns an error."""
+        """Add a piece to the gap, and return an error if the gap contains text. A gap has at most one error.
+
+        The gap is checked at its end, or after each `_MAX_GAP_BYTES`.
+        """
         if not self._unchecked:
-            self._line = line
+            self._unchecked_line = line
         self._unchecked += piece.text
-        if not piece.end and len(self._unchecked) < _MAX_GAP_BYTES:
+        if not piece.terminator and len(self._unchecked) < _MAX_GAP_BYTES:
             return None
         gap, self._unchecked = self._unchecked, b""
-        n_valid = _BETWEEN_DOCUMENTS.match(gap).end()  # type: ignore[union-attr]  # the pattern also matches empty text
-        has_text = n_valid < len(gap)
-        was_reported = self._is_reported
-        self._is_reported = not piece.end and (was_reported or has_text)
+        text_start = _BETWEEN_DOCUMENTS.match(gap).end()  # type: ignore[union-attr]  # it also matches an empty gap
+        has_text = text_start < len(gap)
+        was_reported = self._has_reported_gap
+        self._has_reported_gap = not piece.terminator and (was_reported or has_text)
         if was_reported or not has_text:
             return None
-        text = excerpt(gap[n_valid:].splitlines()[0])
+        text = excerpt(gap[text_start:].splitlines()[0])
         reason = f"there is text outside of a <DOC>: {text}; is a tag missing, or is this another format?"
-        return record_error(self._source, reason, line=self._line + _count_line_ends(gap[:n_valid]))
+        return record_error(self._source, reason, line=self._unchecked_line + _count_line_ends(gap[:text_start]))
 
 
 def _count_line_ends(raw: bytes) -> int:
@@ -176,7 +180,7 @@ def _count_line_ends(raw: bytes) -> int:
 
 
 def _decode(source: SourceFile, raw: bytes, line: int, encoding: str = "utf-8") -> str | FormatError:
-    """Decode a document, and convert its line ends, CR LF or CR, to LF."""
+    """Decode a document, and convert the line ends CR LF and CR to LF. Return an error if it cannot be decoded."""
     try:
         text = raw.decode(encoding)
         return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
@@ -251,7 +255,7 @@ def _read_washington_post(source: SourceFile, *, contents: bool = False) -> Iter
 
 
 def _post_texts(contents: list[dict[str, Any] | None], *, kickers: bool = False) -> Iterator[str]:
-    """Yield an article's paragraphs, tweets, captions and, if ``kickers`` is set, kickers. Skip bylines and dates."""
+    """Yield the paragraphs, tweets and captions of an article, and also its kickers if ``kickers`` is set."""
     types = _POST_TYPES | ({"kicker"} if kickers else set())
     for part in contents:
         if not part:

@@ -1,6 +1,7 @@
 """Read TREC-CAR's CBOR files of paragraphs, pages and outlines.
 
-Files of version 1.5 are a sequence of items. Files of version 2.0 consist of a header and one list of items.
+The items of a file are its paragraphs, pages or outlines. In version 1.5, a file is a sequence of items. In version
+2.0, it consists of a header and one list of items.
 
 Dietz and Gamari, TREC CAR data releases, http://trec-car.cs.unh.edu/datareleases/.
 """
@@ -18,14 +19,14 @@ PAGES, OUTLINES, PARAGRAPHS = "pages", "outlines", "paragraphs"
 _KINDS = (PAGES, OUTLINES, PARAGRAPHS)
 _LIST_BEGIN, _LIST_END = b"\x9f", b"\xff"
 _TEXT_TAG = 0
-"""The tag of plain text in a paragraph's bodies. Links use another tag."""
+"""The tag of plain text in a paragraph. Links have another tag."""
 SECTION, PARAGRAPH = 0, 1
-"""The tags of a page's sections and paragraphs. Images, lists and boxes use other tags."""
+"""The tags of sections and paragraphs in a page. Images, lists and boxes have other tags."""
 _BLOCK_BYTES = 1 << 20
 
 
 def read_paragraphs(source: SourceFile) -> Iterator[Record]:
-    """Read paragraphs. As in Anserini, a text is the concatenation of the bodies and link anchors."""
+    """Read paragraphs as documents. As in Anserini, their texts consist of plain text and the anchors of links."""
     for number, item in enumerate(read_items(source, kinds=(PARAGRAPHS,)), 1):
         try:
             yield check_id(source, parse_paragraph(item))
@@ -38,7 +39,7 @@ def read_paragraphs(source: SourceFile) -> Iterator[Record]:
 def parse_paragraph(item: Sequence[Any]) -> Document:
     """Convert a paragraph ``[0, id, [body, ...]]`` to a document.
 
-    A body is ``[0, text]`` or a link, ``[1, [tag, page, [section?], page id, anchor]]``.
+    A body is plain text, ``[0, text]``, or a link, ``[1, [tag, page, [section?], page id, anchor]]``.
 
     Raises:
         ValueError, TypeError, IndexError, AttributeError: the item is not of this form.
@@ -49,7 +50,7 @@ def parse_paragraph(item: Sequence[Any]) -> Document:
 
 
 def read_pages(source: SourceFile) -> Iterator[Record]:
-    """Read pages. A text consists of the page's paragraphs, one per line, without headings, lists, images and boxes."""
+    """Read pages as documents. Their texts consist of the paragraphs, one per line, without headings or lists."""
     for number, item in enumerate(read_items(source, kinds=(PAGES,)), 1):
         try:
             name, page_id, skeleton = item[1], item[2].decode(), item[3]
@@ -92,7 +93,7 @@ def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
 class _CborDecoder:
     """Decodes the items of a stream, which it reads in large blocks.
 
-    cbor2 reads a few bytes at a time, which is ten times as fast from memory as from a stream.
+    cbor2 reads a few bytes at a time, and this is ten times as fast from memory as from a stream.
 
     Attributes:
         error: the class of cbor2's errors.
@@ -116,14 +117,14 @@ class _CborDecoder:
         return self._block_offset + self._file.tell()
 
     def peek(self) -> bytes:
-        """Return the next byte without consuming it, or empty bytes at the end of the stream."""
+        """Return the next byte without consuming it. Return no byte at the end of the stream."""
         begin = self._file.tell()
         if begin == len(self._block) and self._read_more(begin):
             begin = 0
         return self._block[begin : begin + 1]
 
     def read_byte(self) -> bytes:
-        """Consume the next byte and return it, or return empty bytes at the end of the stream."""
+        """Consume the next byte and return it. Return no byte at the end of the stream."""
         return self._file.read(1) if self.peek() else b""
 
     def decode(self) -> Any:
@@ -139,7 +140,7 @@ class _CborDecoder:
                 begin = 0
 
     def _read_more(self, begin: int) -> bool:
-        """Drop the block's bytes before ``begin`` and append the next bytes. Return False at the end of the stream."""
+        """Replace the block's bytes before ``begin`` by the stream's next bytes. Return whether there were any."""
         remaining = self._block[begin:]
         next_bytes = self._stream.read(max(_BLOCK_BYTES, len(remaining)))
         if next_bytes:
@@ -149,7 +150,7 @@ class _CborDecoder:
 
 
 def _skip_header(source: SourceFile, decoder: _CborDecoder, kinds: Sequence[str]) -> bool:
-    """Skip the header ``["CAR", [kind, ...], ...]`` and the list's first byte. Return False if there is no header."""
+    """Skip the header ``["CAR", [kind, ...], ...]`` and the list's first byte, and return whether there is a header."""
     if b"cCAR" not in source.stream.peek(16)[:6]:
         return False
     kind = _KINDS[decoder.decode()[1][0]]

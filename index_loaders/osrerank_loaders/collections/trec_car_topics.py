@@ -1,7 +1,7 @@
-"""Derive TREC-CAR's queries from outlines and its judgments from pages.
+"""Derive TREC-CAR's queries from outlines, and its judgments from pages.
 
-A query is a page or one of its sections. Its id is the page id and the heading ids, joined by '/'. Headings can also
-contain '/', so an id cannot be split into them.
+A query is a page or one of its sections. Its id consists of the ids of the page and the headings, joined by '/'. It
+cannot be split into them again, because headings can contain '/' too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,11 +27,11 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A page or section.
+    """A page or a section of a page.
 
     Attributes:
         path: the headings from the page to the section.
-        paragraph_ids: the ids of its paragraphs, without its subsections.
+        paragraph_ids: the ids of its paragraphs, without those in subsections.
     """
 
     path: tuple[Heading, ...]
@@ -39,7 +39,7 @@ class PageSection:
 
     @property
     def query_id(self) -> str:
-        """The id of the section as a query."""
+        """The id of the query that the section stands for."""
         return _query_id(self.path)
 
 
@@ -48,7 +48,7 @@ def _query_id(path: Iterable[Heading]) -> str:
 
 
 def read_sections(paths: Sequence[str]) -> Iterator[PageSection]:
-    """Read the pages of outline or page files; yield each page before its sections, depth first.
+    """Read page or outline files, and yield each page, followed by its sections in the order of the text.
 
     Raises:
         FormatError: the CBOR is damaged, or an item is not a page.
@@ -77,10 +77,10 @@ def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[Pa
             yield from _sections((*path, Heading(heading, heading_id.decode())), children)
 
 
-def queries(
+def derive_queries(
     sections: Iterable[PageSection], level: Level, *, style: Style = "headings", pages: bool = False
 ) -> Iterator[Query]:
-    """Yield the queries of a level, each once, in the outline's order.
+    """Yield the distinct queries of a level, in the order of the outlines.
 
     Args:
         sections: the sections of all pages.
@@ -107,13 +107,13 @@ def _query_text(section: PageSection, style: Style) -> str:
     return section.query_id.removeprefix("enwiki:").replace("%20", " ").replace("/", " ")
 
 
-def judgments(sections: Iterable[PageSection], level: Level) -> list[Judgment]:
+def derive_judgments(sections: Iterable[PageSection], level: Level) -> list[Judgment]:
     """Return the sorted judgments of a level: a paragraph is relevant to its section, first-level section or page."""
-    unique: set[Judgment] = set()
+    judgments: set[Judgment] = set()
     for section in sections:
         if level == "toplevel" and len(section.path) == 1:
             continue
         path_length = {"hierarchical": len(section.path), "toplevel": 2, "article": 1}[level]
         query_id = _query_id(section.path[:path_length])
-        unique.update(Judgment(query_id, paragraph_id, 1) for paragraph_id in section.paragraph_ids)
-    return sorted(unique)
+        judgments.update(Judgment(query_id, paragraph_id, 1) for paragraph_id in section.paragraph_ids)
+    return sorted(judgments)

@@ -13,7 +13,7 @@ from osrerank.formats.trec import read_qrels
 from osrerank.types import Document, Query
 from osrerank_loaders.candidates import join_run_and_texts, read_top1000
 from osrerank_loaders.cli import convert
-from osrerank_loaders.collections.trec_car_topics import Level, judgments, queries, read_sections
+from osrerank_loaders.collections.trec_car_topics import Level, derive_judgments, derive_queries, read_sections
 from osrerank_loaders.load.encoding import repair
 
 
@@ -81,18 +81,18 @@ class TestTrecCar:
         )
 
     def test_headings_of_trec_car_come_from_the_outline(self, pages: str) -> None:
-        assert list(queries(read_sections([pages]), "hierarchical")) == [
+        assert list(derive_queries(read_sections([pages]), "hierarchical")) == [
             Query("Yin/yang%20&%20co", "Yin/yang & co"),
             Query("Yin/yang%20&%20co/A/B%20test", "Yin/yang & co A/B test"),
             Query("Yin/yang%20&%20co/A/B%20test/Deep", "Yin/yang & co A/B test Deep"),
             Query("Yin/yang%20&%20co/Empty", "Yin/yang & co Empty"),
         ]
-        assert [query.text for query in queries(read_sections([pages]), "toplevel")] == [
+        assert [query.text for query in derive_queries(read_sections([pages]), "toplevel")] == [
             "Yin/yang & co A/B test",
             "Yin/yang & co Empty",
         ]
-        assert [query.text for query in queries(read_sections([pages]), "article")] == ["Yin/yang & co"]
-        (query,) = queries(read_sections([pages]), "article", style="dl4marco")
+        assert [query.text for query in derive_queries(read_sections([pages]), "article")] == ["Yin/yang & co"]
+        (query,) = derive_queries(read_sections([pages]), "article", style="dl4marco")
         assert query.text == "Yin yang & co"
 
     def test_judgments_are_converted(self, pages: str, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ class TestTrecCar:
             "article": [(page, "lead"), (page, "p1"), (page, "p2")],
         }
         for level, rows in expected.items():
-            assert [(row.query_id, row.doc_id) for row in judgments(read_sections([pages]), level)] == rows
+            assert [(row.query_id, row.doc_id) for row in derive_judgments(read_sections([pages]), level)] == rows
             output = tmp_path / level
             CliRunner().invoke(convert, ["trec-car-qrels", pages, "--level", level, "-o", str(output)])
             assert len(output.read_text().splitlines()) == len(rows)
@@ -123,7 +123,8 @@ class TestTrecCar:
 
     def test_trec_cars_test200_is_converted(self, shared: Path) -> None:
         raw = shared / "trec-car-test200" / "raw"
-        section_queries = list(queries(read_sections([str(raw / "train.test200.cbor.outlines")]), "hierarchical"))
+        sections = read_sections([str(raw / "train.test200.cbor.outlines")])
+        section_queries = list(derive_queries(sections, "hierarchical"))
         assert len(section_queries) == 1987
         assert [section_queries[0].query_id, section_queries[9].query_id, section_queries[-1].query_id] == [
             "Hog-dog%20rodeo/Typical%20match",
@@ -131,9 +132,9 @@ class TestTrecCar:
             "Structural%20information%20theory/Visual%20regularity",
         ]
         pages = str(raw / "train.test200.cbor")
-        assert len(list(queries(read_sections([pages]), "article"))) == 198
+        assert len(list(derive_queries(read_sections([pages]), "article"))) == 198
         for level, count in {"hierarchical": 4706, "toplevel": 4702, "article": 4696}.items():
-            ours = judgments(read_sections([pages]), level)  # type: ignore[arg-type]  # level is one of the three literals
+            ours = derive_judgments(read_sections([pages]), level)  # type: ignore[arg-type]  # it is a Level
             assert len(ours) == count
             assert set(ours) == set(flatten_qrels(read_qrels(raw / f"train.test200.cbor.{level}.qrels")))
 
