@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,12 +117,13 @@ def _find_fields(client: Any, index: str) -> SearchFields:
 
 def _stores_vectors(client: Any, index: str | None) -> bool:
     """Return whether document vectors are stored, so that each document is encoded only once."""
-    settings = client.searcher.service.settings
-    if settings.vectors == "off":
+    searcher = client.searcher
+    if searcher.service.settings.vectors == "off":
         return False
-    with client.searcher.serving(index) if index else nullcontext(client.searcher.service) as service:
-        defaults = client.searcher.defaults
-        return service.vectors_of(defaults.options_for(index) if index else defaults.base) is not None
+    if not index:
+        return searcher.service.vectors_of(searcher.defaults.base) is not None
+    with searcher.serving(index) as service:
+        return service.vectors_of(searcher.defaults.options_for(index)) is not None
 
 
 def _options_with_vectors(deadline_ms: float | None) -> BaseOptions:

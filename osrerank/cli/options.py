@@ -264,6 +264,11 @@ def open_client(
     return client
 
 
+def open_reranker(context: click.Context) -> RerankService:
+    """Return a service that scores texts without an index, with the models of the global options."""
+    return RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
+
+
 def wants_json(context: click.Context) -> bool:
     """Return whether the global option ``--json`` is set."""
     return bool(context.obj["as_json"])

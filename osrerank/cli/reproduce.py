@@ -9,10 +9,10 @@ import click
 
 from osrerank.cli.index_texts import open_index_texts
 from osrerank.cli.options import (
-    MODEL_SETTINGS,
     RANKING_OPTIONS,
     allow_partial,
     build_rerank_argument,
+    open_reranker,
     search_options,
     wants_json,
 )
@@ -50,8 +50,6 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     from osrerank.cli.rerank import create_batch
     from osrerank.evaluation import reproduce as reproduction_steps
     from osrerank.formats.trec import read_run
-    from osrerank.service import RerankService
-    from osrerank.settings import Settings
 
     collection = COLLECTIONS[options["collection"]]
     depth = int(options["candidate_depth"])
@@ -59,7 +57,7 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
         inputs = reproduction_steps.find_materials(options["folder"] or Path(collection.name), collection, depth, texts)
     bm25, candidates = reproduction_steps.truncate_candidates(inputs.candidates, depth)
     other_runs = [replace(read_run(path), name=str(path)) for path in options["against"]]
-    reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
+    reranker = open_reranker(context)
     try:
         name = reranker.settings.model
         output = options["output"] or Path(f"{collection.name}-{Path(name).name}.run")

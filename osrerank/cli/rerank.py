@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from osrerank.cli.index_texts import open_index_texts
-from osrerank.cli.options import MODEL_SETTINGS, RANKING_OPTIONS, build_rerank_argument, run_options, search_options
+from osrerank.cli.options import RANKING_OPTIONS, build_rerank_argument, open_reranker, run_options, search_options
 from osrerank.cli.path_types import SOURCE
 from osrerank.errors import ConfigError
 
@@ -36,11 +36,9 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     The side file OUTPUT.jsonl contains scores, inferences and timings. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import refuse_overwriting, run_batch
-    from osrerank.service import RerankService
-    from osrerank.settings import Settings
 
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
-    reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
+    reranker = open_reranker(context)
     try:
         rerank_argument = build_rerank_argument({**options, "do_rerank": True})
         with open_index_texts(context, options["index"]) as texts:

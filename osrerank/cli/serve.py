@@ -10,7 +10,7 @@ import click
 
 from osrerank._optional import require
 from osrerank._signals import end_on_signals
-from osrerank.cli.options import DURATION_MS, MODEL_SETTINGS, open_client
+from osrerank.cli.options import DURATION_MS, open_client, open_reranker
 from osrerank.cli.path_types import FOLDER
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import MAX_MS
@@ -91,7 +91,7 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
             raise ConfigError(f"--{option} belongs to the comparison page: add --ui", setting=option, source="flag")
     from osrerank.server.run import bind, run
 
-    with bind(host, port) as listener, _open_reranker(context, host, options["indexes"]) as reranker:
+    with bind(host, port) as listener, _open_server_reranker(context, host, options["indexes"]) as reranker:
         _warm_up(reranker)
         _start_listening(reranker, host, port, listener)
         run(reranker, _create_limits(options), host=host, listener=listener, access=_create_access(options))
@@ -125,12 +125,7 @@ def serve_page(
 
 
 def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> "Judgments":
-    """Return the judgments in files, and those that users of the page have saved in a folder.
-
-    Raises:
-        ConfigError: ``qrels`` is set without ``queries``.
-        EvaluationError: a file cannot be read.
-    """
+    """Return the judgments in files, and those that users of the page have saved in a folder."""
     from osrerank.formats.topics import read_queries
     from osrerank.formats.trec import read_qrels
     from osrerank.server.page.judgments import Judgments
@@ -142,12 +137,9 @@ def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None 
 
 
 @contextmanager
-def _open_reranker(context: click.Context, host: str, indexes: tuple[str, ...] = ()) -> Iterator[Any]:
-    from osrerank.service import RerankService
-    from osrerank.settings import Settings
-
+def _open_server_reranker(context: click.Context, host: str, indexes: tuple[str, ...] = ()) -> Iterator[Any]:
     with ExitStack() as stack:
-        reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
+        reranker = open_reranker(context)
         stack.callback(reranker.close)
         if indexes:
             _read_stored_vectors(reranker, stack.enter_context(closing(open_client(context))), indexes)
@@ -156,11 +148,7 @@ def _open_reranker(context: click.Context, host: str, indexes: tuple[str, ...] =
 
 
 def _read_stored_vectors(reranker: Any, client: Any, indexes: tuple[str, ...]) -> None:
-    """Let the reranker read the vectors that are stored on the cluster for these indices.
-
-    Raises:
-        NotFoundError: an index does not exist.
-    """
+    """Let the reranker read the vectors that are stored on the cluster for these indices."""
     from osrerank.indexing.side_index import find_side_indices
 
     reranker.add_vector_stores(find_side_indices(client, indexes))

@@ -138,13 +138,7 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
 
 
 def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[OperatingPoint]]":
-    """Return the operating points (depths and options) of each curve, by the curve's label.
-
-    Args:
-        run: the run.
-        k1_limit: the maximum depth of duoBERT, or 0 if duoBERT did not run.
-        options: the options of the command.
-    """
+    """Return each curve's operating points, by its label. If ``k1_limit`` is 0, duoBERT did not run."""
     from osrerank.evaluation.tradeoff import OperatingPoint, max_k0
 
     k0_limit = max_k0(run.depths)

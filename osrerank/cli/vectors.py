@@ -102,7 +102,8 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
         raise click.UsageError("--at-least needs an index: set --index")
     sizes, estimate = _read_status(context, index, estimates_time=at_least is None)
     if wants_json(context):
-        click.echo(json.dumps({**sizes, **({} if estimate is None else estimate.as_json())}))
+        index_report = {} if estimate is None else estimate.as_json()
+        click.echo(json.dumps({**sizes, **index_report}))
     else:
         _print_sizes(sizes)
         if estimate is not None:
@@ -212,10 +213,7 @@ def _open_configured_store(settings: Any) -> "VectorStore | None":
 
 
 def _sum_sizes(stores: "Sequence[VectorStore]") -> dict[str, Any]:
-    """Return the total size of stores of the same kind.
-
-    The keys are those of ``--json``: ``stored`` is the size in bytes, and ``most`` its maximum, or 0 without a maximum.
-    """
+    """Return the total size of stores of one kind: ``stored`` bytes of at most ``most``, where 0 means no maximum."""
     totals: dict[str, Any] = {"store": "index", "records": 0, "stored": 0, "most": 0}
     models: Counter[str] = Counter()
     for store in stores:

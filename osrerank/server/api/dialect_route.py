@@ -64,17 +64,7 @@ def is_json(media_type: str) -> bool:
 
 
 def _parse_request(body: bytes, validator: TypeAdapter[BaseModel], max_entries: int, skipped_parts: int) -> BaseModel:
-    """Parse and validate a body.
-
-    Args:
-        body: the body, decompressed.
-        validator: the validator of the dialect.
-        max_entries: the maximum number of entries of a list.
-        skipped_parts: as in `describe_faults`.
-
-    Raises:
-        RefusedRequest: the body is not JSON, or not a request of the dialect.
-    """
+    """Parse and validate a decompressed body. ``skipped_parts`` is explained in `describe_faults`."""
     content = read_body(body, max_entries)
     try:
         return validator.validate_python(content)
@@ -84,11 +74,7 @@ def _parse_request(body: bytes, validator: TypeAdapter[BaseModel], max_entries: 
 
 
 def _parse_timeout_ms(http: HttpRequest) -> float | None:
-    """Return the time limit in the header `TIMEOUT_HEADER`, in milliseconds, or None if there is no such header.
-
-    Raises:
-        RefusedRequest: the header is not a finite number above 0.
-    """
+    """Return the time limit in the header `TIMEOUT_HEADER`, in milliseconds, or None if there is no such header."""
     header = http.headers.get(TIMEOUT_HEADER)
     if header is None:
         return None

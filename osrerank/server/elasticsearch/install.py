@@ -245,11 +245,7 @@ class Installer:
             self._request("PUT", name, spec.build_body())
 
     def _score_test_texts(self, name: str) -> None:
-        """Score two texts through Elasticsearch.
-
-        Raises:
-            InstallError: the cluster cannot reach the server, or the server's response is wrong.
-        """
+        """Score two texts through Elasticsearch, to check that the cluster reaches the server."""
         step = "score texts through Elasticsearch"
         with explain_failures(step, calls_server=True):
             scores = self._request("POST", name, TEST_REQUEST)["rerank"]

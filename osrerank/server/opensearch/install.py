@@ -167,10 +167,10 @@ class Installer:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
                 self._undo(model_id, planned)
             raise
-        while True:
+        while True:  # until no other run changes the installation meanwhile
             installation = self._clean_up(removable_ids)
             is_installed = installation is not None and self._is_installed(installation, spec)
-            if installation is None or installation == self.find():  # no other run has changed it meanwhile
+            if installation is None or installation == self.find():
                 break
         if not is_installed:
             reason = f"someone else removed or changed the search pipeline {self._name} at the same time"
@@ -195,7 +195,7 @@ class Installer:
         self._models.remove({model_id})
 
     def _clean_up(self, removable_ids: Collection[str | None]) -> Installation | None:
-        """Update drifted templates, and remove those of the models that the search pipeline does not call.
+        """Update drifted templates, and remove the models except the one that the search pipeline calls.
 
         Returns None if the search pipeline no longer exists.
         """

@@ -163,12 +163,7 @@ def group_by_query(pairs: Sequence[tuple[str, str]]) -> list[Question]:
 
 
 def pair_probabilities(pairs: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> list[float]:
-    """Return the probability of each pair.
-
-    Args:
-        pairs: the queries and documents.
-        judgements: the scores of the questions that `group_by_query` returned.
-    """
+    """Return the probability of each pair, from the scores of the questions that `group_by_query` returned."""
     queries = dict.fromkeys(query for query, _ in pairs)
     remaining = {query: iter(judgement.probabilities) for query, judgement in zip(queries, judgements, strict=True)}
     return [next(remaining[query]) for query, _ in pairs]

@@ -1,7 +1,7 @@
 // Runs the comparison page. The page's URL contains the search, so that it can be shared and the back button works.
 
 import { drawLines } from "./lines.js";
-import { figures, make, ordering, row, sentence, toggle } from "./view.js";
+import { createFigures, createRow, describeOrder, make, summarize, toggleRow } from "./view.js";
 
 const ROWS_PER_PAGE = 10;
 const MAX_SUGGESTIONS = 6;
@@ -9,7 +9,16 @@ const TOKEN_KEY = "osrerank-token";
 const FORM_FIELDS = ["q", "index", "pipeline", "depth", "passages"];
 const byId = (id) => document.getElementById(id);
 const form = byId("search");
-const state = { config: null, urlSearch: "", outcome: null, shownRows: ROWS_PER_PAGE, rows: { before: new Map(), after: new Map() }, abortController: null, parameters: {}, times: { kind: "", firstPass: [], total: [] } };
+const state = {
+  config: null, // the response of ui/config
+  abortController: null, // aborts the current search
+  urlSearch: "", // the part of the URL from which the form was filled
+  parameters: {}, // the parameters of the search that is shown
+  outcome: null, // the response of ui/search
+  shownRows: ROWS_PER_PAGE,
+  rows: { before: new Map(), after: new Map() }, // in each column: a document's position in the outcome -> its row
+  times: { kind: "", firstPass: [], total: [] }, // of all searches with the same options, in milliseconds
+};
 
 class RequestError extends Error {
   constructor(message, status) {
@@ -186,9 +195,9 @@ function showOutcome(outcome) {
   state.outcome = outcome;
   state.shownRows = ROWS_PER_PAGE;
   document.title = `${outcome.query} | osrerank`;
-  byId("status").textContent = sentence(outcome);
-  byId("figures").replaceChildren(...figures(outcome, state.times));
-  byId("after-how").textContent = ordering(outcome);
+  byId("status").textContent = summarize(outcome);
+  byId("figures").replaceChildren(...createFigures(outcome, state.times));
+  byId("after-how").textContent = describeOrder(outcome);
   byId("outcome").hidden = outcome.documents.length === 0;
   if (outcome.documents.length === 0) {
     byId("empty").replaceChildren(`No document of ${outcome.index} matches. Try other words.`);
@@ -207,7 +216,7 @@ function fillColumns() {
     const ranked = documents.map((document_, position) => [document_, position]).sort(([first], [second]) => first[column] - second[column]);
     const rows = state.rows[column];
     rows.clear();
-    for (const [document_, position] of ranked.slice(0, state.shownRows)) rows.set(position, row(document_, position, column, options));
+    for (const [document_, position] of ranked.slice(0, state.shownRows)) rows.set(position, createRow(document_, position, column, options));
     byId(column).replaceChildren(...rows.values());
   }
   const remaining = documents.length - state.shownRows;
@@ -285,7 +294,7 @@ function handleClick(event) {
   const button = event.target.closest(".judge");
   if (button) judge(position, column, button);
   if (event.target.closest(".open-text")) {
-    toggle(item, state.outcome.documents[position], column);
+    toggleRow(item, state.outcome.documents[position], column);
     redrawLines();
   }
 }

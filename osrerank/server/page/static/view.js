@@ -16,7 +16,7 @@ export function make(tag, attributes = {}, ...children) {
 }
 
 /** Create a document's row in a column, "before" or "after". `options` are the blend, and whether users can judge. */
-export function row(document_, position, column, options) {
+export function createRow(document_, position, column, options) {
   const rank = document_[column];
   const item = make("li", { class: rowClass(document_), tabindex: "-1", "data-position": position, "data-rank": rank });
   const heading = document_.title || document_.doc_id;
@@ -31,7 +31,7 @@ export function row(document_, position, column, options) {
 }
 
 /** Expand a row to the whole text and the scores of all stages, or collapse it again. */
-export function toggle(item, document_, column) {
+export function toggleRow(item, document_, column) {
   const button = item.querySelector(".open-text");
   const opens = button.getAttribute("aria-expanded") !== "true";
   button.setAttribute("aria-expanded", String(opens));
@@ -45,7 +45,7 @@ export function toggle(item, document_, column) {
 }
 
 /** Describe in a few words which scores determine the reranked order. */
-export function ordering(outcome) {
+export function describeOrder(outcome) {
   const names = outcome.stages.filter((stage) => stage.applied).map((stage) => stage.name);
   if (names.length === 0) return "";
   const usesPassages = outcome.documents.some((document_) => document_.parts.some((part) => part.marked));
@@ -56,24 +56,24 @@ export function ordering(outcome) {
 }
 
 /** Return the figures of an outcome: hits, times and measures. `times` are those of searches with the same options. */
-export function figures(outcome, times) {
+export function createFigures(outcome, times) {
   const count = outcome.total === null ? "not counted" : `${outcome.total.toLocaleString("en")}${outcome.total_is_least ? "+" : ""}`;
   const shown = [
-    figure("Hits", count, `${outcome.documents.length} compared`),
-    figure("BM25", milliseconds(outcome.first_pass_ms), describeTimes(times.firstPass)),
-    ...outcome.stages.map((stage) => figure(stage.name, milliseconds(stage.took_ms), stageNote(stage))),
-    figure("Total", milliseconds(outcome.took_ms), describeTimes(times.total)),
+    createFigure("Hits", count, `${outcome.documents.length} compared`),
+    createFigure("BM25", milliseconds(outcome.first_pass_ms), describeTimes(times.firstPass)),
+    ...outcome.stages.map((stage) => createFigure(stage.name, milliseconds(stage.took_ms), stageNote(stage))),
+    createFigure("Total", milliseconds(outcome.took_ms), describeTimes(times.total)),
   ];
   if (!outcome.judged) return shown;
   for (const { name, before, after } of outcome.judged.measures) {
-    shown.push(figure(name, `${decimal(before, 3)} → ${decimal(after, 3)}`, null, "judged"));
+    shown.push(createFigure(name, `${decimal(before, 3)} → ${decimal(after, 3)}`, null, "judged"));
   }
-  shown.push(figure("Relevant", `${outcome.judged.found} of ${outcome.judged.relevant}`, "in this depth", "judged"));
+  shown.push(createFigure("Relevant", `${outcome.judged.found} of ${outcome.judged.relevant}`, "in this depth", "judged"));
   return shown;
 }
 
 /** Summarize a search in one sentence, for screen readers. */
-export function sentence(outcome) {
+export function summarize(outcome) {
   if (outcome.documents.length === 0) return "No hits.";
   const moved = outcome.documents.filter(({ before, after }) => before !== after).length;
   const order = outcome.applied === false ? "not reranked" : `${moved} moved by ${outcome.pipeline}`;
@@ -185,7 +185,7 @@ function stageScores(document_) {
   return make("dl", { class: "trace" }, ...lines);
 }
 
-function figure(term, value, note = null, kind = "") {
+function createFigure(term, value, note = null, kind = "") {
   return make("div", { class: kind }, make("dt", {}, term), make("dd", {}, value, note ? " " : null, note ? make("small", {}, note) : null));
 }
 
