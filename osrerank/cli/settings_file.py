@@ -26,7 +26,7 @@ def refuse_existing(output: Path, *, force: bool) -> None:
 
 def format_settings(
     notes: str,
-    base: Table,
+    base_options: Table,
     options_by_index: Mapping[str, Table],
     models: Mapping[str, str] = MappingProxyType({}),
     http: Table = MappingProxyType({}),
@@ -35,21 +35,21 @@ def format_settings(
 
     Args:
         notes: the comment at the beginning.
-        base: the options for all indices.
-        options_by_index: for each index, the options that override ``base``.
+        base_options: the options for all indices.
+        options_by_index: for each index, the options that override them.
         models: the model of each index that does not use the default model.
         http: the table ``[http]``. If it is empty, the file gets no such table.
     """
     lines = [f"# {line}" for line in notes.splitlines()]
-    if base:
-        lines += ["[rerank]", *_entries(base)]
+    if base_options:
+        lines += ["[rerank]", *_format_entries(base_options)]
     for index in {**options_by_index, **models}:
         if index in models:
-            lines += ["", f"[index.{json.dumps(index)}]", *_entries({"model": models[index]})]
+            lines += ["", f"[index.{json.dumps(index)}]", *_format_entries({"model": models[index]})]
         if index in options_by_index:
-            lines += ["", f"[index.{json.dumps(index)}.rerank]", *_entries(options_by_index[index])]
+            lines += ["", f"[index.{json.dumps(index)}.rerank]", *_format_entries(options_by_index[index])]
     if http:
-        lines += ["", "[http]", *_entries(http)]
+        lines += ["", "[http]", *_format_entries(http)]
     return "\n".join([*lines, ""])
 
 
@@ -88,14 +88,14 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table, mod
     return text
 
 
-def _entries(table: Table) -> list[str]:
+def _format_entries(table: Table) -> list[str]:
     return [f"{name} = {_format_value(value)}" for name, value in table.items()]
 
 
 def _format_value(value: Any) -> str:
     """Return a value as TOML, which is like JSON except for inline tables."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(_entries(value)) + "}"
+        return "{" + ", ".join(_format_entries(value)) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_format_value, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else json.dumps(value)

@@ -126,7 +126,7 @@ class TaskQueue:
             return INITIAL_TASK_TOKENS
         return int(min(max(rate * TASK_S, MIN_TASK_TOKENS), MAX_TASK_TOKENS))
 
-    def wait_s(self, tokens: int) -> float:
+    def estimate_wait_s(self, tokens: int) -> float:
         """Estimate how long a new request would wait for the requests in progress, in seconds.
 
         Shares are equal, so before the new request ends, each request in progress scores at most as many tokens as the

@@ -127,23 +127,25 @@ async def _respond(http: HttpRequest, request: DialectRequest, header_timeout_ms
     timeouts_ms = (service.limits.timeout_ms, request.timeout_ms, header_timeout_ms)
     timeout_ms = min(duration_ms for duration_ms in timeouts_ms if duration_ms is not None)
     deadline = Deadline.after_ms(timeout_ms, service.reranker.clock)
-    scoring = asyncio.ensure_future(service.judge(questions, deadline, refuses_truncation=request.refuses_truncation))
+    scoring = asyncio.ensure_future(
+        service.score_questions(questions, deadline, refuses_truncation=request.refuses_truncation)
+    )
     disconnection = asyncio.ensure_future(_wait_for_disconnection(http))
     try:
         await asyncio.wait({scoring, disconnection}, return_when=asyncio.FIRST_COMPLETED)
         if not scoring.done():
             raise ClientDisconnected
-        judgements = scoring.result()
+        scored_questions = scoring.result()
     finally:
         scoring.cancel()
         disconnection.cancel()
-    http.scope[RECORD]["cached"] = sum(judgement.cached for judgement in judgements)
+    http.scope[RECORD]["cached"] = sum(scored_question.cached for scored_question in scored_questions)
     counts = {
-        UNSCORED_HEADER: sum(judgement.unscored for judgement in judgements),
-        TRUNCATED_HEADER: sum(judgement.truncated for judgement in judgements),
+        UNSCORED_HEADER: sum(scored_question.unscored for scored_question in scored_questions),
+        TRUNCATED_HEADER: sum(scored_question.truncated for scored_question in scored_questions),
     }
     headers = {name: str(count) for name, count in counts.items() if count}
-    content = encode(request.build_response(judgements, service.model))
+    content = encode(request.build_response(scored_questions, service.model))
     return Response(content, media_type="application/json", headers=headers)
 
 

@@ -82,7 +82,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ScoredQuestion:
     """The scores and the order of a question's documents.
 
     Attributes:
@@ -125,9 +125,9 @@ class ApiService:
         """The model's name. Reading it does not load the model."""
         return self.reranker.model_name
 
-    async def judge(
+    async def score_questions(
         self, questions: Sequence[Question], deadline: Deadline, *, refuses_truncation: bool = False
-    ) -> list[Judgement]:
+    ) -> list[ScoredQuestion]:
         """Score all questions of a request. If the caller is cancelled, tasks that have not started are dropped.
 
         Args:
@@ -186,7 +186,7 @@ class ApiService:
             return self._obstacle
         if self._held_documents >= self.limits.max_held_documents:
             return f"{self._held_documents} documents are waiting, which is the maximum of this server"
-        wait_s = self._queue.wait_s(UNLIMITED_TOKENS)
+        wait_s = self._queue.estimate_wait_s(UNLIMITED_TOKENS)
         max_s = min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
         if wait_s > max_s:
             return f"a request would wait for {wait_s:.1f} s, longer than the maximum of {max_s:g} s"
@@ -215,8 +215,8 @@ class ApiService:
         timeout_s = self.limits.timeout_ms / 1000
         if self._held_documents + count > self.limits.max_held_documents:
             reason = f"{self._held_documents} documents are waiting to be scored"
-            raise Busy(reason, self._queue.wait_s(UNLIMITED_TOKENS), timeout_s)
-        wait_s = self._queue.wait_s(tokens)
+            raise Busy(reason, self._queue.estimate_wait_s(UNLIMITED_TOKENS), timeout_s)
+        wait_s = self._queue.estimate_wait_s(tokens)
         scoring_s = tokens / self._queue.rate.tokens_per_s
         max_s = min(self.limits.max_wait_s, deadline.remaining_s() - scoring_s)
         if wait_s > max(0.0, max_s):
@@ -226,7 +226,7 @@ class ApiService:
 
     async def _score_all(
         self, questions: Sequence[Question], context: _RequestContext, *, task_tokens: int = 0
-    ) -> list[Judgement]:
+    ) -> list[ScoredQuestion]:
         """Score questions in tasks of at most ``task_tokens`` tokens. If this is 0, the queue determines the size."""
         max_tokens = task_tokens or self._queue.task_tokens
         parts_by_question = [_split(question, max_tokens) for question in questions]
@@ -244,14 +244,14 @@ class ApiService:
         model = self.reranker.model
         remaining = iter(outcomes)
         return [
-            build_judgement(model, _join_scores(list(islice(remaining, len(parts))), parts))
+            build_scored_question(model, _join_scores(list(islice(remaining, len(parts))), parts))
             for parts in parts_by_question
         ]
 
     def _score(self, question: Question, context: _RequestContext) -> Scores | InferenceError:
         """Score the documents of one task. If all of them fail, the error is returned."""
         if context.deadline.passed:
-            raise DeadlineExceeded("")  # `judge` adds the message
+            raise DeadlineExceeded("")  # `score_questions` adds the message
         n_documents = len(question.documents)
         attributes: Attributes = {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
         cached = not context.refuses_truncation  # cached scores do not record whether a text was truncated
@@ -322,7 +322,7 @@ def _join_scores(outcomes: Sequence[Scores | InferenceError], parts: Sequence[Qu
     return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(scored))
 
 
-def build_judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
+def build_scored_question(model: Scorer | Encoder, scores: Scores) -> ScoredQuestion:
     """Turn a model's scores into the probabilities, logits and order of a response.
 
     Raises:
@@ -343,7 +343,7 @@ def build_judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
     lowest_logit = logits[-1] if logits else 0.0
     probabilities += [0.0] * len(unscored)
     logits += [lowest_logit] * len(unscored)
-    return Judgement(
+    return ScoredQuestion(
         order=order,
         probabilities=_in_request_order(separate(probabilities, keys, lowest=0.0), order),
         logits=_in_request_order(separate(logits, keys), order),

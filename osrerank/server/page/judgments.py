@@ -55,7 +55,7 @@ class Judgments:
         """Return whether a query has judgments."""
         return query_id in self._grades
 
-    def find(self, text: str) -> tuple[str, Mapping[str, int]] | None:
+    def find_judgments(self, text: str) -> tuple[str, Mapping[str, int]] | None:
         """Return the id of the query with a text, and its judgments. Returns None if it has none."""
         with self._lock:
             query = self._find_query(text)
@@ -63,7 +63,7 @@ class Judgments:
                 return None
             return query.query_id, dict(self._grades[query.query_id])
 
-    def judge(self, text: str, doc_id: str, relevance: int | None) -> str:
+    def save_judgment(self, text: str, doc_id: str, relevance: int | None) -> str:
         """Save a judgment, and return the query's id.
 
         Args:

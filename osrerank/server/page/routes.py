@@ -184,7 +184,7 @@ class ComparisonPage:
         request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
         fields = response["rerank"].get("fields") or ()
         blend = self._blend_method(response, index, options)
-        return compare(response, request, fields, self.judgments.find(query), blend)
+        return compare(response, request, fields, self.judgments.find_judgments(query), blend)
 
     def _search_with_highlighting(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
         """Search with highlighting. If the engine refuses that, for example for very long texts, search without it."""
@@ -318,7 +318,7 @@ async def judge(http: HttpRequest, judgment: PageJudgment) -> SavedJudgment:
 
     def save() -> str:
         try:
-            return comparison.judgments.judge(judgment.q, judgment.doc_id, judgment.relevance)
+            return comparison.judgments.save_judgment(judgment.q, judgment.doc_id, judgment.relevance)
         except ConfigError as error:
             raise RefusedRequest(422, str(error)) from error
         except OSError as error:

@@ -66,7 +66,7 @@ def test_serve_reads_queries_and_judgments_together(tmp_path):
     (tmp_path / "queries.tsv").write_text("7\twhere does a duck sleep\n")
     (tmp_path / "qrels").write_text("7 0 a 2\n")
     judgments = _read_judgments(str(tmp_path / "queries.tsv"), str(tmp_path / "qrels"))
-    assert judgments.find("Where does a duck sleep") == ("7", {"a": 2})
+    assert judgments.find_judgments("Where does a duck sleep") == ("7", {"a": 2})
 
 
 def served(folder, url):

@@ -19,7 +19,7 @@ from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.remote.chunks import divide, join_replies
 from osrerank.scoring.remote.messages import Reply
-from osrerank.server.api.service import build_judgement
+from osrerank.server.api.service import build_scored_question
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, score_by_passages
 from osrerank.stages.sentences import SentenceStage
@@ -93,7 +93,7 @@ def test_documents_are_ordered_and_cut_by_the_softmax_of_both_labels() -> None:
     )
     assert [candidate.text for candidate in filter_by_probability(candidates, 0.4)[0]] == ["low", "heat"]
     scores = BOTH.score("q", ["wing", "low"], [(0,), (1,)])
-    assert build_judgement(BOTH, scores).probabilities == pytest.approx([softmax("wing"), softmax("low")])
+    assert build_scored_question(BOTH, scores).probabilities == pytest.approx([softmax("wing"), softmax("low")])
 
 
 def test_passage_means_are_of_the_softmax_of_both_labels() -> None:

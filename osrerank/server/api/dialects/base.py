@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from osrerank.server.api.numbers import Json
-from osrerank.server.api.service import Judgement, Question
+from osrerank.server.api.service import Question, ScoredQuestion
 
 
 def _has_text(query: str) -> str:
@@ -48,11 +48,11 @@ class DialectRequest(BaseModel, ABC):
         """Return each query with its documents."""
 
     @abstractmethod
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
+    def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:
         """Return the response.
 
         Args:
-            judgements: the scores of each question, in the order of `questions`.
+            scored_questions: the scores of each question, in the order of `questions`.
             model: the name of the model.
         """
 
@@ -162,8 +162,11 @@ def group_by_query(pairs: Sequence[tuple[str, str]]) -> list[Question]:
     return [Question(query, tuple(texts)) for query, texts in documents.items()]
 
 
-def pair_probabilities(pairs: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> list[float]:
+def pair_probabilities(pairs: Sequence[tuple[str, str]], scored_questions: Sequence[ScoredQuestion]) -> list[float]:
     """Return the probability of each pair, from the scores of the questions that `group_by_query` returned."""
     queries = dict.fromkeys(query for query, _ in pairs)
-    remaining = {query: iter(judgement.probabilities) for query, judgement in zip(queries, judgements, strict=True)}
+    remaining = {
+        query: iter(scored_question.probabilities)
+        for query, scored_question in zip(queries, scored_questions, strict=True)
+    }
     return [next(remaining[query]) for query, _ in pairs]

@@ -20,7 +20,7 @@ from osrerank.server.api.dialects.base import (
     document_texts,
     original_json,
 )
-from osrerank.server.api.service import Judgement, Question
+from osrerank.server.api.service import Question, ScoredQuestion
 
 DOCUMENTS_PER_UNIT = 100
 """Cohere bills this many documents as one search unit."""
@@ -39,18 +39,18 @@ class CohereRequest(RankFieldsRequest):
     def texts(self) -> tuple[str, ...]:
         return document_texts("documents", self.documents, self.rank_fields)
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
-        judgement = judgements[0]
+    def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:
+        scored_question = scored_questions[0]
         return_documents = self.return_documents
         if return_documents is None:
             return_documents = _is_jina_model(self.model)
         results: list[dict[str, Any]] = []
-        for index in judgement.order[: self.top_n or None]:
-            result: dict[str, Any] = {"index": index, "relevance_score": judgement.probabilities[index]}
+        for index in scored_question.order[: self.top_n or None]:
+            result: dict[str, Any] = {"index": index, "relevance_score": scored_question.probabilities[index]}
             if return_documents:
                 result["document"] = self._returned_document(index)
             results.append(result)
-        units = math.ceil(len(judgement.order) / DOCUMENTS_PER_UNIT)
+        units = math.ceil(len(scored_question.order) / DOCUMENTS_PER_UNIT)
         return {
             "object": "rerank",
             "id": uuid.uuid4().hex,
@@ -148,9 +148,9 @@ class VoyageRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
-        scores = judgements[0].probabilities
-        order = judgements[0].order[: self.top_k]
+    def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:
+        scores = scored_questions[0].probabilities
+        order = scored_questions[0].order[: self.top_k]
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]
         if self.return_documents:
             results = [{**result, "document": self.documents[result["index"]]} for result in results]

@@ -15,7 +15,7 @@ from osrerank.server.api.dialects.base import (
     document_texts,
     original_json,
 )
-from osrerank.server.api.service import Judgement
+from osrerank.server.api.service import ScoredQuestion
 
 ALL_RESULTS = -1
 """This value of ``top_k``, Mixedbread's documented default, requests all results."""
@@ -34,9 +34,9 @@ class MixedbreadRequest(RankFieldsRequest):
     def texts(self) -> tuple[str, ...]:
         return document_texts("input", self.input, self.rank_fields)
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
-        scores = judgements[0].probabilities
-        order = judgements[0].order
+    def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:
+        scores = scored_questions[0].probabilities
+        order = scored_questions[0].order
         if self.top_k != ALL_RESULTS:
             order = order[: self.top_k]
         results: list[dict[str, Any]] = [

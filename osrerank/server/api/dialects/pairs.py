@@ -18,7 +18,7 @@ from osrerank.server.api.dialects.base import (
     group_by_query,
     pair_probabilities,
 )
-from osrerank.server.api.service import Judgement, Question
+from osrerank.server.api.service import Question, ScoredQuestion
 
 
 class ScoreRequest(DialectRequest):
@@ -45,8 +45,8 @@ class ScoreRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return group_by_query(self._pairs())
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:
-        scores = pair_probabilities(self._pairs(), judgements)
+    def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:
+        scores = pair_probabilities(self._pairs(), scored_questions)
         return {
             "id": uuid.uuid4().hex,
             "object": "list",
@@ -101,8 +101,8 @@ class ClassifyRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return group_by_query(self._pairs())
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
-        return [{"label": "LABEL_0", "score": score} for score in pair_probabilities(self._pairs(), judgements)]
+    def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
+        return [{"label": "LABEL_0", "score": score} for score in pair_probabilities(self._pairs(), scored_questions)]
 
     def _pairs(self) -> list[tuple[str, str]]:
         pairs = [self.inputs] if isinstance(self.inputs, TextPair) else self.inputs

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from osrerank.server.api.dialects.base import DialectRequest, DocumentIndex, Probability, QueryText, Texts
-from osrerank.server.api.service import Judgement, Question
+from osrerank.server.api.service import Question, ScoredQuestion
 
 
 class TeiRequest(DialectRequest):
@@ -35,10 +35,10 @@ class TeiRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.texts))]
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
-        values = judgements[0].logits if self.raw_scores else judgements[0].probabilities
+    def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
+        values = scored_questions[0].logits if self.raw_scores else scored_questions[0].probabilities
         results: list[dict[str, Any]] = []
-        for index in judgements[0].order[: self.top_n or None]:
+        for index in scored_questions[0].order[: self.top_n or None]:
             result: dict[str, Any] = {"index": index, "score": values[index]}
             if self.return_text:
                 result["text"] = self.texts[index]
@@ -64,10 +64,10 @@ class WeaviateRequest(DialectRequest):
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]
 
-    def build_response(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
+    def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
         scores = [
             {"document": document, "score": score}
-            for document, score in zip(self.documents, judgements[0].probabilities, strict=True)
+            for document, score in zip(self.documents, scored_questions[0].probabilities, strict=True)
         ]
         return {"query": self.query, "scores": scores}
 

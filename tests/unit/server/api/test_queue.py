@@ -42,7 +42,7 @@ def test_a_small_request_does_not_wait_for_large_ones():
         large = [asyncio.ensure_future(queue.run([task(name, 1_000) for _ in range(20)])) for name in "AB"]
         asyncio.get_running_loop().call_soon(may_go_on.set)  # when the small one waits, too
         assert await queue.run([task("small", 10)]) == ["small"]
-        assert queue.wait_s(10) <= queue.wait_s(1 << 62)
+        assert queue.estimate_wait_s(10) <= queue.estimate_wait_s(1 << 62)
         assert [await request for request in large] == [["A"] * 20, ["B"] * 20]
         queue.close()
 
@@ -89,7 +89,7 @@ def test_scoring_ends_if_the_client_disconnects():
 
     async def scenario():
         reranks = service(FunctionScorer(score))
-        leaving = asyncio.ensure_future(reranks.judge(question(500), NEVER))
+        leaving = asyncio.ensure_future(reranks.score_questions(question(500), NEVER))
         await asyncio.to_thread(begun.wait, 10)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
@@ -114,14 +114,14 @@ def test_a_request_that_would_miss_its_deadline_is_refused_at_once(limits):
 
     async def scenario():
         reranks = service(FunctionScorer(seconds_per_pair=0.05, sleep=sleep), clock, **limits)
-        first = asyncio.ensure_future(reranks.judge(question(200), NEVER))
+        first = asyncio.ensure_future(reranks.score_questions(question(200), NEVER))
         await asyncio.to_thread(tenth.wait, 10)
         deadline = NEVER if limits else Deadline.after_ms(2_000, clock)
         with pytest.raises(Busy, match="would wait") as caught:
-            await reranks.judge(question(200), deadline)
+            await reranks.score_questions(question(200), deadline)
         assert 1 <= caught.value.retry_after_s <= 30  # the server's timeout
         may_go_on.set()
-        small = await reranks.judge(question(1, 4), Deadline.after_ms(60_000, clock))
+        small = await reranks.score_questions(question(1, 4), Deadline.after_ms(60_000, clock))
         assert small[0].order == (0,)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
@@ -152,8 +152,8 @@ def test_the_expected_wait_counts_running_and_fairly_shared_requests():
         await asyncio.sleep(0)
         tokens = 2 * queue.task_tokens
         expected = pytest.approx((tokens + 100) / queue.rate.tokens_per_s)
-        assert queue.wait_s(tokens) == expected
-        assert queue.wait_s(1 << 62) == pytest.approx(20_000 / queue.rate.tokens_per_s)
+        assert queue.estimate_wait_s(tokens) == expected
+        assert queue.estimate_wait_s(1 << 62) == pytest.approx(20_000 / queue.rate.tokens_per_s)
         bulk.cancel()
         may_go_on.set()
         await asyncio.gather(bulk, return_exceptions=True)
@@ -168,7 +168,7 @@ def test_scores_of_a_divided_request_are_joined():
 
     async def scenario():
         reranks = service(scorer)
-        (judged,) = await reranks.judge([Question("low", texts)], NEVER)
+        (judged,) = await reranks.score_questions([Question("low", texts)], NEVER)
         reranks.close()
         return judged
 
@@ -188,7 +188,7 @@ def test_a_request_whose_model_changes_midway_is_scored_again():
 
     async def scenario():
         reranks = service(Changing())
-        await reranks.judge(question(9), NEVER)
+        await reranks.score_questions(question(9), NEVER)
         reranks.close()
 
     asyncio.run(scenario())

@@ -103,7 +103,7 @@ def test_the_comparison_marks_the_words_that_the_query_matched():
 
 def test_measures_of_both_orders_of_the_page_by_hand():
     judgments = Judgments((Query("7", "What  is Q"),), Qrels({"7": {"b": 1, "absent": 1, "a": 0}}))
-    judged = judgments.find("what is q")
+    judged = judgments.find_judgments("what is q")
     assert judged is not None
     outcome = compare(reranked(), ASKED, ("title", "text"), judged)
     assert [document.relevance for document in outcome.documents] == [1, 0]
