@@ -30,7 +30,7 @@ MAX_SHOWN_FAILURES = 10
 
 @dataclass(frozen=True, slots=True)
 class QuerySetRun:
-    """Queries, and a function that searches or reranks for one of them.
+    """Queries, and the function that searches or reranks for each of them.
 
     Attributes:
         queries: the queries, in order.

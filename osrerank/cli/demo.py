@@ -192,7 +192,7 @@ def _search_all_ways(context: click.Context, questions: Sequence[str], pipeline:
 
 
 def _search_all(context: click.Context, questions: Sequence[str], pipeline: str) -> tuple[dict[str, Any], ...]:
-    """Search for all questions with a new client, whose cache in memory is empty. Stored vectors are used."""
+    """Search for all questions with a new client. Its cache in memory is empty, but it uses stored vectors."""
     from osrerank.cli.tables import track
 
     reranks = pipeline != NO_STAGES

@@ -28,7 +28,7 @@ RANKING_OPTIONS = (
 )  # fmt: skip
 """The search options that determine how candidates are ranked."""
 SEARCH_OPTIONS = (*RANKING_OPTIONS, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
-"""All search options: `RANKING_OPTIONS`, and those of the first pass and of the whole search."""
+"""All search options: also those of the first pass and of the whole search."""
 OPTION_CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
 NAME_LIST_OPTIONS = ("fields", "query_fields")
 VALUE_OPTIONAL = ("sentences", "rm3")

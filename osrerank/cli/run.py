@@ -53,7 +53,7 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 
 def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
-    """Return the queries, and a function that searches for one of them, as a `QuerySetRun`."""
+    """Return the queries, and the function that searches for each of them, as a `QuerySetRun`."""
     from dataclasses import replace
 
     from osrerank.cli.batch import QuerySetRun, allow_long_retries, resolve_ranking_options

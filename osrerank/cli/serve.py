@@ -133,7 +133,9 @@ def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None 
     if qrels is not None and queries is None:
         message = "--qrels contains only query ids: pass the queries' texts with --queries"
         raise ConfigError(message, setting="qrels", source="flag")
-    return Judgments(read_queries(queries) if queries else (), read_qrels(qrels) if qrels else None, folder)
+    query_set = () if queries is None else read_queries(queries)
+    judgments = None if qrels is None else read_qrels(qrels)
+    return Judgments(query_set, judgments, folder)
 
 
 @contextmanager

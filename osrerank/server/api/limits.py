@@ -1,4 +1,4 @@
-"""The limits of the rerank API: sizes, numbers of documents, and times."""
+"""Limit how much the rerank API accepts: bytes, documents, and time per request and in total."""
 
 import math
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ class ServerLimits:
     Attributes:
         max_body_bytes: the maximum size of a request's body, in bytes.
         max_documents: the maximum number of documents in a request.
-        max_held_bytes: the maximum size of the bodies of all requests in progress, in bytes.
-        max_held_documents: the maximum number of documents that are waiting or being scored. An idle server accepts
-            any request.
+        max_held_bytes: the maximum size of the bodies of all requests together, in bytes.
+        max_held_documents: the maximum number of documents that are waiting or being scored. If there are none, the
+            server accepts every request.
         max_wait_s: the maximum estimated wait of a request before it is scored, in seconds. A request that cannot be
             scored within its own timeout is also refused.
         timeout_ms: the default and the maximum timeout of a request, in milliseconds.
         body_timeout_s: the time in which a request's body must arrive, in seconds.
-        threads: the number of tasks that are scored at a time. A task is a request or a part of one.
+        threads: the number of tasks that are scored at once. A task is a request, or a part of a large one.
     """
 
     max_body_bytes: int = 32 * 2**20
