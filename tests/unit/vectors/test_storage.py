@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +14,7 @@ from click.testing import CliRunner
 
 from osrerank import Rerank, Reranker, connect
 from osrerank.cli import cli
-from osrerank.cli.options import MODEL_SETTINGS
-from osrerank.cli.serve import _open_reranker
+from osrerank.cli.options import MODEL_SETTINGS, open_reranker
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings
 from osrerank.vectors.background import BackgroundTasks
@@ -82,7 +82,7 @@ def test_only_clients_of_a_cluster_have_a_side_index() -> None:
     url = "redis://127.0.0.1:1"
     context = Context(cli, obj={**dict.fromkeys(MODEL_SETTINGS), "model": str(TINY), "redis_url": url})
     client = connect("http://localhost:9", scorer=Letters(), redis_url=url)
-    with Reranker(scorer=Letters(), redis_url=url) as reranker, _open_reranker(context, "localhost") as served:
+    with Reranker(scorer=Letters(), redis_url=url) as reranker, closing(open_reranker(context)) as served:
         services = reranker._service, served, client.searcher.service
         stores = [type(service.vectors_of(Rerank()).store) for service in services]
     assert stores == [RedisStore, RedisStore, FileStore]
