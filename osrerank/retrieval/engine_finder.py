@@ -42,7 +42,7 @@ class EngineFinder:
 
 
 def _identify() -> Generator[SideRequest, Any, Engine]:
-    """Yield the requests that identify the engine, and return it.
+    """Ask the search engine what it is.
 
     ``GET /`` needs a right on the cluster. If the user lacks it, osrerank requests ``/_security/_authenticate``: only
     Elasticsearch has this path, and every user can read it.
