@@ -17,7 +17,7 @@ from opensearchpy import AuthorizationException, ConflictError, NotFoundError, O
 
 from osrerank.client import Client
 from osrerank.errors import OsrerankError
-from osrerank.types.engine import data_stream
+from osrerank.types.engine import find_data_stream
 from osrerank.vectors.index import (
     ALREADY_EXISTS,
     BUILD_PREFIX,
@@ -233,7 +233,8 @@ def find_side_indices(client: Client, names: Sequence[str], model: str = "") -> 
         NotFoundError: an index does not exist.
     """
     indices = {index for name in names for index in client.indices.get_mapping(index=name)}
-    for stream in {data_stream(index) for index in indices} - indices:  # the stream of a restored index may not exist
+    for stream in {find_data_stream(index) for index in indices} - indices:
+        # a restored backing index might have no stream
         indices |= {*client.indices.get_mapping(index=stream, ignore_unavailable=True)}
     application_indices = [index for index in indices if not index.startswith(PREFIX)]
     groups = groupby(sorted(application_indices, key=lambda index: (side_index(index), index)), side_index)
@@ -262,4 +263,4 @@ def _has_index_or_stream(client: Client, name: str) -> bool:
     if client.indices.exists(index=name):
         return True
     backing_indices = client.indices.get(index=f"*.ds-{name}-*", expand_wildcards="all")
-    return any(data_stream(index) == name for index in backing_indices)
+    return any(find_data_stream(index) == name for index in backing_indices)

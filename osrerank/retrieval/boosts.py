@@ -16,7 +16,7 @@ import numpy as np
 
 from osrerank.response import hits_of, squash
 from osrerank.retrieval.mapping import without_boost
-from osrerank.retrieval.query_text import COMPOUND_CLAUSES, texts_with_fields
+from osrerank.retrieval.query_text import COMPOUND_CLAUSES, find_texts_with_fields
 from osrerank.types import Candidate, Ranking, StageReport, StageScore
 from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.types.values import TEXT
@@ -115,7 +115,7 @@ def find_boosts(
         non_text_fields: keywords and other fields without text. A clause that searches only these is a boost.
     """
     query = body.get("query")
-    is_searched = any(text == clause_text for clause_text, _ in texts_with_fields(query))
+    is_searched = any(text == clause_text for clause_text, _ in find_texts_with_fields(query))
     naming = _PartNamer(text if is_searched else None, non_text_fields)
     kinds = naming.find_kinds(query)
     for key in ("rescore", "indices_boost"):
@@ -223,7 +223,7 @@ class _PartNamer:
 
     def _is_filter(self, leaf: Mapping[str, Any]) -> bool:
         """Return whether a clause searches only non-text fields, or searches for another text than the query."""
-        texts = list(texts_with_fields(leaf))
+        texts = list(find_texts_with_fields(leaf))
         names = [without_boost(name) for _, fields in texts for name in fields]
         if names and all(name in self.non_text_fields for name in names):
             return True

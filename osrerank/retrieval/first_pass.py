@@ -78,13 +78,13 @@ class FirstPass:
         return bool(self.params.get("sort") or self.body.get("sort"))
 
     def find_last_seen_hits(self, response: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the indices of the hits with the sort values `search_after`. Empty if the first is not reranked."""
+        """Return the indices of the hits after which the caller's page begins. Empty if the first is not reranked."""
         sorts = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in read_hits(response)]
         positions = [position for position, sort in enumerate(sorts) if sort == self.search_after]
         return tuple(positions) if positions and positions[0] < self.depth else ()
 
     def explain_incompleteness(self, response: Mapping[str, Any]) -> str:
-        """Return why the caller's own request might find more hits than this response. Empty if it would not."""
+        """Return why this response might lack hits that the caller's own request would find, or an empty string."""
         shards = _read_object(response, "_shards")
         if shards.get("failed"):
             return f"{shards['failed']} of {shards.get('total')} shards failed{_describe_first_failure(shards)}"
@@ -221,7 +221,7 @@ def plan_first_pass(
     model_fields = union(fields.resolve_model_fields(ranking.fields) for ranking in options.rankings)
     # the caller's own request has the texts of highlight: and inner_hits:
     names = tuple(name for name in model_fields if ":" not in name)
-    absent_names = _names_absent_from_source(body, params, names, fields.traits.absent_from_source)
+    absent_names = _find_names_absent_from_source(body, params, names, fields.traits.absent_from_source)
     page = Page(offset, size, (), options.min_score, options.explain, thresholds)
     can_use_fields = fields.traits.source_only.isdisjoint(absent_names) and not pipeline.changes_fields
     if can_use_fields and not _may_clash(body, params, names):
@@ -336,7 +336,7 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
             del body["ext"]
 
 
-def _names_absent_from_source(
+def _find_names_absent_from_source(
     body: Mapping[str, Any], params: Mapping[str, Any], names: tuple[str, ...], not_in_source: frozenset[str]
 ) -> tuple[str, ...]:
     """Return the fields that the ``_source`` of the hits will lack. These are all fields if the request filters it."""

@@ -132,7 +132,7 @@ def find_searched_fields(query: Any) -> tuple[str, ...]:
 
     The result is empty if a clause names no fields, because it searches the index's default fields.
     """
-    field_lists = [names for _, names in texts_with_fields(query)]
+    field_lists = [names for _, names in find_texts_with_fields(query)]
     return union(field_lists) if all(field_lists) else ()
 
 
@@ -154,9 +154,8 @@ def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = 
     if isinstance(path, str):
         return _read_text_at_path(body, path)
     query = read_queries(body)
-    texts = list(
-        dict.fromkeys(_list_ranking_texts(query, non_text_fields) or (text for text, _ in texts_with_fields(query)))
-    )
+    ranking_texts = _list_ranking_texts(query, non_text_fields)
+    texts = list(dict.fromkeys(ranking_texts or (text for text, _ in find_texts_with_fields(query))))
     if len(texts) == 1:
         return texts[0]
     problem = "asks for several texts" if texts else "has no text to rerank by"
@@ -175,7 +174,8 @@ def explain_unfinished_query(body: Mapping[str, Any]) -> str:
     """
     if _read_query_context(body):
         return ""
-    prefix_searches = (_describe_prefix_search(name, content) for name, content in _leaf_clauses(read_queries(body)))
+    clauses = _walk_leaf_clauses(read_queries(body))
+    prefix_searches = (_describe_prefix_search(name, content) for name, content in clauses)
     evidence = next(filter(None, prefix_searches), "")
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
@@ -191,7 +191,7 @@ def _describe_prefix_search(name: str, content: Mapping[str, Any]) -> str:
         return name
     if name in _TEXT_CLAUSES and content.get("type") in _PREFIX_TYPES:
         return f"{name} of type {content['type']}"
-    fields = [field for _, names in _clause_values(name, content) for field in names]
+    fields = [field for _, names in _read_clause_values(name, content) for field in names]
     return next((f"the field {field}" for field in fields if _PREFIX_FIELD.search(field)), "")
 
 
@@ -215,58 +215,58 @@ def _read_text_at_path(body: Mapping[str, Any], path: str) -> str:
     return value
 
 
-def texts_with_fields(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+def find_texts_with_fields(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each text that a query searches for, with the searched fields. A neural clause has no fields."""
-    for name, content in _leaf_clauses(clause):
-        yield from _clause_texts(name, content)
+    for name, content in _walk_leaf_clauses(clause):
+        yield from _read_clause_texts(name, content)
 
 
 def _list_ranking_texts(clause: Any, non_text_fields: Collection[str]) -> list[str]:
     """Return the texts of a query's clauses, without clauses that only boost or search only non-text fields."""
     texts: list[str] = []
-    for name, content in _clauses(clause):
+    for name, content in _walk_clauses(clause):
         if name in COMPOUND_CLAUSES:
             inner = [_list_ranking_texts(content.get(key), non_text_fields) for key in COMPOUND_CLAUSES[name]]
             if name == "bool" and inner[0] and str(content.get("minimum_should_match", 0)) == "0":
                 inner = inner[:1]  # with a must clause, should clauses only boost
             texts += chain.from_iterable(inner)
         else:
-            for text, fields in _clause_texts(name, content):
+            for text, fields in _read_clause_texts(name, content):
                 if not fields or any(without_boost(field) not in non_text_fields for field in fields):
                     texts.append(text)
     return texts
 
 
-def _leaf_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _walk_leaf_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and content of each scoring clause that contains no other clauses."""
-    for name, content in _clauses(clause):
+    for name, content in _walk_clauses(clause):
         if name in COMPOUND_CLAUSES:
             for key in COMPOUND_CLAUSES[name]:
-                yield from _leaf_clauses(content.get(key))
+                yield from _walk_leaf_clauses(content.get(key))
         else:
             yield name, content
 
 
-def _clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _walk_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and content of a clause, or of each clause in a list."""
     if isinstance(clause, list):
         for item in clause:
-            yield from _clauses(item)
+            yield from _walk_clauses(item)
         return
     clause = clause.to_dict() if hasattr(clause, "to_dict") else clause
     if isinstance(clause, Mapping):
         yield from ((name, content) for name, content in clause.items() if isinstance(content, Mapping))
 
 
-def _clause_texts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _read_clause_texts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each text of a leaf clause with the fields that are searched for it."""
-    yield from ((text, fields) for text, fields in _clause_values(name, content) if isinstance(text, str))
+    yield from ((text, fields) for text, fields in _read_clause_values(name, content) if isinstance(text, str))
 
 
-def _clause_values(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def _read_clause_values(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Yield each value that a leaf clause searches for, with the fields that are searched for it."""
     if name in _TEXT_CLAUSES:
-        yield content.get("query"), _listed_fields(name, content)
+        yield content.get("query"), _list_clause_fields(name, content)
     elif name in _FIELD_CLAUSES:
         for field, value in content.items():
             yield (value.get("query") if isinstance(value, Mapping) else value), (field,)
@@ -276,7 +276,7 @@ def _clause_values(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any,
         yield from ((value.get("query_text"), ()) for value in content.values() if isinstance(value, Mapping))
 
 
-def _listed_fields(name: str, content: Mapping[str, Any]) -> tuple[str, ...]:
+def _list_clause_fields(name: str, content: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fields of a clause over several fields: its list, then those in the text of a query string."""
     listed = content.get("fields") or content.get("default_field") or ()
     fields = [listed] if isinstance(listed, str) else [str(name) for name in listed]

@@ -28,7 +28,7 @@ def read_queries(body: Mapping[str, Any]) -> Any:
     """Return the query of a search body, or the queries of its retriever as a list of clauses."""
     if not body.get("retriever"):
         return body.get("query")
-    return [query for _, content in _walk_retrievers(body["retriever"]) for query in _query_clauses(content)]
+    return [query for _, content in _walk_retrievers(body["retriever"]) for query in _read_query_clauses(content)]
 
 
 def find_retriever_obstacle(body: Mapping[str, Any], end: int) -> str:
@@ -77,7 +77,7 @@ def _walk_retrievers(retriever: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from _walk_retrievers(child["retriever"] if is_weighted else child)
 
 
-def _query_clauses(content: Mapping[str, Any]) -> Iterator[Any]:
+def _read_query_clauses(content: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the query of one retriever. A text becomes a ``multi_match`` clause over the retriever's fields."""
     query = content.get("query")
     if isinstance(query, str):

@@ -40,17 +40,17 @@ def expand_query(
     index: Any,
     rm3: Rm3,
     params: Mapping[str, Any],
-    name: str,
+    field_name: str,
     pipeline: str | Mapping[str, Any] | None = None,
 ) -> Generator[SideRequest, Any, dict[str, Any] | None]:
     """Expand a query text with terms from the documents that match it.
 
     This takes up to three requests: a search, the term vectors of its hits, and the analysis of the text.
 
-    The field ``name`` is searched, and the terms are taken from it. ``params`` and ``pipeline`` are those of the
+    The field ``field_name`` is searched, and the terms are taken from it. ``params`` and ``pipeline`` are those of the
     caller's search. Returns None if no document matches the text.
     """
-    query = build_query(text, SearchFields((name,)))
+    query = build_query(text, SearchFields((field_name,)))
     search_params = {param: params[param] for param in FEEDBACK_PARAMS if param in params}
     body = {"query": query, "size": rm3.documents, "_source": False}
     response = yield SideRequest("POST", build_path(index, "_search"), *add_pipeline(pipeline, body, search_params))
@@ -58,18 +58,18 @@ def expand_query(
     if not hits:
         return None
     term_vectors = yield SideRequest(
-        "POST", "/_mtermvectors", {"docs": [_term_vector_request(hit, name) for hit in hits]}
+        "POST", "/_mtermvectors", {"docs": [_build_term_vector_request(hit, field_name) for hit in hits]}
     )
     path = build_path(hits[0]["_index"], "_analyze")
-    analysis = yield SideRequest("POST", path, {"field": name, "text": text})
+    analysis = yield SideRequest("POST", path, {"field": field_name, "text": text})
     feedback = [
-        FeedbackDocument(hit["_score"], _usable_terms(document.get("term_vectors", {}).get(name, {}), rm3))
+        FeedbackDocument(hit["_score"], _select_usable_terms(document.get("term_vectors", {}).get(field_name, {}), rm3))
         for hit, document in zip(hits, term_vectors["docs"], strict=True)
     ]
     weights = expand_terms([token["token"] for token in analysis["tokens"]], feedback, rm3)
     # term clauses, because analysing the index terms again would change some of them
-    heaviest = _heaviest(weights, MAX_CLAUSES)
-    clauses = [{"term": {name: {"value": term, "boost": weight}}} for term, weight in heaviest.items()]
+    heaviest = _select_heaviest(weights, MAX_CLAUSES)
+    clauses = [{"term": {field_name: {"value": term, "boost": weight}}} for term, weight in heaviest.items()]
     return {"bool": {"should": clauses}}
 
 
@@ -83,18 +83,18 @@ def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument
     """
     model: defaultdict[str, float] = defaultdict(float)
     for document in feedback:
-        heaviest = _heaviest(document.frequencies, rm3.terms)
+        heaviest = _select_heaviest(document.frequencies, rm3.terms)
         total = sum(heaviest.values())
         for term, frequency in heaviest.items():
             model[term] += frequency / total * document.score
-    relevance = _normalise(_heaviest(model, rm3.terms))
+    relevance = _normalise(_select_heaviest(model, rm3.terms))
     query = _normalise(Counter(query_terms))
     share = rm3.weight if relevance else 1.0
     mixed = {term: share * query.get(term, 0.0) + (1 - share) * relevance.get(term, 0.0) for term in query | relevance}
-    return {term: weight for term, weight in _heaviest(mixed, len(mixed)).items() if weight > 0}
+    return {term: weight for term, weight in _select_heaviest(mixed, len(mixed)).items() if weight > 0}
 
 
-def _usable_terms(term_vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
+def _select_usable_terms(term_vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
     """Return the terms of a term vector that can expand a query, with their frequencies."""
     document_count = (term_vector.get("field_statistics") or {}).get("doc_count", 0)
     return {
@@ -106,14 +106,14 @@ def _usable_terms(term_vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
     }
 
 
-def _term_vector_request(hit: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _build_term_vector_request(hit: Mapping[str, Any], field_name: str) -> dict[str, Any]:
     """Return the entry of an ``_mtermvectors`` request for a hit's term vector of a field."""
-    request = {"_index": hit["_index"], "_id": hit["_id"], "fields": [name], "term_statistics": True}
+    request = {"_index": hit["_index"], "_id": hit["_id"], "fields": [field_name], "term_statistics": True}
     request |= {"positions": False, "offsets": False, "payloads": False}
     return {**request, "routing": hit["_routing"]} if "_routing" in hit else request
 
 
-def _heaviest(weights: Mapping[str, float], count: int) -> dict[str, float]:
+def _select_heaviest(weights: Mapping[str, float], count: int) -> dict[str, float]:
     """Return the ``count`` terms with the highest weights. Terms of equal weight are in alphabetical order."""
     return dict(sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count])
 

@@ -67,14 +67,16 @@ class SampledField:
     @cached_property
     def median_words(self) -> float:
         """The median number of words of a value. A character of a script without spaces counts as half a word."""
-        counts = [len(_words(value)) + len(_UNSPACED.findall(value[:MAX_CHARACTERS])) / 2 for value in self.all_values]
+        counts = [
+            len(_split_words(value)) + len(_UNSPACED.findall(value[:MAX_CHARACTERS])) / 2 for value in self.all_values
+        ]
         return statistics.median(counts) if counts else 0
 
     @cached_property
     def vocabulary(self) -> list[set[str]]:
         """The set of words in each document's values."""
         texts = (" ".join(values) for values in self.values)
-        vocabularies = [{word.strip(_PUNCTUATION).casefold() for word in _words(text)} for text in texts]
+        vocabularies = [{word.strip(_PUNCTUATION).casefold() for word in _split_words(text)} for text in texts]
         return [words - {""} for words in vocabularies]
 
     @property
@@ -103,7 +105,7 @@ class SampledField:
         """Whether the values look like sentences, not like names, numbers or lists of them."""
         if self.median_words < MIN_PROSE_WORDS or self.is_code:
             return False
-        words = [word.strip(_PUNCTUATION) for value in self.all_values for word in _words(value)]
+        words = [word.strip(_PUNCTUATION) for value in self.all_values for word in _split_words(value)]
         alphabetic = [word for word in words if word and word[0].isalpha() and not _CODE.match(word)]
         if len(alphabetic) < MIN_ALPHABETIC_SHARE * len(words):
             return False
@@ -118,7 +120,7 @@ def _is_capitalised(word: str) -> bool:
     return first.upper() == first and first.lower() != first and not word.isupper()
 
 
-def _words(value: str) -> list[str]:
+def _split_words(value: str) -> list[str]:
     return _MARKUP.sub(" ", value[:MAX_CHARACTERS]).replace("_", " ").split()[:MAX_WORDS]
 
 
@@ -128,32 +130,32 @@ def choose_fields(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) 
     Fields without a value in the sample, copies, ids, addresses and tags are left out. If no field has prose, the
     longest other field is added to the titles.
     """
-    fields = [SampledField(leaf, tuple(field_values(source, leaf) for source in sources)) for leaf in leaves]
+    fields = [SampledField(leaf, tuple(read_field_values(source, leaf) for source in sources)) for leaf in leaves]
     filled = [field for field in fields if field.all_values]
     if not filled:
         return tuple(leaves[:MAX_FIELDS])
-    chosen = _without_copies([field for field in filled if _is_text(field, filled)])
+    chosen = _drop_copies([field for field in filled if _is_text(field, filled)])
     if all(field.is_title for field in chosen):
         remaining = [field for field in filled if field not in chosen and not (chosen and _is_tag(field))]
         chosen += [field for field in remaining if field.median_words == max(other.median_words for other in remaining)]
     return tuple(field.leaf for field in _limit_fields(chosen))
 
 
-def choose_without_mapping(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def choose_field_names(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the names of the fields that `choose_fields` picks from documents whose mapping is unknown."""
-    names = sorted({name for source in sources for name in _text_names(source)})
+    names = sorted({name for source in sources for name in _find_text_names(source)})
     return tuple(leaf.path for leaf in choose_fields([Leaf(name, source=name) for name in names], sources))
 
 
-def _text_names(source: Mapping[str, Any], parent: str = "") -> Iterator[str]:
+def _find_text_names(source: Mapping[str, Any], parent: str = "") -> Iterator[str]:
     for name, value in source.items():
         if isinstance(value, Mapping):
-            yield from _text_names(value, f"{parent}{name}.")
+            yield from _find_text_names(value, f"{parent}{name}.")
         elif isinstance(value, str) or (isinstance(value, list) and all(isinstance(element, str) for element in value)):
             yield f"{parent}{name}"
 
 
-def field_values(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
+def read_field_values(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
     """Return the values of a field in a document."""
     paths = leaf.copied_from or (leaf.source,)
     return tuple(value for path in paths for value in values_at(source, path.split(".")))
@@ -182,9 +184,9 @@ def _is_text(field: SampledField, fields: Sequence[SampledField]) -> bool:
     return field.is_prose and (not field.is_repeated or field.median_words >= LONG_PROSE_WORDS)
 
 
-def _without_copies(fields: list[SampledField]) -> list[SampledField]:
+def _drop_copies(fields: list[SampledField]) -> list[SampledField]:
     """Drop fields that repeat the words of others: copies, parts of a longer field, and fields that join several."""
-    for field in sorted(fields, key=_copy_order, reverse=True):
+    for field in sorted(fields, key=_copy_sort_key, reverse=True):
         if any(_are_copies(field, other) for other in fields if other is not field):
             fields = [other for other in fields if other is not field]
     for field in sorted(fields, key=lambda field: (-field.median_words, field.leaf.path)):
@@ -205,7 +207,7 @@ def _are_copies(field: SampledField, other: SampledField) -> bool:
     return longer <= MAX_LENGTH_RATIO * shorter and _covers([other], field) and _covers([field], other)
 
 
-def _copy_order(field: SampledField) -> tuple[bool, bool, bool, bool, str]:
+def _copy_sort_key(field: SampledField) -> tuple[bool, bool, bool, bool, str]:
     """Return the sort key of copies. The first of them is chosen."""
     has_markup = any(_MARKUP.search(value[:1000]) for value in field.all_values)
     is_typeahead = field.leaf.kind == "search_as_you_type"
@@ -226,13 +228,13 @@ def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
 
 def _limit_fields(chosen: Sequence[SampledField]) -> list[SampledField]:
     """Return at most `MAX_FIELDS` fields, with at most `MAX_TITLES` titles, in reading order."""
-    ordered = sorted(chosen, key=_reading_order)
+    ordered = sorted(chosen, key=_reading_sort_key)
     titles = [field for field in ordered if field.is_title][:MAX_TITLES]
     texts = [field for field in ordered if not field.is_title]
     longest = sorted(texts, key=lambda field: -field.median_words)[: MAX_FIELDS - len(titles)]
-    return sorted([*titles, *longest], key=_reading_order)
+    return sorted([*titles, *longest], key=_reading_sort_key)
 
 
-def _reading_order(field: SampledField) -> tuple[bool, int, str]:
+def _reading_sort_key(field: SampledField) -> tuple[bool, int, str]:
     """Return the sort key that puts titles first, then shorter fields. Lengths are compared by powers of two."""
     return not field.is_title, int(field.median_words).bit_length(), field.leaf.path

@@ -10,7 +10,7 @@ from osrerank.response import hits_of
 from osrerank.retrieval.fields import IndexGroup, group_by_text_fields, make_group, merge_groups
 from osrerank.retrieval.mapping import Leaf, Leaves
 from osrerank.retrieval.requests import SideRequest, build_path
-from osrerank.retrieval.sampled_fields import choose_fields, field_values
+from osrerank.retrieval.sampled_fields import choose_fields, read_field_values
 from osrerank.retrieval.search_pipelines import add_pipeline
 from osrerank.retrieval.text_fields import prefer_unnested
 
@@ -58,7 +58,7 @@ def _sample_documents(
     sources = [hit.get("_source") or {} for hit in hits_of(first_response)]
     if len(sources) < SAMPLE_SIZE:
         return sources
-    missing = [leaf.path for leaf in leaves if not any(field_values(source, leaf) for source in sources)]
+    missing = [leaf.path for leaf in leaves if not any(read_field_values(source, leaf) for source in sources)]
     if missing:
         clauses = [{"exists": {"field": path}} for path in missing[:MAX_MISSING_FIELDS]]
         second_response = yield request(must=[{"bool": {"should": clauses}}])

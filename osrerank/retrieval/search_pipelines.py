@@ -196,8 +196,8 @@ def add_pipeline(
 
 def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
     """Find out what a pipeline does to the hits. Its name is empty if the request defines it."""
-    request_kinds = _processor_kinds(definition, "request_processors")
-    response_kinds = _processor_kinds(definition, "response_processors")
+    request_kinds = _list_processor_kinds(definition, "request_processors")
+    response_kinds = _list_processor_kinds(definition, "response_processors")
     ranking_kinds = sorted(response_kinds - ORDER_PRESERVING_PROCESSORS - FIELD_PROCESSORS)
     is_own = str(definition.get("description", "")).startswith(OSRERANK_DESCRIPTION)
     subject = f"the search pipeline {name}" if name else "the search pipeline of the request"
@@ -209,15 +209,15 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
         may_shorten=bool(SHORTENING_PROCESSORS & response_kinds or request_kinds - SIZE_KEEPING_PROCESSORS),
         adds_hits="oversample" in request_kinds and "truncate_hits" not in response_kinds,
         has_default=True,
-        replacement=_without_rerank(definition) if is_own and ranking_kinds == ["rerank"] else None,
+        replacement=_remove_rerank(definition) if is_own and ranking_kinds == ["rerank"] else None,
     )
 
 
-def _processor_kinds(definition: Mapping[str, Any], section: str) -> set[str]:
+def _list_processor_kinds(definition: Mapping[str, Any], section: str) -> set[str]:
     return {kind for step in definition.get(section) or () if isinstance(step, Mapping) for kind in step}
 
 
-def _without_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
+def _remove_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pipeline without its rerank processor, to send with a request.
 
     Without other processors, the result is empty, which turns off the index's default. Unlike ``_none``, OpenSearch

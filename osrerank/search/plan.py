@@ -20,7 +20,7 @@ from osrerank.retrieval.mapping import without_boost
 from osrerank.retrieval.query_text import build_query, explain_unfinished_query, find_query_text, shorten_to_clauses
 from osrerank.retrieval.requests import SideRequest, select_index_options
 from osrerank.retrieval.rm3 import expand_query
-from osrerank.retrieval.sampled_fields import choose_without_mapping
+from osrerank.retrieval.sampled_fields import choose_field_names
 from osrerank.retrieval.search_pipelines import UNKNOWN_PIPELINE, SearchPipeline
 from osrerank.retrieval.text_fields import is_title
 from osrerank.search.orders import PageOrder
@@ -186,7 +186,7 @@ class Plan:
         if caller_names(self.options.fields):
             return replace(self, fields=SearchFields.from_options(self.options))
         sample = hits[:: -(-len(hits) // MAX_SAMPLED) or 1]
-        read = choose_without_mapping([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
+        read = choose_field_names([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
         return replace(self, fields=replace(self.fields, model_fields=read))
 
 

@@ -67,7 +67,7 @@ _BACKING = re.compile(r"(?:.*-)?\.ds-(?P<stream>.+?)(?:-\d{4}\.\d{2}\.\d{2})?-\d
 """Matches the name of a backing index. Elasticsearch puts a date into it, and a prefix after a shrink or restore."""
 
 
-def data_stream(index: str) -> str:
+def find_data_stream(index: str) -> str:
     """Return the data stream of a backing index. For any other index, return its name."""
     backing = _BACKING.fullmatch(index)
     return index if backing is None else backing["stream"]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from osrerank.types.engine import Engine, data_stream
+from osrerank.types.engine import Engine, find_data_stream
 
 PREFIX = "osrerank-vectors-"
 """The prefix of the names of side indices."""
@@ -47,7 +47,7 @@ MissingVectorCounts = Counter[tuple[str, str]]
 def side_index(index: str) -> str:
     """Return the name of an index's side index. The side index of a remote index is on the same cluster."""
     cluster, colon, name = index.rpartition(":")
-    return f"{cluster}{colon}{PREFIX}{data_stream(name)}"
+    return f"{cluster}{colon}{PREFIX}{find_data_stream(name)}"
 
 
 class RecordRequests(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from osrerank.retrieval.engine_finder import EngineFinder
-from osrerank.types.engine import Engine, data_stream
+from osrerank.types.engine import Engine, find_data_stream
 from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.index import side_index
 
@@ -66,7 +66,7 @@ def test_an_engine_that_the_caller_names_is_not_requested() -> None:
     ],
 )
 def test_the_indices_of_a_data_stream_share_a_side_index(index: str, stream: str) -> None:
-    assert data_stream(index) == stream
+    assert find_data_stream(index) == stream
     assert side_index(index) == f"osrerank-vectors-{stream}"
 
 

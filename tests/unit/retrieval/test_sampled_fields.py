@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from osrerank.retrieval.mapping import read_leaves
-from osrerank.retrieval.sampled_fields import choose_fields, choose_without_mapping
+from osrerank.retrieval.sampled_fields import choose_field_names, choose_fields
 from osrerank.retrieval.text_fields import find_text_fields, prefer_unnested
 from tests.mappings import judged_mappings
 
@@ -92,6 +92,6 @@ def test_if_all_sampled_values_are_short_the_longest_fields_are_read() -> None:
 
 
 def test_text_fields_of_hits_without_a_mapping() -> None:
-    assert choose_without_mapping([{"title": "", "body": LONG}]) == ("body",)
-    assert choose_without_mapping([{"meta": {"note": LONG}, "year": 3, "tags": ["a", "b"]}]) == ("meta.note",)
-    assert choose_without_mapping([{"year": 3}]) == ()
+    assert choose_field_names([{"title": "", "body": LONG}]) == ("body",)
+    assert choose_field_names([{"meta": {"note": LONG}, "year": 3, "tags": ["a", "b"]}]) == ("meta.note",)
+    assert choose_field_names([{"year": 3}]) == ()
