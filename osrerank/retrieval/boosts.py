@@ -47,25 +47,25 @@ class Boost:
 
     Attributes:
         mode: how the value is combined with the score so far: a ``boost_mode`` of ``function_score``.
-        names: the named queries whose scores are summed.
+        query_names: the named queries whose scores are summed.
         factor: the number that multiplies the sum: the product of the ``boost`` of all enclosing clauses.
         fixed_value: the value for every hit that matches (``negative_boost``). None if it depends on the scores.
-        enclosing: the optional queries that enclose the boost. A hit that does not match all of them gets no boost.
+        enclosing_names: the optional queries around the boost. A hit that does not match all of them gets no boost.
     """
 
     mode: str
-    names: tuple[str, ...]
+    query_names: tuple[str, ...]
     factor: float = 1.0
     fixed_value: float | None = None
-    enclosing: tuple[str, ...] = ()
+    enclosing_names: tuple[str, ...] = ()
 
-    def value(self, scores: Mapping[str, float]) -> float:
-        """Return a hit's boost, by the scores of the named queries that it matches."""
-        if not scores.keys() >= set(self.enclosing):
+    def compute_value(self, scores: Mapping[str, float]) -> float:
+        """Return a hit's boost from the scores of the named queries that it matches."""
+        if not scores.keys() >= set(self.enclosing_names):
             return 1.0 if self.mode == "multiply" else 0.0
         if self.fixed_value is not None:
-            return self.fixed_value if self.names[0] in scores else 1.0
-        return self.factor * sum(scores.get(name, 0.0) for name in self.names)
+            return self.fixed_value if self.query_names[0] in scores else 1.0
+        return self.factor * sum(scores.get(name, 0.0) for name in self.query_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +74,27 @@ class Boosts:
 
     Attributes:
         query: the query to send. It finds the same hits with the same scores as the caller's query.
-        texts: the names of the text clauses, whose scores are summed.
+        text_names: the names of the text clauses, whose scores are summed.
         factor: the number that multiplies the sum: the product of the ``boost`` of all clauses around the text part.
-        enclosing: the optional queries that enclose the text part. A hit that does not match all of them has a text
+        enclosing_names: the optional queries around the text part. A hit that does not match all of them has a text
             score of 0.
         steps: the boosts in the order in which they are combined with the text score: from the innermost to the
             outermost.
-        has_scores: whether the caller also requested the scores of named queries.
+        wants_scores: whether the caller also requested the scores of named queries.
     """
 
     query: Mapping[str, Any]
-    texts: tuple[str, ...]
+    text_names: tuple[str, ...]
     factor: float
-    enclosing: tuple[str, ...]
+    enclosing_names: tuple[str, ...]
     steps: tuple[Boost, ...]
-    has_scores: bool = False
+    wants_scores: bool = False
 
-    def text_score(self, scores: Mapping[str, float]) -> float:
-        """Return a hit's text score, by the scores of the named queries that it matches."""
-        if not scores.keys() >= set(self.enclosing):
+    def compute_text_score(self, scores: Mapping[str, float]) -> float:
+        """Return a hit's text score from the scores of the named queries that it matches."""
+        if not scores.keys() >= set(self.enclosing_names):
             return 0.0
-        return self.factor * sum(scores.get(name, 0.0) for name in self.texts)
+        return self.factor * sum(scores.get(name, 0.0) for name in self.text_names)
 
 
 Parts = Mapping[str, float]
@@ -116,8 +116,8 @@ def find_boosts(
     """
     query = body.get("query")
     is_searched = any(text == clause_text for clause_text, _ in find_texts_with_fields(query))
-    naming = _PartNamer(text if is_searched else None, non_text_fields)
-    kinds = naming.find_kinds(query)
+    namer = _PartNamer(text if is_searched else None, non_text_fields)
+    kinds = namer.find_kinds(query)
     for key in ("rescore", "indices_boost"):
         if body.get(key):
             return _inseparable_reason(f"{key} changes the score after the query")
@@ -125,20 +125,20 @@ def find_boosts(
         return None
     try:
         _check_functions(query)
-        named_query = naming.name_parts(query, 1.0)
+        named_query = namer.name_parts(query, 1.0)
     except _InseparableBoostsError as error:
         return _inseparable_reason(str(error))
     except (AttributeError, KeyError, TypeError, ValueError):  # an invalid query: OpenSearch will report it
         return None
-    if naming.filters:
-        named_query = {"bool": {"must": [named_query], "filter": naming.filters}}
+    if namer.filters:
+        named_query = {"bool": {"must": [named_query], "filter": namer.filters}}
     return Boosts(
         named_query,
-        texts=tuple(naming.texts),
-        factor=naming.factor,
-        enclosing=naming.text_enclosing,
-        steps=tuple(naming.steps),
-        has_scores=requests_named_scores(params),
+        text_names=tuple(namer.text_names),
+        factor=namer.factor,
+        enclosing_names=namer.text_enclosing_names,
+        steps=tuple(namer.steps),
+        wants_scores=requests_named_scores(params),
     )
 
 
@@ -152,7 +152,7 @@ def _inseparable_reason(cause: str) -> Reason:
 
 
 class _InseparableBoostsError(Exception):
-    """A query whose boosts cannot be separated from its text score; the message says why."""
+    """A query's boosts cannot be separated from its text score. The message says why."""
 
 
 @dataclass(slots=True)
@@ -162,22 +162,22 @@ class _PartNamer:
     Attributes:
         text: the query text. None if no clause searches for it.
         non_text_fields: keywords and other fields without text.
-        texts, factor, steps: the attributes of the resulting `Boosts`, as collected so far.
+        text_names, factor, steps: the attributes of the resulting `Boosts`, as collected so far.
         filters: named queries that match all documents. They are sent as filters, so they only return scores.
         count: the number of names given so far.
-        enclosing: the optional queries that enclose the current clause.
-        text_enclosing: the optional queries that enclose the text part.
+        enclosing_names: the optional queries that enclose the current clause.
+        text_enclosing_names: the optional queries that enclose the text part.
     """
 
     text: str | None
     non_text_fields: Collection[str]
-    texts: list[str] = field(default_factory=list)
+    text_names: list[str] = field(default_factory=list)
     factor: float = 1.0
     steps: list[Boost] = field(default_factory=list)
     filters: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0
-    enclosing: tuple[str, ...] = ()
-    text_enclosing: tuple[str, ...] = ()
+    enclosing_names: tuple[str, ...] = ()
+    text_enclosing_names: tuple[str, ...] = ()
 
     def name_parts(self, clause: Any, factor: float) -> Mapping[str, Any]:
         """Return a copy of a clause with names for its text part and boosts.
@@ -189,8 +189,8 @@ class _PartNamer:
         if "text" not in kinds:
             raise _InseparableBoostsError("no part of it searches for a text")
         if len(kinds) == 1:
-            self.factor, self.text_enclosing = factor, self.enclosing
-            return self._add_name(clause, self.texts)
+            self.factor, self.text_enclosing_names = factor, self.enclosing_names
+            return self._add_name(clause, self.text_names)
         (name, content), *_ = clause.items()
         factor *= float(content.get("boost", 1.0))
         if name == "function_score":
@@ -249,7 +249,7 @@ class _PartNamer:
         self.count += 1
         functions |= {"query": {"match_all": {}}, "boost_mode": "replace", "_name": name}
         self.filters.append({"function_score": functions})
-        self.steps.append(Boost(mode, (name,), enclosing=self.enclosing))
+        self.steps.append(Boost(mode, (name,), enclosing_names=self.enclosing_names))
         return named
 
     def _name_bool(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
@@ -269,27 +269,26 @@ class _PartNamer:
                 else:
                     named[key].append(self._add_name(clause, boosts) if clause_kinds else clause)
         if boosts:
-            self.steps.append(Boost("sum", tuple(boosts), factor, enclosing=self.enclosing))
+            self.steps.append(Boost("sum", tuple(boosts), factor, enclosing_names=self.enclosing_names))
         return named
 
     def _name_should_clause(self, clause: Any, factor: float) -> Mapping[str, Any]:
         """Return a named copy of a ``should`` clause with a text part. A clause with boosts also gets a name."""
         if len(self.find_kinds(clause)) == 1:
             return self.name_parts(clause, factor)
-        outer = self.enclosing
-        self.enclosing = (*outer, f"{PREFIX}{self.count}")
+        outer = self.enclosing_names
+        self.enclosing_names = (*outer, f"{PREFIX}{self.count}")
         named = self._add_name(None, [])
         named["bool"]["must"] = [self.name_parts(clause, factor)]
-        self.enclosing = outer
+        self.enclosing_names = outer
         return named
 
     def _name_boosting(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
         names = list[str]()
         positive = self.name_parts(content["positive"], factor)
         negative = self._add_name(content["negative"], names)
-        self.steps.append(
-            Boost("multiply", tuple(names), fixed_value=float(content["negative_boost"]), enclosing=self.enclosing)
-        )
+        value = float(content["negative_boost"])
+        self.steps.append(Boost("multiply", tuple(names), 1.0, value, self.enclosing_names))
         return {**content, "positive": positive, "negative": negative}
 
 
@@ -332,7 +331,7 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
         ResponseFormatError: ``response`` is not a search response.
     """
     hits = hits_of(response)
-    caller_response = restore_caller_names(response, has_scores=boosts.has_scores)
+    caller_response = restore_caller_names(response, wants_scores=boosts.wants_scores)
     parts = []
     for rank, hit in enumerate(hits, start=1):
         score, matched = hit.get("_score"), hit.get("matched_queries")
@@ -340,8 +339,8 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
             return _inseparable_reason("a hit has no score"), caller_response
         matched = matched if isinstance(matched, Mapping) else {}
         try:
-            text_score = boosts.text_score(matched)
-            values = [boost.value(matched) for boost in boosts.steps]
+            text_score = boosts.compute_text_score(matched)
+            values = [boost.compute_value(matched) for boost in boosts.steps]
             combined_score = combine(text_score, values, boosts.steps)
         except TypeError:  # "NaN"
             combined_score = math.nan
@@ -352,17 +351,17 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
     return tuple(parts), caller_response
 
 
-def restore_caller_names(response: Mapping[str, Any], *, has_scores: bool) -> dict[str, Any]:
+def restore_caller_names(response: Mapping[str, Any], *, wants_scores: bool) -> dict[str, Any]:
     """Remove osrerank's query names from a response's ``matched_queries``.
 
     Args:
         response: the response.
-        has_scores: whether the caller requested scores. Otherwise, the caller's names become a list.
+        wants_scores: whether the caller requested scores. Otherwise, the caller's names become a list.
     """
     hits = response["hits"]
-    restored = {**response, "hits": {**hits, "hits": [_restore_hit(hit, has_scores) for hit in hits["hits"]]}}
+    restored = {**response, "hits": {**hits, "hits": [_restore_hit(hit, wants_scores) for hit in hits["hits"]]}}
     if "aggregations" in response:
-        restored["aggregations"] = _restore_nested_hits(response["aggregations"], has_scores)
+        restored["aggregations"] = _restore_nested_hits(response["aggregations"], wants_scores)
     return restored
 
 
@@ -370,27 +369,29 @@ def _boost_key(number: int) -> str:
     return f"boost_{number}" if number > 1 else "boost"
 
 
-def _restore_hit(hit: Mapping[str, Any], has_scores: bool) -> dict[str, Any]:  # noqa: FBT001 - as in the response
+def _restore_hit(hit: Mapping[str, Any], wants_scores: bool) -> dict[str, Any]:  # noqa: FBT001 - as in the response
     matched = hit.get("matched_queries") or {}
     if not isinstance(matched, Mapping):  # an engine that returns only names
         matched = dict.fromkeys(matched)
     caller_queries = {name: score for name, score in matched.items() if not name.startswith(PREFIX)}
     restored = {name: value for name, value in hit.items() if name != "matched_queries"}
     if "inner_hits" in restored:
-        restored["inner_hits"] = _restore_nested_hits(restored["inner_hits"], has_scores)
+        restored["inner_hits"] = _restore_nested_hits(restored["inner_hits"], wants_scores)
     if caller_queries:
-        restored["matched_queries"] = caller_queries if has_scores else list(caller_queries)
+        restored["matched_queries"] = caller_queries if wants_scores else list(caller_queries)
     return restored
 
 
-def _restore_nested_hits(part: Any, has_scores: bool) -> Any:  # noqa: FBT001 - as in the response
+def _restore_nested_hits(part: Any, wants_scores: bool) -> Any:  # noqa: FBT001 - as in the response
     """Remove osrerank's query names from each ``matched_queries`` in a part of a response, at any depth."""
     if isinstance(part, list):
-        return [_restore_nested_hits(element, has_scores) for element in part]
+        return [_restore_nested_hits(element, wants_scores) for element in part]
     if not isinstance(part, Mapping):
         return part
-    copy = {key: value if key == "_source" else _restore_nested_hits(value, has_scores) for key, value in part.items()}
-    return _restore_hit(copy, has_scores) if "matched_queries" in copy else copy
+    copy = {
+        key: value if key == "_source" else _restore_nested_hits(value, wants_scores) for key, value in part.items()
+    }
+    return _restore_hit(copy, wants_scores) if "matched_queries" in copy else copy
 
 
 def add_score_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:

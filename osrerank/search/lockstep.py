@@ -177,7 +177,7 @@ def _without_unrequested_scores(response: Any, step: SearchRequest) -> Any:
     """Return the response to a search without the scores of its named queries, unless the search requested them."""
     if requests_named_scores(step.params) or not (isinstance(response, Mapping) and read_hits(response)):
         return response
-    return restore_caller_names(response, has_scores=False)
+    return restore_caller_names(response, wants_scores=False)
 
 
 def _split_responses(result: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - a private function

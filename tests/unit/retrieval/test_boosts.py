@@ -46,8 +46,8 @@ def test_a_query_without_boosts_needs_no_names(query: Any) -> None:
 def test_a_clause_beside_the_text_clause_is_a_boost(boost: Any) -> None:
     boosts = boosts_in({"bool": {"must": MATCH, "should": boost}})
     assert isinstance(boosts, Boosts)
-    assert boosts.texts == ("osrerank-0",)
-    assert [(step.mode, step.names) for step in boosts.steps] == [("sum", ("osrerank-1",))]
+    assert boosts.text_names == ("osrerank-0",)
+    assert [(step.mode, step.query_names) for step in boosts.steps] == [("sum", ("osrerank-1",))]
 
 
 @pytest.mark.parametrize(
