@@ -58,7 +58,9 @@ class Estimate:
         index, counts = self.coverage.index, str(self.coverage)
         if not self.coverage.lacks:
             return f"{index}: {counts}"
-        return build_command(index, f"{counts}; about {format_duration(self.build_s)} here" if self.rate else counts)
+        if self.rate is not None:
+            counts = f"{counts}; about {format_duration(self.build_s)} here"
+        return build_command(index, counts)
 
     def as_json(self) -> dict[str, Any]:
         """Return the estimate as a dictionary of JSON values."""

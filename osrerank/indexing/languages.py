@@ -53,13 +53,13 @@ class Languages:
             settings = service.settings
         directory = locate_offline(settings.model) if is_local(settings.backend) else None
         model_languages = read_card(directory).languages if directory else ()
-        searched = client.fields_of(index).query_fields
+        first_fields = client.fields_of(index).query_fields[:1]
         leaves = [
             leaf
             for fields in read_leaves_by_index(client.indices.get_mapping(index=index)).values()
             for leaf in fields.values()
         ]
-        generic = [leaf.path for leaf in leaves if leaf.path in searched[:1] and leaf.analyzer in GENERIC_ANALYZERS]
+        generic = [leaf.path for leaf in leaves if leaf.path in first_fields and leaf.analyzer in GENERIC_ANALYZERS]
         return cls(common, settings.model, model_languages, generic[0] if generic else "")
 
     @property

@@ -17,7 +17,7 @@ PASSAGE_AGGREGATIONS = get_args(PassageAggregation)
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How a document is split into passages.
+    """How a document is split into passages: the options of `Passages` that do not concern scores.
 
     Attributes:
         words: the number of words in a passage.

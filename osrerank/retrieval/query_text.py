@@ -11,7 +11,7 @@ from osrerank.retrieval.mapping import without_boost
 from osrerank.retrieval.retrievers import read_queries
 
 TIE_BREAKER = 0.5
-"""The weight of all fields' scores except the best one's; BEIR's Elasticsearch baseline uses it for title and text."""
+"""The weight of the scores of all fields except the best one. BEIR's Elasticsearch baseline has the same."""
 MAX_CLAUSES = 1_000
 """A query built from a text has at most this many clauses. OpenSearch's default limit is 1,024."""
 ASSUMED_FIELD_COUNT = 20
@@ -36,6 +36,7 @@ _PREFIX_TYPES = ("bool_prefix", "phrase_prefix")
 _PREFIX_FIELD = re.compile(r"\.(_[234]gram|_index_prefix)(\^.*)?$")
 """Matches the subfields of a ``search_as_you_type`` field."""
 _INLINE_FIELD = re.compile(r"(?<![\w.\\:])([A-Za-z@][\w@.\-]*(?:\\?\*)?):(?=[^\s/])")
+"""Matches a field inside a query string, as in ``title:low``."""
 COMPOUND_CLAUSES = {
     "bool": ("must", "should"),
     "dis_max": ("queries",),

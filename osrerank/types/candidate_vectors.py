@@ -1,4 +1,4 @@
-"""The document vectors of a ranking's candidates, in the form in which they are stored: as records."""
+"""The document vectors of a ranking's candidates, as records: the form in which vectors are stored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
