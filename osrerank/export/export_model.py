@@ -374,7 +374,7 @@ def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOpti
         if not weights:
             _write_graph_weights(source, folder)
         elif description is not None:
-            names += [*weights, *description.descriptions, *description.weights]
+            names += [*weights, *description.description_files, *description.weight_files]
         else:
             names += [*weights, *module_weights(card)]
     for name in names:

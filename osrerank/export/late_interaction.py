@@ -66,7 +66,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         ModelLoadError: a file is missing, cannot be read, or has a setting that osrerank does not support.
     """
     description = files.read_late_interaction(directory)
-    transformer = directory / description.transformer
+    transformer = directory / description.transformer_folder
     config = read_encoder_config(transformer, GRAPH_FAMILIES)
     if TokenizerSettings.read(transformer).truncation_side != "right":
         reason = "truncation_side is 'left'; a late-interaction model needs 'right'"

@@ -19,7 +19,13 @@ from osrerank.export.graph import TOKENS_SHAPE, Graph, Weights
 from osrerank.export.head_graph import FLOAT32, RUNTIME_DOMAIN, add_head
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.modular.head import Head
-from osrerank.scoring.modular.modern_bert import CLASSIFIER_PREFIX, EMBEDDINGS, LAYER, ModernBertShape, classifier_head
+from osrerank.scoring.modular.modern_bert import (
+    CLASSIFIER_PREFIX,
+    EMBEDDINGS,
+    LAYER,
+    ModernBertShape,
+    build_classifier_head,
+)
 
 MASK_BIAS = -1e4
 """This value is added to masked attention logits. Its exp is 0 in float32, and no type overflows."""
@@ -43,7 +49,7 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
         KeyError: a weight is missing.
     """
     unprefixed = {name.removeprefix(CLASSIFIER_PREFIX): array for name, array in weights.items()}
-    head = head or classifier_head(config)
+    head = head or build_classifier_head(config)
     encoder = ModernBertGraph(unprefixed, ModernBertShape.from_config(config))
     states = encoder.states(only_first=head.pooling == ("cls",))
     logits = add_head(encoder.graph, states, head, unprefixed)

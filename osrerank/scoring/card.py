@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from osrerank.scoring.modular.head import Head as VectorHead
 from osrerank.scoring.modular.head import HeadStep, Mode
-from osrerank.scoring.modular.token_vectors import TokenVectors
+from osrerank.scoring.modular.token_vectors import TokenVectorSettings
 from osrerank.scoring.modular.tokenizer_settings import TruncationSide
 from osrerank.types import Advice
 
@@ -131,7 +131,7 @@ class ModelCard:
     query_prefix: str = ""
     document_prefix: str = ""
     weights: str = ""
-    tokens: TokenVectors = field(default_factory=TokenVectors)
+    tokens: TokenVectorSettings = field(default_factory=TokenVectorSettings)
     vectors_weight: float = 0.0
     truncation_side: TruncationSide = "right"
     query_model: str = ""
@@ -194,7 +194,7 @@ class ModelCard:
                 raise ValueError(f"{name} is set, but only an encoder can use it, and kind is {self.kind}")
         if self.kind == "late-interaction" and self.head != "cosine":
             raise ValueError(f"head is {self.head!r}; late interaction compares the vectors of tokens by their cosine")
-        if self.tokens != TokenVectors() and self.kind != "late-interaction":
+        if self.tokens != TokenVectorSettings() and self.kind != "late-interaction":
             raise ValueError(f"tokens is set, but only late-interaction can use it, and kind is {self.kind}")
         if self.query_model and not (self.is_bi_encoder and is_inside(self.query_model)):
             raise ValueError(f"query_model is {self.query_model!r}; it must be a subfolder of a bi-encoder's folder")

@@ -23,7 +23,7 @@ from osrerank.scoring.model_files import (
 )
 from osrerank.scoring.modular.cross_encoder import read_cross_encoder
 from osrerank.scoring.modular.head import HeadStep
-from osrerank.scoring.modular.token_vectors import TokenVectors
+from osrerank.scoring.modular.token_vectors import TokenVectorSettings
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 
@@ -71,7 +71,7 @@ def parameter_files(directory: Path) -> list[str]:
     if safetensors:
         cross_encoder = read_cross_encoder(directory)
         if cross_encoder is not None:
-            return [*safetensors, *cross_encoder.weights]
+            return [*safetensors, *cross_encoder.weight_files]
         if has_card or is_bi_encoder(directory):
             return [*safetensors, *module_weights(read_card(directory))]
         return safetensors
@@ -127,7 +127,7 @@ def _parse_card(content: dict[str, Any]) -> dict[str, Any]:
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["languages"] = tuple(card.pop("languages", ()))
     card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
-    card["tokens"] = TokenVectors.from_json(card.pop("tokens", {}))
+    card["tokens"] = TokenVectorSettings.from_json(card.pop("tokens", {}))
     if card.pop("feedback", None):
         raise ValueError(f"feedback was removed; {replacement_for('feedback')}")
     return card
@@ -144,7 +144,7 @@ def _infer_fields(config: dict[str, Any], directory: Path) -> dict[str, Any]:
         "head": _head_for_labels(cross_encoder.labels) if cross_encoder and has_own_head else _infer_head(config),
         "max_tokens": max_tokens,
         "max_query_tokens": min(MAX_QUERY_TOKENS, max_tokens // 2),
-        "segment_rows": segment_rows if settings.gives_token_types else min(1, segment_rows),
+        "segment_rows": segment_rows if settings.uses_token_types else min(1, segment_rows),
         "truncation_side": settings.truncation_side,
         "query_prefix": cross_encoder.query_prefix if cross_encoder else "",
         "onnx": {} if has_own_head else find_graphs(directory),  # such graphs end before the head

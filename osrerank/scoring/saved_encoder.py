@@ -104,7 +104,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
     """
     overrides = overrides or EncoderOverrides()
     description = bi_encoder.read_bi_encoder(directory)
-    transformer = directory / description.transformer
+    transformer = directory / description.transformer_folder
     if description.is_static:
         config = static.table_config(static.read_table(transformer))
     else:
@@ -121,11 +121,11 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         query_prefix = overrides.query_prefix
     if overrides.document_prefix is not None:
         document_prefix = overrides.document_prefix
-    if not description.counts_prompts and (query_prefix or document_prefix):
+    if not description.pools_prompts and (query_prefix or document_prefix):
         reason = f"{directory}: include_prompt is false, which leaves the tokens of prefixes out of the pooling"
         fix = "osrerank does not support this; use the model without prefixes: --query-prefix '' --document-prefix ''"
         raise ModelLoadError(f"{reason}; {fix}", path=str(directory))
-    max_tokens = max_sequence_tokens(config, description.limits.sequence or public_values.get("max_tokens"))
+    max_tokens = max_sequence_tokens(config, description.token_limits.sequence or public_values.get("max_tokens"))
     calibration, first_pass_weight = Calibration(), 0.0
     if description.similarity == "cosine":
         calibration = PROVISIONAL_CALIBRATION
@@ -134,8 +134,8 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         name=name,
         head=description.similarity,
         kind="bi-encoder",
-        max_tokens=min(max_tokens, description.limits.document or max_tokens),
-        max_query_tokens=min(max_tokens, description.limits.query or max_tokens),
+        max_tokens=min(max_tokens, description.token_limits.document or max_tokens),
+        max_query_tokens=min(max_tokens, description.token_limits.query or max_tokens),
         segment_rows=int(config.get("type_vocab_size", 0)),
         calibration=calibration,
         first_pass_weight=first_pass_weight,
@@ -146,7 +146,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         document_prefix=document_prefix,
         truncation_side=TokenizerSettings.read(transformer).truncation_side,
     )
-    return BiEncoderSource(transformer, card, description.weights, description.is_static)
+    return BiEncoderSource(transformer, card, description.weight_files, description.is_static)
 
 
 def public_model(directory: Path) -> Mapping[str, Any]:
@@ -220,9 +220,9 @@ def _card_dimensions(
 ) -> int:
     """Return a card's ``dimensions``: 0 if vectors are as long as the encoder's states."""
     hidden_size = int(config["hidden_size"])
-    width = description.width or hidden_size
+    width = description.dense_size or hidden_size
     if requested is not None and requested > width:
         reason = f"dimensions is {requested}, but {directory}'s vectors have only {width} dimensions"
         raise ConfigError(reason, setting="dimensions", source="argument")
     dimensions = min(width, requested or description.dimensions or width)
-    return 0 if dimensions == hidden_size and not description.width else dimensions
+    return 0 if dimensions == hidden_size and not description.dense_size else dimensions

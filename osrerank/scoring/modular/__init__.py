@@ -1,1 +1,1 @@
-"""Read the descriptions of models that sentence-transformers saved as a list of modules, without torch."""
+"""Read the files of models that sentence-transformers, PyLate or Stanford's ColBERT saved, without torch."""

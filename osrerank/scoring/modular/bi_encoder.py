@@ -32,11 +32,10 @@ from osrerank.scoring.modular.head import HeadStep, Mode
 MODEL_TYPE = "SentenceTransformer"
 STATIC_EMBEDDING = "StaticEmbedding"
 MAX_TOKENS = 1 << 18
-"""The maximum number of tokens in a StaticEmbedding's text. The library sets no limit, so it is the maximum number of
-characters in `osrerank.scoring.inputs`."""
+"""The token limit of a StaticEmbedding whose tokenizer sets none. A text has at most this many characters anyway."""
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""Names of the prompts of queries and documents. The first prompt that is not empty is used."""
+"""The names that a document's prompt can have. The first prompt that is not empty is used."""
 
 Similarity = Literal["cosine", "dot"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot")
@@ -44,39 +43,39 @@ SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot")
 
 @dataclass(frozen=True, slots=True)
 class BiEncoderDescription:
-    """The description of a bi-encoder in its files.
+    """What the files of a bi-encoder say about the model.
 
     Attributes:
-        limits: token limits that the files set.
-        transformer: folder of the first module's files, relative to the directory. "" is the directory itself.
-        pooling: pooling of a text's states. None if the files do not specify it.
-        steps: steps from the pooled states to the vector, without a final division by its norm.
-        width: output size of the last Dense. 0 without a Dense.
-        dimensions: number of the vector's leading values that are used. 0 uses all of them.
-        similarity: similarity of two vectors, ``cosine`` or ``dot``.
+        token_limits: the token limits.
+        transformer_folder: folder of the first module's files, relative to the directory. "" is the directory itself.
+        weight_files: the safetensors of the modules, relative to the directory.
+        is_static: whether the first module is a StaticEmbedding.
         query_prefix: text that precedes every query.
         document_prefix: text that precedes every document.
-        counts_prompts: whether pooling includes the tokens of a prefix.
-        weights: the safetensors of the modules, relative to the directory.
-        is_static: whether the first module is a StaticEmbedding.
+        pools_prompts: whether the pooling includes the tokens of a prefix.
+        pooling: the pooling of a text's states. None if the files do not specify it.
+        steps: the steps from the pooled states to the vector, without a final division by its norm.
+        dense_size: the output size of the last Dense, or 0 without a Dense.
+        dimensions: the number of the vector's leading values that are used. 0 uses all of them.
+        similarity: the similarity of two vectors, ``cosine`` or ``dot``.
     """
 
-    limits: TokenLimits
-    transformer: str = ""
-    pooling: Mode | None = None
-    steps: tuple[HeadStep, ...] = ()
-    width: int = 0
-    dimensions: int = 0
-    similarity: Similarity = "cosine"
+    token_limits: TokenLimits
+    transformer_folder: str = ""
+    weight_files: tuple[str, ...] = ()
+    is_static: bool = False
     query_prefix: str = ""
     document_prefix: str = ""
-    counts_prompts: bool = True
-    weights: tuple[str, ...] = ()
-    is_static: bool = False
+    pools_prompts: bool = True
+    pooling: Mode | None = None
+    steps: tuple[HeadStep, ...] = ()
+    dense_size: int = 0
+    dimensions: int = 0
+    similarity: Similarity = "cosine"
 
 
 def read_bi_encoder(directory: Path) -> BiEncoderDescription:
-    """Return the description of a bi-encoder. Without ``modules.json``, it contains only the token limits.
+    """Read the description of a bi-encoder. Without ``modules.json``, it contains only the token limits.
 
     Raises:
         ModelLoadError: a file cannot be read, or sets a field that osrerank does not know. The message names the field.
@@ -93,45 +92,46 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
     reader = ModuleReader(directory)
     is_static = first.kind == STATIC_EMBEDDING
     pooling: Mode = "mean"
-    counts_prompts = True
+    pools_prompts = True
     if is_static:
-        limits = _static_limits(directory / first.folder)
-        steps, width = reader.read_steps(modules)
+        token_limits = _read_static_limits(directory / first.folder)
+        steps, dense_size = reader.read_steps(modules)
     else:
         if read_transformer_task(directory / first.folder) == CLASSIFIER_TASK:
             raise file_error(directory / first.folder / TRANSFORMER_FILE, f"transformer_task is {CLASSIFIER_TASK!r}")
         pooling = _read_pooling(directory, reader, modules)
-        steps, width = reader.read_steps(modules[1:])
-        counts_prompts = reader.includes_prompt(modules[0]) or pooling == "lasttoken"
-        limits = read_token_limits(directory / first.folder)
-    similarity = _similarity(file, model)
+        steps, dense_size = reader.read_steps(modules[1:])
+        pools_prompts = reader.includes_prompt(modules[0]) or pooling == "lasttoken"
+        token_limits = read_token_limits(directory / first.folder)
+    similarity = _read_similarity(file, model)
     dimensions = int(model.get("truncate_dim") or 0)
+    # The cosine divides by the norm itself, and the dot product of unit vectors is their cosine.
     if steps and steps[-1].kind == "unit" and (similarity == "cosine" or not dimensions):
         steps, similarity = steps[:-1], "cosine"
     return BiEncoderDescription(
-        limits,
-        transformer=first.folder,
-        pooling=pooling,
-        steps=tuple(steps),
-        width=width,
-        dimensions=dimensions,
-        similarity=similarity,
+        token_limits,
+        transformer_folder=first.folder,
+        weight_files=reader.weight_files,
+        is_static=is_static,
         query_prefix=select_prompt(file, model, QUERY_PROMPTS),
         document_prefix=select_prompt(file, model, DOCUMENT_PROMPTS),
-        counts_prompts=counts_prompts,
-        weights=reader.weights,
-        is_static=is_static,
+        pools_prompts=pools_prompts,
+        pooling=pooling,
+        steps=tuple(steps),
+        dense_size=dense_size,
+        dimensions=dimensions,
+        similarity=similarity,
     )
 
 
-def _static_limits(directory: Path) -> TokenLimits:
-    """Return the token limit of a StaticEmbedding, from its tokenizer's truncation."""
+def _read_static_limits(directory: Path) -> TokenLimits:
+    """Read the token limit of a StaticEmbedding from its tokenizer's truncation."""
     truncation = read_json(directory / TOKENIZER_FILE).get("truncation") or {}
     return TokenLimits(int(truncation.get("max_length", MAX_TOKENS)))
 
 
 def _read_pooling(directory: Path, reader: ModuleReader, modules: Sequence[Module]) -> Mode:
-    """Return the mode of the Pooling after a Transformer, which must have only one."""
+    """Read the mode of the Pooling after a Transformer. It must have only one mode."""
     modes = reader.read_pooling(modules)
     if len(modes) > 1:
         reason = f"pooling_mode is {', '.join(modes)}; a bi-encoder must have only one mode"
@@ -139,7 +139,7 @@ def _read_pooling(directory: Path, reader: ModuleReader, modules: Sequence[Modul
     return modes[0]
 
 
-def _similarity(file: Path, model: Mapping[str, Any]) -> Similarity:
+def _read_similarity(file: Path, model: Mapping[str, Any]) -> Similarity:
     name = model.get("similarity_fn_name") or "cosine"
     for similarity in SIMILARITIES:
         if similarity == name:
@@ -148,7 +148,7 @@ def _similarity(file: Path, model: Mapping[str, Any]) -> Similarity:
 
 
 def select_prompt(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first prompt with one of these names that is not empty. Without such names, use the default prompt.
+    """Return the first prompt with one of these names that is not empty, or the default prompt if none has such a name.
 
     Raises:
         ModelLoadError: the file does not contain the default prompt that it specifies.

@@ -32,34 +32,34 @@ from osrerank.scoring.modular.head import Head
 MODEL_TYPE = "CrossEncoder"
 """``model_type`` in `MODEL_FILE`."""
 OUTPUT_ACTIVATIONS = ("Identity", "Sigmoid")
-"""Activations of the whole model that osrerank supports. In both cases, scores are the logits before the activation."""
+"""The final activations that osrerank supports. It does not apply them, so its scores are logits."""
 SCORES = "scores"
 """Name of the last module's output, the logits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoderDescription:
-    """The description of a cross-encoder in its files.
+    """What the files of a cross-encoder say about the model.
 
     Attributes:
-        head: pooling and steps after the encoder. None if the model is a transformers classifier.
-        labels: number of the head's outputs. 0 for a transformers classifier, whose config sets the number.
-        max_tokens: maximum number of tokens in a sequence. None if the files set no limit.
+        head: the pooling and the steps after the encoder. None if the model is a transformers classifier.
+        labels: the number of the head's outputs. 0 for a transformers classifier, whose config sets the number.
+        max_tokens: the maximum number of tokens in a sequence. None if the files set no limit.
         query_prefix: text that precedes every query.
-        descriptions: the JSON files of the description, relative to the directory.
-        weights: the safetensors of the modules, relative to the directory.
+        description_files: the JSON files that were read, relative to the directory.
+        weight_files: the safetensors of the modules, relative to the directory.
     """
 
     head: Head | None
     labels: int
     max_tokens: int | None
     query_prefix: str
-    descriptions: tuple[str, ...]
-    weights: tuple[str, ...]
+    description_files: tuple[str, ...]
+    weight_files: tuple[str, ...]
 
 
 def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
-    """Return the description of a cross-encoder, or None if sentence-transformers did not save one here.
+    """Read the description of a cross-encoder. Returns None if sentence-transformers did not save one here.
 
     Raises:
         ModelLoadError: a file cannot be read, or sets a field that osrerank does not know.
@@ -80,20 +80,20 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
         raise file_error(directory / TRANSFORMER_FILE, f"{reason}; {fix}")
     reader = ModuleReader(directory)
     head, labels = None, 0
-    query_prefix = _query_prefix(file, model)
+    query_prefix = _read_query_prefix(file, model)
     if modules:
         head, labels = _read_head(directory, reader, modules)
         if query_prefix and not reader.includes_prompt(modules[0]):
             reason = "include_prompt is false, but the model has a default prompt; the pooling must include the prompt"
             raise file_error(directory / modules[0].folder / MODULE_FILE, reason)
     names = (MODULES_FILE, MODEL_FILE, TRANSFORMER_FILE, TOKENIZER_SETTINGS_FILE)
-    descriptions = (*(name for name in names if (directory / name).exists()), *reader.descriptions)
+    description_files = (*(name for name in names if (directory / name).exists()), *reader.description_files)
     max_tokens = read_token_limits(directory).sequence
-    return CrossEncoderDescription(head, labels, max_tokens, query_prefix, descriptions, reader.weights)
+    return CrossEncoderDescription(head, labels, max_tokens, query_prefix, description_files, reader.weight_files)
 
 
 def _read_head(directory: Path, reader: ModuleReader, modules: Sequence[Module]) -> tuple[Head, int]:
-    """Return the head, and the number of its outputs."""
+    """Read the head. Returns it and the number of its outputs."""
     pooling = reader.read_pooling(modules)
     last_kind = modules[-1].kind
     if last_kind != "Dense":
@@ -110,9 +110,10 @@ def _check_activation(file: Path, model: Content) -> None:
         raise file_error(file, f"activation_fn is {activation!r}; {choices}")
 
 
-def _query_prefix(file: Path, model: Content) -> str:
-    """Return the default prompt, which precedes the first text of a pair."""
-    name, prompts = model.get("default_prompt_name"), model.get("prompts") or {}
+def _read_query_prefix(file: Path, model: Content) -> str:
+    """Read the default prompt, which precedes the first text of a pair."""
+    name = model.get("default_prompt_name")
+    prompts = model.get("prompts") or {}
     if name is None:
         return ""
     if name not in prompts:

@@ -1,7 +1,7 @@
-"""Read the files of a model that sentence-transformers saved: ``modules.json``, and each module's folder.
+"""Read the files of a model that sentence-transformers saved: ``modules.json``, and the files of each module.
 
-`bi_encoder`, `cross_encoder` and `late_interaction` use these functions for their kind of model. Classes that a file
-names are never imported. An unknown module or field is an error, which names the file and the field.
+`bi_encoder`, `cross_encoder` and `late_interaction` use these functions for their kind of model. The files name Python
+classes, but osrerank never imports them. For an unknown module or field, an error names the file and the field.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,25 +17,27 @@ MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
 TRANSFORMER_FILE = "sentence_bert_config.json"
 TRANSFORMER_FILES = (TRANSFORMER_FILE, "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
-"""Files with the transformer's settings. Older versions of the library put the family into the name."""
+"""Files with a Transformer's settings. Older versions of the library put the model family into the file name."""
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
 MODULE_FILE = "config.json"
 MODULE_WEIGHTS_FILE = "model.safetensors"
 LIBRARY = "sentence_transformers."
+"""The beginning of the library's class names."""
 GRAPH_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert")
-"""``model_type`` of the encoders whose graphs are built by `osrerank.export` itself."""
+"""``model_type`` of the encoders whose ONNX graphs `osrerank.export` builds itself."""
 FAMILIES = (*GRAPH_FAMILIES, "distilbert", "electra", "albert", "deberta-v2")
-"""``model_type`` of the encoders that other modules can follow."""
+"""``model_type`` of all supported encoders."""
 STATIC_MODEL_TYPE = "static-embedding"
-"""osrerank's ``model_type`` for a StaticEmbedding, a table of token vectors without a config."""
+"""osrerank's own ``model_type`` for a StaticEmbedding, which is a table of token vectors and has no config."""
 LATER_MODULES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
-"""Modules that can follow the transformer of a bi-encoder or a cross-encoder."""
+"""Modules that can follow the Transformer of a bi-encoder or a cross-encoder."""
 WEIGHTED_MODULES = ("Dense", "LayerNorm")
-"""Modules with weights. Graphs that other programs exported do not contain these weights."""
+"""Modules with weights. ONNX graphs that other programs exported do not contain these weights."""
 ENCODER_TASK = "feature-extraction"
 CLASSIFIER_TASK = "sequence-classification"
 MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
+"""Pooling mode in current files -> our name, which is the same."""
 OLD_MODES: Mapping[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -43,6 +45,7 @@ OLD_MODES: Mapping[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+"""Pooling mode in files of older versions -> our name."""
 ACTIVATIONS: Mapping[str, Activation] = {
     "Identity": "",
     "GELU": "gelu",
@@ -87,7 +90,7 @@ KNOWN_FIELDS: Mapping[str, Collection[str]] = {
     "LayerNorm": ("dimension",),
     "Normalize": ("module_input_name", "module_output_name"),
 }
-"""Kind of module -> the fields of its file that osrerank reads, and fields that do not change the result."""
+"""Kind of module -> the fields of its file that osrerank reads, or that do not change the model's output."""
 
 Content = Mapping[str, Any]
 
@@ -114,20 +117,20 @@ class TokenLimits:
 
 
 class ModuleReader:
-    """Reads the modules after a transformer in a model's directory, and collects the names of their files.
+    """Reads the modules after a Transformer in a model's directory, and collects the names of their files.
 
     Attributes:
-        descriptions: the JSON files that were read, relative to the directory.
-        weights: the weight files of the modules, relative to the directory.
+        description_files: the JSON files that were read, relative to the directory.
+        weight_files: the safetensors of the modules that were read, relative to the directory.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.descriptions: tuple[str, ...] = ()
-        self.weights: tuple[str, ...] = ()
+        self.description_files: tuple[str, ...] = ()
+        self.weight_files: tuple[str, ...] = ()
 
     def read_pooling(self, modules: Sequence[Module]) -> tuple[Mode, ...]:
-        """Return the modes of a Pooling, which must be the first of the modules after a Transformer.
+        """Read the modes of the Pooling, which must be the first of the modules after a Transformer.
 
         Raises:
             ModelLoadError: the first module is not a Pooling, or uses an unknown mode.
@@ -158,7 +161,7 @@ class ModuleReader:
         return content.get("include_prompt", True) is not False
 
     def read_steps(self, modules: Sequence[Module], last_output: str = SEQUENCE_OUTPUT) -> tuple[list[HeadStep], int]:
-        """Return the steps of the modules after the pooling, and the output size of the last Dense.
+        """Read the steps of the modules after the Pooling, and the output size of the last Dense.
 
         The size is 0 without a Dense. If the last module is a Dense, its output must have the name ``last_output``.
 
@@ -176,13 +179,13 @@ class ModuleReader:
                 steps.append(step)
             elif module.kind == "LayerNorm":
                 self._read_module(module)
-                steps.append(HeadStep("norm", self._weights_name(module, "norm")))
+                steps.append(HeadStep("norm", self._add_weights(module, "norm")))
             elif module.kind == "Normalize":
                 steps.append(self._read_normalize(module))
         return steps, width
 
     def _read_dense(self, module: Module, output_name: str) -> tuple[HeadStep, int]:
-        """Return the step of a Dense whose output must have the given name, and the size of the output."""
+        """Read the step of a Dense, whose output must have the given name, and the size of the output."""
         file, content = self._read_module(module)
         source = content.get("module_input_name", SEQUENCE_OUTPUT)
         check_field(file, "module_input_name", source, SEQUENCE_OUTPUT)
@@ -193,38 +196,38 @@ class ModuleReader:
             choices = f"it must be one of torch's {', '.join(ACTIVATIONS)}"
             raise file_error(file, f"activation_function is {function!r}; {choices}, and osrerank runs no other code")
         has_bias = content.get("bias", True) is not False
-        weights = self._weights_name(module, "linear")
+        weights = self._add_weights(module, "linear")
         step = HeadStep("dense", weights, ACTIVATIONS[function_name], has_bias=has_bias)
         return step, int(content.get("out_features", 0))
 
     def _read_normalize(self, module: Module) -> HeadStep:
-        """Return the step of a Normalize, whose file older versions of the library do not write."""
+        """Read the step of a Normalize. Older versions of the library write no file for it."""
         if (self._directory / module.folder / MODULE_FILE).exists():
             file, content = self._read_module(module)
             for name in KNOWN_FIELDS["Normalize"]:
                 check_field(file, name, content.get(name) or SEQUENCE_OUTPUT, SEQUENCE_OUTPUT)
         return HeadStep("unit")
 
-    def _weights_name(self, module: Module, layer: str) -> str:
-        """Return the name of a module's weights, and collect their file, which must exist."""
+    def _add_weights(self, module: Module, layer: str) -> str:
+        """Add the file of a module's weights to `weight_files`. Returns the name of the weights."""
         file = self._directory / module.folder / MODULE_WEIGHTS_FILE
         if not file.exists():
             fix = "save the model with safe_serialization=True, because osrerank does not read pickled weights here"
             raise ModelLoadError(f"{file} is missing; {fix}", path=str(file))
-        self.weights = (*self.weights, f"{module.folder}/{MODULE_WEIGHTS_FILE}")
+        self.weight_files = (*self.weight_files, f"{module.folder}/{MODULE_WEIGHTS_FILE}")
         return f"{module.folder}.{layer}"
 
     def _read_module(self, module: Module) -> tuple[Path, Content]:
-        """Return a module's file and its content, and collect the file."""
+        """Read a module's file, and add it to `description_files`. Returns the file and its content."""
         file = self._directory / module.folder / MODULE_FILE
-        self.descriptions = tuple(dict.fromkeys((*self.descriptions, f"{module.folder}/{MODULE_FILE}")))
+        self.description_files = tuple(dict.fromkeys((*self.description_files, f"{module.folder}/{MODULE_FILE}")))
         content: Content = read_json(file)
         refuse_unknown_fields(file, content, KNOWN_FIELDS[module.kind], module.kind)
         return file, content
 
 
 def read_model_type(directory: Path) -> str | None:
-    """Return the class that saved a directory with sentence-transformers, or None without ``modules.json``.
+    """Return the name of the class that saved a model's directory, or None if there is no ``modules.json``.
 
     Raises:
         ModelLoadError: a file cannot be read.
@@ -253,9 +256,9 @@ def list_modules(
     libraries: tuple[str, ...] = (LIBRARY,),
     first_kinds: Sequence[str] = ("Transformer",),
 ) -> list[Module]:
-    """Return the modules in ``modules.json``, in order.
+    """Read the modules in ``modules.json``, in order.
 
-    ``first_kinds`` are the supported kinds of the first module, and ``later_kinds`` those of the others.
+    The first module must have one of the ``first_kinds``, and each of the others one of the ``later_kinds``.
 
     Raises:
         ModelLoadError: the file lists a module of another kind or library, or no module.
@@ -282,7 +285,7 @@ def list_modules(
 
 
 def read_transformer_settings(directory: Path, extra_fields: Collection[str] = ()) -> tuple[Path, Content]:
-    """Return the file of a transformer's settings, and its content, which is empty if the file does not exist.
+    """Read a Transformer's settings. Returns their file and its content, which is empty if the file does not exist.
 
     ``extra_fields`` are further fields that the caller reads.
 
@@ -304,12 +307,12 @@ def read_transformer_settings(directory: Path, extra_fields: Collection[str] = (
 
 
 def read_transformer_task(directory: Path, extra_fields: Collection[str] = ()) -> str:
-    """Return a transformer's task, `ENCODER_TASK` or `CLASSIFIER_TASK`.
+    """Read a Transformer's task, `ENCODER_TASK` or `CLASSIFIER_TASK`.
 
     ``extra_fields`` are further fields that the caller reads.
 
     Raises:
-        ModelLoadError: the transformer has another task or an unknown setting, or is an encoder of an unknown family.
+        ModelLoadError: the Transformer has another task or an unknown setting, or is an encoder of an unknown family.
     """
     file, content = read_transformer_settings(directory, extra_fields)
     task = str(content.get("transformer_task", ENCODER_TASK))
@@ -328,7 +331,7 @@ def read_transformer_task(directory: Path, extra_fields: Collection[str] = ()) -
 
 
 def read_token_limits(directory: Path, extra_fields: Collection[str] = ()) -> TokenLimits:
-    """Return the lowest of the limits in a transformer's files, as the library applies them."""
+    """Return the token limits in a Transformer's files. If several apply to a sequence, return the lowest."""
     _, settings = read_transformer_settings(directory, extra_fields)
     tokenizer_file = directory / TOKENIZER_SETTINGS_FILE
     limit = settings.get("max_seq_length")
@@ -348,13 +351,13 @@ def file_error(file: Path, reason: str) -> ModelLoadError:
 
 
 def check_field(file: Path, name: str, value: object, expected: object) -> None:
-    """Raise a `ModelLoadError` if a field of a file does not have the expected value, the only one supported."""
+    """Raise a `ModelLoadError` if a field of a file does not have the only supported value."""
     if value != expected:
         raise file_error(file, f"{name} is {value!r}; here it must be {expected!r}")
 
 
 def refuse_unknown_fields(file: Path, content: Content, known_fields: Collection[str], kind: str) -> None:
-    """Raise a `ModelLoadError` if a file sets an unknown field, because the field could change the result."""
+    """Raise a `ModelLoadError` if a file sets an unknown field, because it could change the model's output."""
     for name, value in content.items():
         if name not in known_fields and value not in (None, False, "", [], {}):
             raise file_error(file, f"{name} is {value!r}, but osrerank does not know this field of a {kind}")

@@ -1,4 +1,4 @@
-"""Describe the head of a model: the pooling of the encoder's states, and the steps to the logits or the vector."""
+"""Describe a model's head: how it pools the encoder's states, and computes the logits or the vector from them."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -13,10 +13,10 @@ class HeadStep:
     """A step that computes a vector from the previous step's vector.
 
     Attributes:
-        kind: ``dense`` multiplies by a matrix, adds a bias and applies an activation; ``norm`` is LayerNorm; ``unit``
-            divides by the Euclidean norm; ``first`` keeps the first values.
-        name: NAME of the weights ``NAME.weight`` and ``NAME.bias``. Empty for a ``unit`` or ``first``.
-        activation: activation of a ``dense``. Empty if there is none.
+        kind: ``dense`` multiplies by a matrix, adds a bias and applies an activation. ``norm`` is LayerNorm. ``unit``
+            divides by the Euclidean norm. ``first`` keeps the first values.
+        name: NAME of the weights ``NAME.weight`` and ``NAME.bias``. A ``unit`` or ``first`` has no weights.
+        activation: activation of a ``dense``, or "" if it has none.
         epsilon: epsilon of a ``norm``.
         has_bias: whether a ``dense`` or ``norm`` has a bias.
         size: number of values that a ``first`` keeps.
@@ -47,8 +47,8 @@ class Head:
     Attributes:
         steps: steps after the pooling, in order.
         pooling: pooling modes, whose vectors are concatenated. Empty if each token keeps its own vector. ``cls`` uses
-            the state of the first token, ``lasttoken`` of the last. ``mean`` and ``max`` are the mean and the maximum
-            of all tokens' states. ``weightedmean`` is a mean in which the n-th token has the weight n.
+            the state of the first token, and ``lasttoken`` that of the last. ``mean`` and ``max`` are the mean and the
+            maximum of all tokens' states. ``weightedmean`` is a mean in which the n-th token has the weight n.
     """
 
     steps: tuple[HeadStep, ...]

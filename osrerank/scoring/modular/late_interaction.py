@@ -35,7 +35,7 @@ from osrerank.scoring.modular.description import (
     read_transformer_task,
     refuse_unknown_fields,
 )
-from osrerank.scoring.modular.token_vectors import TokenVectors
+from osrerank.scoring.modular.token_vectors import TokenVectorSettings
 
 MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")
 """``model_type`` of models that sentence-transformers and PyLate saved."""
@@ -45,14 +45,15 @@ LATER_MODULES = ("Dense", "MultiVectorMask", "Normalize", "HierarchicalTokenPool
 LIBRARIES = (LIBRARY, "pylate.models.")
 EXPANSION_FIELD = "query_expansion"
 SIMILARITIES = ("maxsim", "meanmaxsim")
-"""Supported similarities. ``meanmaxsim`` divides by the number of the query's tokens, which changes no order."""
+"""Supported similarities. ``meanmaxsim`` divides by the number of a query's tokens, which changes no ranking."""
 DENSE_FIELDS = (*KNOWN_FIELDS["Dense"], "use_residual")
 MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 POOLING_FIELDS: Content = {"num_protected_tokens": 1, "normalize_embeddings": True, "tasks": ["document"]}
 """Field of a HierarchicalTokenPooling -> the only value that osrerank supports."""
 DEFAULT_QUERY_TOKENS = 32
+"""The token limit of queries in PyLate and Stanford's ColBERT, unless the files set another."""
 DEFAULT_DOCUMENT_TOKENS = 180
-"""The maximum numbers of tokens in PyLate and Stanford's ColBERT if the files set no limits."""
+"""The token limit of documents in PyLate and Stanford's ColBERT, unless the files set another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class Projection:
     Attributes:
         file: safetensors file with the matrix, relative to the directory.
         name: name of the matrix in the file, without ``.weight``.
-        residual: summand of the product. ``same`` adds the state itself. The name of another matrix in the file
-            adds the state's product with that matrix. An empty name adds nothing.
+        residual: what is added to the product. ``same`` adds the state itself. The name of another matrix in the file
+            adds the state's product with that matrix. "" adds nothing.
     """
 
     file: str
@@ -73,27 +74,27 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class LateInteractionDescription:
-    """The description of a late-interaction model in its files.
+    """What the files of a late-interaction model say about the model.
 
     Attributes:
-        transformer: folder of the transformer's files, relative to the directory. "" is the directory itself.
+        transformer_folder: folder of the Transformer's files, relative to the directory. "" is the directory itself.
         projections: projections from a state to a token's vector, in order.
-        dimensions: size of a token's vector. 0 if it is the size of the state.
+        dimensions: size of a token's vector, or 0 if it is the size of the state.
         max_query_tokens: maximum number of tokens in a query, including special and appended tokens. None if the files
             set no limit.
         max_document_tokens: maximum number of tokens in a document, including special tokens. None if the files set no
             limit.
-        tokens: markers, expansion, and the selection of token vectors.
+        tokens: which tokens the model adds to a text, and which token vectors it keeps.
         query_prefix: text that precedes every query, after the marker.
         document_prefix: text that precedes every document, after the marker.
     """
 
-    transformer: str
+    transformer_folder: str
     projections: tuple[Projection, ...]
     dimensions: int
     max_query_tokens: int | None
     max_document_tokens: int | None
-    tokens: TokenVectors
+    tokens: TokenVectorSettings
     query_prefix: str = ""
     document_prefix: str = ""
 
@@ -112,7 +113,7 @@ def is_late_interaction(directory: Path) -> bool:
 
 
 def read_late_interaction(directory: Path) -> LateInteractionDescription:
-    """Return the description of a late-interaction model. `is_late_interaction` must be true for its directory.
+    """Read the description of a late-interaction model. `is_late_interaction` must be true for its directory.
 
     Raises:
         ModelLoadError: a file cannot be read, or sets a field that osrerank does not know. The message names the field.
@@ -132,30 +133,30 @@ class _ModulesReader:
         self._file = directory / MODEL_FILE
         self._model: Content = read_json(self._file)
         transformer, *self._modules = list_modules(directory / MODULES_FILE, LATER_MODULES, LIBRARIES)
-        self._transformer = transformer.folder
-        self._vocabulary = _Vocabulary(directory / self._transformer)
+        self._transformer_folder = transformer.folder
+        self._vocabulary = _Vocabulary(directory / self._transformer_folder)
 
     def read(self) -> LateInteractionDescription:
         similarity = str(self._model.get("similarity_fn_name") or SIMILARITIES[0]).lower()
         if similarity not in SIMILARITIES:
             reason = f"similarity_fn_name is {similarity!r}; it must be {' or '.join(SIMILARITIES)}"
             raise file_error(self._file, reason)
-        transformer = self._directory / self._transformer
+        transformer = self._directory / self._transformer_folder
         task = read_transformer_task(transformer, (EXPANSION_FIELD,))
         check_field(transformer / TRANSFORMER_FILE, "transformer_task", task, ENCODER_TASK)
         projections, dimensions = self._read_projections()
-        query_marker, query_prefix = self._marker_and_prefix("query", QUERY_PROMPTS)
-        document_marker, document_prefix = self._marker_and_prefix("document", DOCUMENT_PROMPTS)
+        query_marker, query_prefix = self._read_marker_and_prefix("query", QUERY_PROMPTS)
+        document_marker, document_prefix = self._read_marker_and_prefix("document", DOCUMENT_PROMPTS)
         expansion, max_query_tokens, max_document_tokens = self._read_lengths(transformer)
-        tokens = TokenVectors(
+        tokens = TokenVectorSettings(
             query_marker=query_marker,
             document_marker=document_marker,
             **expansion,
-            skipped=self._vocabulary.select_tokens(self._skipped_words()),
-            pool_factor=self._pool_factor(),
+            skipped=self._vocabulary.select_tokens(self._read_skipped_words()),
+            pool_factor=self._read_pool_factor(),
         )
         return LateInteractionDescription(
-            self._transformer,
+            self._transformer_folder,
             projections,
             dimensions,
             max_query_tokens,
@@ -165,8 +166,8 @@ class _ModulesReader:
             document_prefix,
         )
 
-    def _marker_and_prefix(self, side: str, names: Sequence[str]) -> tuple[str, str]:
-        """Return the marker of queries or documents, and the prefix after it."""
+    def _read_marker_and_prefix(self, side: str, names: Sequence[str]) -> tuple[str, str]:
+        """Read the marker of queries or documents, and the prefix after it."""
         prompt = select_prompt(self._file, self._model, names)
         if not self._is_pylate:
             return self._vocabulary.split_marker(prompt)
@@ -179,13 +180,15 @@ class _ModulesReader:
         return marker, prompt.removeprefix(marker)
 
     def _read_lengths(self, transformer: Path) -> tuple[dict[str, Any], int | None, int | None]:
-        """Return the expansion's fields, and the maximum numbers of tokens in a query and a document."""
+        """Read the expansion's fields, and the maximum numbers of tokens in a query and a document."""
         if self._is_pylate:
             max_query_tokens = int(self._model.get("query_length") or DEFAULT_QUERY_TOKENS)
             max_document_tokens = int(self._model.get("document_length") or DEFAULT_DOCUMENT_TOKENS)
             is_expanded = self._model.get("do_query_expansion") is not False
-            attends = bool(self._model.get("attend_to_expansion_tokens"))
-            expansion = self._vocabulary.expansion_fields(max_query_tokens if is_expanded else 0, attends=attends)
+            expansion = self._vocabulary.build_expansion_fields(
+                max_query_tokens if is_expanded else 0,
+                is_attended=bool(self._model.get("attend_to_expansion_tokens")),
+            )
             return expansion, max_query_tokens, max_document_tokens
         limits = read_token_limits(transformer, (EXPANSION_FIELD,))
         file, settings = read_transformer_settings(transformer, (EXPANSION_FIELD,))
@@ -195,24 +198,24 @@ class _ModulesReader:
         if strategy not in (None, "fixed", "min"):
             raise file_error(file, f"{EXPANSION_FIELD} has the strategy {strategy!r}; it must be fixed or min")
         length = content["length"]
-        expansion = self._vocabulary.expansion_fields(
-            length, attends=bool(content.get("attend")), token=content.get("token")
+        expansion = self._vocabulary.build_expansion_fields(
+            length, is_attended=bool(content.get("attend")), token=content.get("token")
         )
         query_limit = int(length) if strategy == "fixed" else limits.query or limits.sequence
         return expansion, query_limit, limits.document or limits.sequence
 
     def _read_projections(self) -> tuple[tuple[Projection, ...], int]:
-        """Return the projections of the Dense modules, and the output size of the last one, or 0 without a Dense."""
+        """Read the projections of the Dense modules, and the output size of the last one, or 0 without a Dense."""
         projections: list[Projection] = []
-        width = 0
+        size = 0
         for module in self._modules:
             if module.kind == "Dense":
-                projection, width = self._read_projection(module.folder)
+                projection, size = self._read_projection(module.folder)
                 projections.append(projection)
-        return tuple(projections), width
+        return tuple(projections), size
 
     def _read_projection(self, folder: str) -> tuple[Projection, int]:
-        """Return the projection of a Dense, and the size of its output."""
+        """Read the projection of a Dense, and the size of its output."""
         file = self._directory / folder / MODULE_FILE
         content: Content = read_json(file)
         refuse_unknown_fields(file, content, DENSE_FIELDS, "Dense")
@@ -231,8 +234,8 @@ class _ModulesReader:
             residual = "same" if content.get("in_features") == content.get("out_features") else "residual"
         return Projection(weights, "linear", residual), int(content["out_features"])
 
-    def _skipped_words(self) -> Sequence[str]:
-        """Return the words whose vectors are dropped from documents."""
+    def _read_skipped_words(self) -> Sequence[str]:
+        """Read the words of documents whose vectors are dropped."""
         if self._is_pylate:
             words = self._model.get("skiplist_words")
             return list(string.punctuation) if words is None else list(words)
@@ -244,7 +247,7 @@ class _ModulesReader:
             check_field(normalize_file, name, value or TOKENS_OUTPUT, TOKENS_OUTPUT)
         return list(mask.get("skiplist_words") or ())
 
-    def _pool_factor(self) -> float:
+    def _read_pool_factor(self) -> float:
         kinds = [module.kind for module in self._modules]
         if "HierarchicalTokenPooling" not in kinds:
             return 1
@@ -258,7 +261,7 @@ class _ModulesReader:
         return float(content.get("pool_factor", 1))
 
     def _read_single_module(self, kind: str, known_fields: Collection[str]) -> tuple[Path, Content]:
-        """Return the file of the only module of a kind, and its content."""
+        """Read the file of the only module of a kind. Returns the file and its content."""
         folders = [module.folder for module in self._modules if module.kind == kind]
         if len(folders) != 1:
             reason = f"it lists {len(folders)} modules of the type {kind}; a late-interaction model must have one"
@@ -270,7 +273,7 @@ class _ModulesReader:
 
 
 def _read_stanford(directory: Path) -> LateInteractionDescription:
-    """Return the description of a model that Stanford's ColBERT saved."""
+    """Read the description of a model that Stanford's ColBERT saved."""
     file = directory / METADATA_FILE
     vocabulary = _Vocabulary(directory)
     content: Mapping[str, Any] = read_json(file) if file.exists() else {}
@@ -284,10 +287,10 @@ def _read_stanford(directory: Path) -> LateInteractionDescription:
         markers.append(marker)
     max_query_tokens = int(content.get("query_maxlen") or DEFAULT_QUERY_TOKENS)
     max_document_tokens = int(content.get("doc_maxlen") or DEFAULT_DOCUMENT_TOKENS)
-    tokens = TokenVectors(
+    tokens = TokenVectorSettings(
         query_marker=markers[0],
         document_marker=markers[1],
-        **vocabulary.expansion_fields(max_query_tokens, attends=bool(content.get("attend_to_mask_tokens"))),
+        **vocabulary.build_expansion_fields(max_query_tokens, is_attended=bool(content.get("attend_to_mask_tokens"))),
         skipped=vocabulary.select_tokens(string.punctuation if content.get("mask_punctuation", True) else ()),
     )
     projections = (Projection(MODULE_WEIGHTS_FILE, "linear"),)
@@ -318,9 +321,9 @@ class _Vocabulary:
         return tuple(word for word in words if self.has_token(word))
 
     def split_marker(self, prompt: str) -> tuple[str, str]:
-        """Split a prompt into a marker, if it begins with an added token, and the remaining text.
+        """Split a prompt into its marker and the remaining text. The marker is "" if it is not an added token.
 
-        The text keeps its leading space, which a byte-level tokenizer counts to the next word.
+        The text keeps its leading space, which belongs to the next word in byte-level tokenizers.
         """
         if prompt in self._added_tokens:
             return prompt, ""
@@ -329,11 +332,11 @@ class _Vocabulary:
             return marker, prompt.removeprefix(marker)
         return "", prompt
 
-    def expansion_fields(self, length: int, *, attends: bool, token: str | None = None) -> dict[str, Any]:
-        """Return the fields of `TokenVectors` that expand queries to a length. Length 0 returns no fields."""
+    def build_expansion_fields(self, length: int, *, is_attended: bool, token: str | None = None) -> dict[str, Any]:
+        """Return the fields of `TokenVectorSettings` that expand queries to a length. For length 0, there are none."""
         if not length:
             return {}
         token = token or self._mask_token
         if not self.has_token(token):
             raise file_error(self._file, f"it does not contain {token!r}, the token that is appended to short queries")
-        return {"expansion": token, "expanded_to": int(length), "attends_to_expansion": attends}
+        return {"expansion": token, "expanded_to": int(length), "attends_to_expansion": is_attended}

@@ -56,10 +56,10 @@ class ModernBertShape:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Return the shape in a config, for which `unsupported_reason` must be empty."""
-        layer_types = _layer_types(config)
+        """Read the shape from a config that `unsupported_reason` accepts."""
+        layer_types = _list_layer_types(config)
         window = int(config.get("local_attention", 128)) // 2
-        rope_bases = {layer_type: _rope_base(config, layer_type) for layer_type in (FULL_ATTENTION, WINDOW_ATTENTION)}
+        rope_bases = {layer_type: _read_rope_base(config, layer_type) for layer_type in set(layer_types)}
         return cls(
             hidden=int(config["hidden_size"]),
             heads=int(config["num_attention_heads"]),
@@ -75,7 +75,7 @@ class ModernBertShape:
 
     @property
     def width(self) -> int:
-        """Number of columns of an attention head."""
+        """The number of columns of an attention head."""
         return self.hidden // self.heads
 
 
@@ -85,11 +85,11 @@ def unsupported_reason(config: Mapping[str, Any]) -> str:
         activation = config.get(name, "gelu")
         if activation != "gelu":
             return f"{name} is {activation}"
-    scalings = [config.get("rope_scaling") or {}, *_rope_parameters(config).values()]
+    scalings = [config.get("rope_scaling") or {}, *_read_rope_parameters(config).values()]
     rope_types = {str(scaling.get("rope_type") or scaling.get("type") or "default") for scaling in scalings}
     if rope_types != {"default"}:
         return f"rope_type is {', '.join(sorted(rope_types))}"
-    unknown_types = {*_layer_types(config)} - {FULL_ATTENTION, WINDOW_ATTENTION}
+    unknown_types = {*_list_layer_types(config)} - {FULL_ATTENTION, WINDOW_ATTENTION}
     if unknown_types:
         return f"layer_types contains {', '.join(sorted(unknown_types))}"
     if int(config.get("local_attention", 128)) < 2:
@@ -98,7 +98,7 @@ def unsupported_reason(config: Mapping[str, Any]) -> str:
     return "its heads have an odd width" if has_odd_width else ""
 
 
-def classifier_head(config: Mapping[str, Any]) -> Head:
+def build_classifier_head(config: Mapping[str, Any]) -> Head:
     """Return the head of a ``ModernBertForSequenceClassification``."""
     epsilon = float(config.get("norm_eps", 1e-5))
     has_norm_bias = bool(config.get("norm_bias", False))
@@ -110,10 +110,10 @@ def classifier_head(config: Mapping[str, Any]) -> Head:
     return Head(steps, ("mean",) if config.get("classifier_pooling", "cls") == "mean" else ("cls",))
 
 
-def _layer_types(config: Mapping[str, Any]) -> list[str]:
-    """Return the attention type of each layer, which transformers 5 lists.
+def _list_layer_types(config: Mapping[str, Any]) -> list[str]:
+    """Return the attention type of each layer.
 
-    In a config of transformers 4, every n-th layer has full attention.
+    A config of transformers 5 lists the types. In a config of transformers 4, every n-th layer has full attention.
     """
     if config.get("layer_types"):
         return [str(layer_type) for layer_type in config["layer_types"]]
@@ -122,8 +122,8 @@ def _layer_types(config: Mapping[str, Any]) -> list[str]:
     return [WINDOW_ATTENTION if layer % period else FULL_ATTENTION for layer in layers]
 
 
-def _rope_parameters(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return layer type -> RoPE settings. The result is empty if transformers 4 wrote the config."""
+def _read_rope_parameters(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return layer type -> RoPE settings. Configs of transformers 4 have none."""
     parameters: Mapping[str, Any] = config.get("rope_parameters") or {}
     return {
         layer_type: parameters[layer_type] or {}
@@ -132,8 +132,8 @@ def _rope_parameters(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any
     }
 
 
-def _rope_base(config: Mapping[str, Any], layer_type: str) -> float:
-    base = _rope_parameters(config).get(layer_type, {}).get("rope_theta")
+def _read_rope_base(config: Mapping[str, Any], layer_type: str) -> float:
+    base = _read_rope_parameters(config).get(layer_type, {}).get("rope_theta")
     if base is not None:
         return float(base)
     local_base = config.get("local_rope_theta", 10000.0)

@@ -1,24 +1,22 @@
-"""The settings of a late-interaction model: the tokens that it adds to a text, and the token vectors that it keeps."""
+"""Describe which tokens a late-interaction model adds to a text, and which of the token vectors it keeps."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class TokenVectors:
+class TokenVectorSettings:
     """The settings of a late-interaction model that other encoders do not have.
 
     Attributes:
-        query_marker: token after a query's first special token, such as ``[Q]``. Empty if queries have no marker.
-        document_marker: token after a document's first special token, such as ``[D]``. Empty if documents have no
-            marker.
+        query_marker: token after a query's first special token, such as ``[Q]``. "" if queries have no marker.
+        document_marker: token after a document's first special token, such as ``[D]``. "" if documents have no marker.
         expansion: token that is appended to short queries, such as ``[MASK]``, and gets a vector like any other token.
-            Empty if queries are not expanded.
+            "" if queries are not expanded.
         expanded_to: number of tokens to which short queries are expanded. 0 if queries are not expanded.
         attends_to_expansion: whether a query's own tokens attend to the appended tokens.
         skipped: tokens of a document whose vectors are dropped, such as punctuation.
-        pool_factor: number of a document's vectors divided by their number after similar ones are merged. 1 turns
-            merging off.
+        pool_factor: mean number of a document's vectors that are merged into one. With 1, none are merged.
     """
 
     query_marker: str = ""
@@ -46,6 +44,6 @@ class TokenVectors:
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "TokenVectors":
-        """Return the settings from the output of `to_json`."""
+    def from_json(cls, content: dict[str, Any]) -> "TokenVectorSettings":
+        """Read the settings from the output of `to_json`."""
         return cls(**{**content, "skipped": tuple(content.get("skipped", ()))})

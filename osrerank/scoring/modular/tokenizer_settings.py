@@ -1,4 +1,4 @@
-"""Read ``tokenizer_config.json``, in which transformers saves a tokenizer's settings."""
+"""Read a tokenizer's settings from ``tokenizer_config.json``, in which transformers saves them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from osrerank.scoring.modular.description import TOKENIZER_FILE, TOKENIZER_SETTI
 
 TruncationSide = Literal["right", "left"]
 FAMILIES_WITHOUT_TOKEN_TYPES = ("DistilBert", "Roberta", "XLMRoberta", "MPNet", "Camembert", "BigBird")
-"""Families whose tokenizers return no token types by default, in all versions of transformers."""
+"""By default, the tokenizers of these families return no token types, in all versions of transformers."""
 FAMILIES_WITH_TOKEN_TYPES = (
     "Bert",
     "Canine",
@@ -22,7 +22,7 @@ FAMILIES_WITH_TOKEN_TYPES = (
     "MarkupLM",
     "Tapas",
 )
-"""The only families whose tokenizers return token types by default in transformers 5. In version 4, most do."""
+"""By default, only the tokenizers of these families return token types in transformers 5. In version 4, most do."""
 TRUNCATION_SIDES: tuple[TruncationSide, ...] = ("right", "left")
 
 
@@ -31,13 +31,13 @@ class TokenizerSettings:
     """The settings of a tokenizer.
 
     Attributes:
-        limit: maximum number of tokens in a sequence. None if the file sets no limit.
-        gives_token_types: whether the model gets token types. Otherwise, all tokens have type 0.
+        limit: maximum number of tokens in a sequence, or None if the file sets no limit.
+        uses_token_types: whether the model gets token types. Otherwise, all tokens have type 0.
         truncation_side: side at which a long text is truncated.
     """
 
     limit: int | None = None
-    gives_token_types: bool = True
+    uses_token_types: bool = True
     truncation_side: TruncationSide = "right"
 
     @classmethod
@@ -50,23 +50,23 @@ class TokenizerSettings:
         file = directory / TOKENIZER_SETTINGS_FILE
         content: Mapping[str, Any] = read_json(file) if file.exists() else {}
         limit = content.get("model_max_length")
-        return cls(int(limit) if limit else None, _gives_token_types(content), _truncation_side(directory, content))
+        return cls(int(limit) if limit else None, _uses_token_types(content), _read_truncation_side(directory, content))
 
 
-def _gives_token_types(content: Mapping[str, Any]) -> bool:
-    """Return whether the transformers version that saved the tokenizer passes token types to the model."""
+def _uses_token_types(content: Mapping[str, Any]) -> bool:
+    """Return whether the version of transformers that saved the tokenizer passes token types to the model."""
     input_names = content.get("model_input_names")
     if input_names is not None:
         return "token_type_ids" in input_names
     tokenizer_class = str(content.get("tokenizer_class") or "")
     family = tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
-    is_saved_by_5 = "backend" in content or tokenizer_class == "TokenizersBackend"
-    if tokenizer_class and is_saved_by_5:
+    is_from_version_5 = "backend" in content or tokenizer_class == "TokenizersBackend"
+    if tokenizer_class and is_from_version_5:
         return family in FAMILIES_WITH_TOKEN_TYPES
     return family not in FAMILIES_WITHOUT_TOKEN_TYPES
 
 
-def _truncation_side(directory: Path, content: Mapping[str, Any]) -> TruncationSide:
+def _read_truncation_side(directory: Path, content: Mapping[str, Any]) -> TruncationSide:
     setting = content.get("truncation_side")
     if setting is None and (directory / TOKENIZER_FILE).exists():
         truncation = read_json(directory / TOKENIZER_FILE).get("truncation") or {}

@@ -165,7 +165,7 @@ def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], source_car
     rows = int(config.get("type_vocab_size", 2))
     if kind == "duo":
         return max(3, rows)
-    gives_types = TokenizerSettings.read(source).gives_token_types
+    gives_types = TokenizerSettings.read(source).uses_token_types
     if source_card is not None:
         return source_card.segment_rows
     return rows if gives_types else min(1, rows)

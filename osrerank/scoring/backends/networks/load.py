@@ -77,7 +77,7 @@ def load_packed(
     network_class = PackedTokens if card.kind == "late-interaction" else PackedClassifier
     if config["model_type"] == modern_shape.MODEL_TYPE:
         encoder = _load_modern_bert(weights, config, dtype)
-        head_network = HeadNetwork(head or modern_shape.classifier_head(config), weights)
+        head_network = HeadNetwork(head or modern_shape.build_classifier_head(config), weights)
         return network_class(encoder, attention, head_network).eval()
     family = FAMILIES[config["model_type"]]
     weights = remove_prefix(weights, family.prefix)

@@ -11,7 +11,7 @@ import pytest
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.modular.late_interaction import Projection, is_late_interaction, read_late_interaction
-from osrerank.scoring.modular.token_vectors import TokenVectors
+from osrerank.scoring.modular.token_vectors import TokenVectorSettings
 from tests.late_interaction import NAMES, SAVED
 
 PUNCTUATION = tuple("!\"#$%&'()*+,-./:;")
@@ -43,7 +43,8 @@ def test_late_interaction_models_are_recognised(name: str) -> None:
 
 def test_late_interaction_models_of_sentence_transformers_are_read() -> None:
     description = read_late_interaction(SAVED / "expanded")
-    assert description.tokens == TokenVectors("[Q]", "[D]", "[MASK]", 16, skipped=(".", ",", "!", ";", "(", ")", ":"))
+    skipped = (".", ",", "!", ";", "(", ")", ":")
+    assert description.tokens == TokenVectorSettings("[Q]", "[D]", "[MASK]", 16, skipped=skipped)
     assert (description.query_prefix, description.document_prefix) == (" ", " ")
     assert (description.max_query_tokens, description.max_document_tokens, description.dimensions) == (16, 48, 16)
     assert description.projections == (Projection("1_Dense/model.safetensors", "linear"),)
@@ -51,7 +52,7 @@ def test_late_interaction_models_of_sentence_transformers_are_read() -> None:
 
 def test_text_prompts_residual_layers_and_pooling_are_read() -> None:
     description = read_late_interaction(SAVED / "pooled")
-    tokens = TokenVectors(expansion="[MASK]", expanded_to=8, attends_to_expansion=True, pool_factor=2)
+    tokens = TokenVectorSettings(expansion="[MASK]", expanded_to=8, attends_to_expansion=True, pool_factor=2)
     assert description.tokens == tokens
     assert (description.query_prefix, description.document_prefix) == ("the query ", "the document ")
     assert (description.max_query_tokens, description.max_document_tokens) == (24, 40)
