@@ -11,7 +11,7 @@ from osrerank.testing import ManualClock
 class FunctionBackend:
     """Computes the outputs of a batch with a function, on padded batches of few tokens; ``clock`` is moved by tests."""
 
-    precision, files, packed, parallel = "fp32", (), False, False
+    precision, files, is_packed, is_parallel = "fp32", (), False, False
 
     def __init__(
         self, function: Callable[[Sequence[Tokens]], np.ndarray], budget_tokens: int = 64, threads: int = 1

@@ -228,10 +228,10 @@ class Batcher:
         calls = {call, *(sequence.call for sequence in batch)}
         max_tokens = self._backend.budget_tokens
         budget_tokens = min(self._throughput.budget_tokens(max_tokens, member.deadline) for member in calls)
-        threads = self._backend.threads if self._backend.parallel else 1
+        threads = self._backend.threads if self._backend.is_parallel else 1
         share = math.ceil(len(call.waiting) / threads)
         candidates = (len(sequence.tokens.ids) for sequence in islice(call.waiting, share))
-        size = batch_size(chain(lengths, candidates), budget_tokens, packed=self._backend.packed)
+        size = batch_size(chain(lengths, candidates), budget_tokens, packed=self._backend.is_packed)
         return max(0, size - len(batch))
 
     def _halve(self, batch: Sequence[_CallSequence], reason: str) -> None:

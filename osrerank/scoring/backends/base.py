@@ -1,4 +1,4 @@
-"""The interface between a model and the backend that computes its network."""
+"""The interface of backends, which compute a model's neural network: ONNX Runtime or torch."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -8,10 +8,10 @@ from osrerank.types.vectors import Rows
 
 
 class ComputeOptions(NamedTuple):
-    """The user's choices for a backend.
+    """The user's options for a backend.
 
     Attributes:
-        threads: number of CPU threads. 0 uses all cores that are available to this process.
+        threads: number of CPU threads. 0 lets the backend choose.
         dtype: number type ``fp32``, ``bf16`` or ``fp16``. ``auto`` lets the backend choose.
     """
 
@@ -20,7 +20,7 @@ class ComputeOptions(NamedTuple):
 
 
 class Backend(Protocol):
-    """A loaded network, which computes logits or vectors. ``threads`` threads can call it at once."""
+    """A loaded network, which computes logits or vectors."""
 
     @property
     def name(self) -> str:
@@ -36,10 +36,10 @@ class Backend(Protocol):
 
     @property
     def budget_tokens(self) -> int:
-        """The maximum number of tokens in a batch. 1 if the backend computes one sequence at a time."""
+        """The maximum number of tokens in a batch. 1 means that a batch is a single sequence."""
 
     @property
-    def packed(self) -> bool:
+    def is_packed(self) -> bool:
         """Whether batches are computed without padding. Otherwise, a batch is padded to its longest sequence."""
 
     @property
@@ -47,8 +47,8 @@ class Backend(Protocol):
         """The number of threads that should call `run` at the same time."""
 
     @property
-    def parallel(self) -> bool:
-        """Whether these threads compute in parallel, so that a large batch should be split among them."""
+    def is_parallel(self) -> bool:
+        """Whether these threads compute in parallel. If so, a large batch should be split among them."""
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         """Compute a batch of n sequences.

@@ -17,11 +17,11 @@ from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
 PRECISIONS = ("int8", "fp32")
-"""The precisions of graphs. The first one that the model contains is used."""
+"""The precisions of ONNX graphs. The first one that a model has is used."""
 VECTOR_OUTPUT = "vector"
-"""Name of the output with the vectors, in the graph of an encoder that osrerank exported."""
+"""Name of the output with the vectors, in encoders' graphs that osrerank exported."""
 STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")
-"""Names of the output with the last states of all tokens, in a bi-encoder's graph that another program exported."""
+"""Names of the output with all tokens' last states, in bi-encoders' graphs that other programs exported."""
 
 
 def load(directory: Path, card: ModelCard, compute: ComputeOptions) -> Backend:
@@ -34,11 +34,11 @@ def load(directory: Path, card: ModelCard, compute: ComputeOptions) -> Backend:
 class OnnxBackend:
     """An ONNX Runtime session of a cross-encoder. Each thread computes one sequence at a time.
 
-    Single sequences need no padding, so a score never depends on the other sequences of a batch. They are as fast as
-    batches that use all cores (docs/performance.md).
+    Single sequences need no padding, so a score never depends on the other sequences of a batch. This is as fast as
+    batches of which each uses all cores (docs/performance.md).
 
     Args:
-        session: an ``onnxruntime.InferenceSession`` that uses one thread for each run.
+        session: an ``onnxruntime.InferenceSession`` that uses one thread per call.
         threads: number of sequences that are computed at once.
         card: the model's card. Errors contain its name.
         precision: precision of the graph, one of `PRECISIONS`.
@@ -46,8 +46,8 @@ class OnnxBackend:
     """
 
     name = "onnx"
-    packed = True
-    parallel = True
+    is_packed = True
+    is_parallel = True
     budget_tokens = 1
 
     def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
@@ -60,9 +60,9 @@ class OnnxBackend:
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
-        """Open the model's int8 graph, or else its fp32 graph.
+        """Open the model's int8 graph or, if there is none, its fp32 graph.
 
-        ``threads`` sequences are computed at once. 0 computes one for each physical core available to this process.
+        ``threads`` sequences are computed at once. 0 means one for each physical core that this process can use.
 
         Raises:
             ModelLoadError: the directory contains no graph, or the graph cannot be read or does not match the card.
@@ -167,7 +167,7 @@ def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[n
 
 
 def _find_output(session: Any) -> str | None:
-    """Return the name of a graph's output with vectors, or else with states, or None without either."""
+    """Return the name of the output with vectors, or that with states, or None if the graph has neither."""
     names = {entry.name for entry in session.get_outputs()}
     return next((name for name in (VECTOR_OUTPUT, *STATE_OUTPUTS) if name in names), None)
 
@@ -193,7 +193,7 @@ def _open_session(file: Path, model: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 3  # errors only
     if not file.is_file():
         raise ModelLoadError(f"{file} is missing: export or download the model again", model=model, path=str(file))
     try:

@@ -37,8 +37,8 @@ def load(directory: Path, card: ModelCard, compute: ComputeOptions) -> "TorchBac
 class TorchBackend:
     """A network in torch, on a CUDA device if the machine has one.
 
-    A batch that does not fit into the device's memory fails, and the caller splits it. Later batches have at most half
-    its size.
+    A batch that does not fit into the device's memory fails, and the caller splits it. Later batches are at most half
+    as large.
 
     Args:
         engine: the network on its device.
@@ -46,7 +46,7 @@ class TorchBackend:
         precision: ``fp32``, ``bf16`` or ``fp16``.
         model: the model's name, for errors.
         files: the weight files, relative to the model's directory.
-        description: human-readable summary of torch's version, device, precision and implementation.
+        description: text for users about torch's version, the device, the precision and the implementation.
     """
 
     name = "torch"
@@ -66,16 +66,16 @@ class TorchBackend:
         self._model = model
         self.precision = precision
         self.files = files
-        self.packed = engine.packed
+        self.is_packed = engine.is_packed
         self.device = device
         self.threads = THREADS[device]
-        self.parallel = False  # the threads share one device
+        self.is_parallel = False  # the threads share one device
         self.budget_tokens = BUDGET_TOKENS[device]
         self.description = description
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto") -> Self:
-        """Load a network from the directory's safetensors, or else from its ONNX graph.
+        """Load a network from the directory's safetensors or, if there are none, from its ONNX graph.
 
         ``threads`` CPU threads compute a batch. 0 keeps torch's default. The dtype ``auto`` uses 16 bits on a GPU and
         fp32 on the CPU.
@@ -111,7 +111,7 @@ class TorchBackend:
         try:
             return engine(sequences)
         except self._torch.OutOfMemoryError as error:
-            raise self._reduce_budget(sequences) from error.with_traceback(None)  # whose frames hold GPU memory
+            raise self._reduce_budget(sequences) from error.with_traceback(None)  # its frames hold GPU memory
         except (RuntimeError, InferenceError) as error:
             raise InferenceError(f"{self._model} failed in torch: {error}", model=self._model) from error
 
@@ -119,9 +119,9 @@ class TorchBackend:
         self._engine = None
 
     def _reduce_budget(self, sequences: Sequence[Tokens]) -> InferenceError:
-        """Limit later batches to half of a batch that did not fit into memory, and return the error to raise."""
+        """Limit later batches to half of a batch that did not fit into memory. Returns the error to raise."""
         lengths = [len(tokens.ids) for tokens in sequences]
-        batch_tokens = sum(lengths) if self.packed else max(lengths) * len(lengths)
+        batch_tokens = sum(lengths) if self.is_packed else max(lengths) * len(lengths)
         self.budget_tokens = max(1, min(self.budget_tokens, batch_tokens // 2))
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
@@ -131,7 +131,7 @@ class TorchBackend:
 
 
 def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
-    """Return the network on its device, and the name of its implementation."""
+    """Load the network onto its device. Returns it and the name of its implementation."""
     from osrerank.scoring.backends.networks import load  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.attention import choose_attention  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - imports torch
@@ -167,7 +167,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
 
 
 def load_network(directory: Path, card: ModelCard) -> Any:
-    """Return the model as a ``torch.nn.Module`` that transformers computes.
+    """Load the model as a ``torch.nn.Module`` that transformers computes.
 
     The module takes the fields of `PaddedBatch` by name. It returns logits ``(n, labels)``, or a bi-encoder's vectors
     ``(n, dimensions)``.
@@ -185,7 +185,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
 
 
 def read_head(directory: Path, card: ModelCard) -> Head | None:
-    """Return the head that follows the encoder, or None for a transformers classifier."""
+    """Return the head that follows the encoder. Returns None for a transformers classifier, which has its own."""
     if card.is_encoder:
         return card.vector_head
     description = read_cross_encoder(directory)
@@ -193,12 +193,12 @@ def read_head(directory: Path, card: ModelCard) -> Head | None:
 
 
 def read_weights(directory: Path) -> Mapping[str, Any]:
-    """Return the directory's weights by name, from its safetensors or else from its ONNX graph.
+    """Read the directory's weights by name, from its safetensors or, if there are none, from its ONNX graph.
 
     If sentence-transformers saved the model, the names of a module's weights begin with the module's folder.
 
     Raises:
-        ModelLoadError: the directory contains only a graph, and osrerank did not export it.
+        ModelLoadError: the directory contains only an ONNX graph, and osrerank did not export it.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     files = parameter_files(directory)
@@ -228,7 +228,7 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
 
 
 def _load_classifier(directory: Path, card: ModelCard) -> Any:
-    """Return transformers' classifier, all of whose weights come from the directory's files."""
+    """Load a classifier that transformers computes. The directory's files must contain all of its weights."""
     from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
@@ -245,7 +245,7 @@ def _load_classifier(directory: Path, card: ModelCard) -> Any:
 
 
 def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None:
-    """Check that the model is an encoder, because only encoders have masked-word models in transformers."""
+    """Refuse a decoder. In transformers, only encoders have masked language models."""
     family = str(read_config(directory).get("model_type"))
     if family not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         file = directory / CONFIG_FILE
@@ -255,7 +255,7 @@ def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None
 
 
 def _load_modular(directory: Path, card: ModelCard, head: Head) -> Any:
-    """Return transformers' encoder with a head of modules, all of whose weights come from the directory's files."""
+    """Load an encoder that transformers computes, and the head. The directory's files must contain all weights."""
     from osrerank.scoring.backends.networks.classifier import (  # noqa: PLC0415 - imports torch
         EmbeddingTable,
         ModularClassifier,

@@ -109,7 +109,7 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name
 def checkpoint_weights(network: nn.Module) -> dict[str, Tensor]:
     """Return the fp32 weights on the CPU, under the names of published checkpoints."""
     if isinstance(network, BiEncoderNetwork):
-        weights = network.encoder.bert_weights()
+        weights = network.encoder.export_bert_weights()
     elif isinstance(network, Classifier):
         weights = dict(network.network.named_parameters())
     else:

@@ -26,7 +26,7 @@ class Recorder:
     def __init__(
         self, budget_tokens: int = 1, threads: int = 1, *, packed: bool = True, parallel: bool = False
     ) -> None:
-        self.budget_tokens, self.threads, self.packed, self.parallel = budget_tokens, threads, packed, parallel
+        self.budget_tokens, self.threads, self.is_packed, self.is_parallel = budget_tokens, threads, packed, parallel
         self.gate = threading.Event()
         self.gate.set()
         self.begun = threading.Event()
@@ -188,13 +188,13 @@ def test_an_error_in_the_batching_thread_reaches_all_callers_and_the_next_call_w
         fails = False
 
         @property
-        def packed(self) -> bool:  # asked for while sequences are put together
+        def is_packed(self) -> bool:  # asked for while sequences are put together
             if self.fails:
                 raise OverflowError("cannot plan a batch")
             return True
 
-        @packed.setter
-        def packed(self, value: bool) -> None: ...
+        @is_packed.setter
+        def is_packed(self, value: bool) -> None: ...
 
     backend = Failing()
     batcher = Batcher(backend, "m")

@@ -1,1 +1,1 @@
-"""The networks that torch computes: BERT without padding, attention, bi-encoders, weights and their names."""
+"""Compute BERT, RoBERTa and ModernBERT in torch by our own forward pass, which needs no padding."""

@@ -1,15 +1,14 @@
-"""Attention within packed sequences, in two implementations that compute the same values.
+"""Compute attention within packed sequences, in two implementations that give the same values.
 
-Packed means that the tokens of all sequences of a batch are concatenated without padding. `VarlenAttention` is
-PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691; ``torch.nn.attention.varlen``, PyTorch 2.10). It needs
-CUDA and 16-bit numbers. `PaddedAttention` pads the sequences for the attention only, and works everywhere: on the CPU,
-in fp32, on older GPUs and with older PyTorch.
+Packed means that the tokens of all sequences of a batch are concatenated without padding, so that all states have the
+shape ``(tokens, heads, width)``. `VarlenAttention` is PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691;
+``torch.nn.attention.varlen``, PyTorch 2.10). It needs CUDA and 16-bit numbers. `PaddedAttention` works everywhere: on
+the CPU, in fp32, on older GPUs and with older PyTorch. For the attention only, it pads the sequences to a grid
+``(n, heads, max_length, width)``.
 
-All states have the shape ``(tokens, heads, width)``.
-
-With a window, each token attends to at most that many positions to either side, within its own sequence. The cost then
-grows with the window instead of the sequence. `PaddedAttention` splits the packed tokens into blocks, and each block
-attends to itself and to one window on either side.
+In some layers of ModernBERT, each token attends only to a window of positions to either side, within its own sequence.
+The cost then grows with the window instead of the sequence. `PaddedAttention` splits the packed tokens into blocks, and
+each block attends to itself and to one window on either side.
 """
 
 import importlib
@@ -28,12 +27,12 @@ from torch.nn import functional
 from osrerank.errors import InferenceError
 
 FLASH_CAPABILITY = (8, 0)
-"""The first CUDA compute capability with the flash kernel, that of Ampere."""
+"""The flash kernel needs this CUDA compute capability, which GPUs have since Ampere."""
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 FLASH_WIDTHS = range(8, 257, 8)
 """Head widths that the flash kernel supports."""
 MAX_GRID_WINDOWS = 4
-"""Up to this number of windows in the longest sequence, a masked grid is faster than blocks."""
+"""If no sequence is longer than this many windows, one masked grid is faster than blocks."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Bounds:
 
     @cached_property
     def mask(self) -> Tensor | None:
-        """Mask of the padded grid, bool ``(n, 1, 1, max_length)``: true for tokens. None if the grid has no padding."""
+        """The padded grid's mask, bool ``(n, 1, 1, max_length)``: true for tokens. None if the grid has no padding."""
         if (self.lengths == self.max_length).all():
             return None
         is_token = np.arange(self.max_length) < self.lengths[:, None]
@@ -62,13 +61,13 @@ class Bounds:
 
     @cached_property
     def indices(self) -> Tensor:
-        """Index of each token in the flattened padded grid, int64 ``(tokens,)``."""
+        """The index of each token in the flattened padded grid, int64 ``(tokens,)``."""
         is_token = np.arange(self.max_length) < self.lengths[:, None]
         return torch.from_numpy(np.flatnonzero(is_token)).to(self.offsets.device)
 
     @cached_property
     def sequence_numbers(self) -> Tensor:
-        """Number of each token's sequence, int64 ``(tokens,)``."""
+        """The number of the sequence to which each token belongs, int64 ``(tokens,)``."""
         return torch.from_numpy(np.repeat(np.arange(len(self.lengths)), self.lengths)).to(self.offsets.device)
 
     def pad(self, states: Tensor) -> Tensor:
@@ -92,7 +91,7 @@ class Attention(Protocol):
         """The name in the backend's description."""
 
     @property
-    def packed(self) -> bool:
+    def is_packed(self) -> bool:
         """Whether a batch is computed without padding. Otherwise, it is padded to its longest sequence."""
 
     def __call__(
@@ -116,7 +115,7 @@ class VarlenAttention:
     """PyTorch's packed flash attention, from the module ``torch.nn.attention.varlen``."""
 
     name = "packed"
-    packed = True
+    is_packed = True
 
     def __init__(self, module: Any) -> None:
         self._attend: Callable[..., Any] = module.varlen_attn
@@ -138,10 +137,10 @@ class VarlenAttention:
 
 
 class PaddedAttention:
-    """Attention on a padded grid, from which the context is packed again."""
+    """Attention on a padded grid. Its output is packed again."""
 
     name = "padded"
-    packed = False
+    is_packed = False
 
     def __call__(
         self,
@@ -185,8 +184,8 @@ class PartialAttention:
         return self.attention.name
 
     @property
-    def packed(self) -> bool:
-        return self.attention.packed
+    def is_packed(self) -> bool:
+        return self.attention.is_packed
 
     def __call__(
         self,
@@ -205,10 +204,8 @@ class PartialAttention:
         """
         del key_bounds
         if window is not None and not _window_covers(window, query_bounds):
-            reason = (
-                f"a text has {query_bounds.max_length} tokens; with an attention window of {window}, this model can"
-            )
-            raise InferenceError(f"{reason} leave out tokens only in texts of at most {window + 1} tokens")
+            reason = f"a text has {query_bounds.max_length} tokens; because of its attention window, this model can"
+            raise InferenceError(f"{reason} expand queries only if no text has more than {window + 1} tokens")
         selected_key, selected_value = key.index_select(0, self.indices), value.index_select(0, self.indices)
         return self.attention(query, selected_key, selected_value, query_bounds, self.selected_bounds)
 
@@ -216,7 +213,7 @@ class PartialAttention:
 def choose_attention(
     device: torch.device, dtype: torch.dtype, width: int, *, has_windows: bool = False
 ) -> tuple[Attention, str]:
-    """Return the fastest attention for a network with heads of this width, and why it is not `VarlenAttention`."""
+    """Return the fastest attention for heads of this width, and why it is not `VarlenAttention`, or "" if it is."""
     reason = _unsupported_reason(device, dtype, width)
     if reason:
         return PaddedAttention(), reason
@@ -227,7 +224,7 @@ def choose_attention(
 
 
 def _window_covers(window: int, bounds: Bounds) -> bool:
-    """Return whether every token's window covers its whole sequence."""
+    """Return whether a window at any token covers the token's whole sequence."""
     return bounds.max_length <= window + 1
 
 

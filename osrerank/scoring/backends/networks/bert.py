@@ -1,9 +1,9 @@
-"""BERT's forward pass without padding: the tokens of all sequences of a batch are concatenated.
+"""Compute BERT without padding: the tokens of all sequences of a batch are concatenated ("packed").
 
-It computes BERT (Devlin et al. 2019, arXiv 1810.04805) and, with other weight names and position ids, RoBERTa (Liu et
-al. 2019, arXiv 1907.11692) and XLM-R. Packing changes no score, because only attention combines tokens, and a token
-attends only to tokens of its own sequence. A classifier needs only the state of [CLS], so the last layer computes only
-that state. The head is computed in fp32, whatever the encoder's number type.
+The same code computes BERT (Devlin et al. 2019, arXiv 1810.04805), RoBERTa (Liu et al. 2019, arXiv 1907.11692) and
+XLM-R, which differ in the names of their weights and in their position ids. Packing changes no score, because only
+attention combines tokens, and a token attends only to tokens of its own sequence. A classifier needs only the state of
+[CLS], so the last layer computes only that state. The head is computed in fp32, whatever the encoder's number type.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from torch.nn import functional
 from osrerank.errors import InferenceError
 from osrerank.scoring.backends.networks.attention import Attention, Bounds, PartialAttention
 from osrerank.scoring.backends.networks.heads import HeadNetwork
-from osrerank.scoring.backends.networks.packing import Numbers, PackedBatch, offsets, pack
+from osrerank.scoring.backends.networks.packing import Int32Array, PackedBatch, compute_offsets, pack
 from osrerank.scoring.inputs import Tokens
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -34,11 +34,11 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class BertFamily:
-    """The names of a family's weights in transformers.
+    """The names that transformers gives to the weights of a model family.
 
     Attributes:
         prefix: prefix of the names of the encoder's weights.
-        pooler: name, without the prefix, of the head's first matrix, after which a tanh is applied.
+        pooler: name, without the prefix, of the head's first matrix. A tanh follows it.
         classifiers: transformers class -> name of the head's second matrix.
     """
 
@@ -87,7 +87,7 @@ class BertLayer(nn.Module):
         return self._finish_layer(states, attend(query, key, value).flatten(1))
 
     def forward_selected(self, states: Tensor, indices: Tensor, attend: Attend) -> Tensor:
-        """Return the next states ``(selected, hidden)`` of the tokens at the indices, which attend to all tokens."""
+        """Return the next states of the tokens at the indices ``(selected, hidden)``. They attend to all tokens."""
         weight, bias = self.projections.weight, self.projections.bias
         hidden = states.shape[1]
         selected = states.index_select(0, indices)
@@ -96,7 +96,7 @@ class BertLayer(nn.Module):
         return self._finish_layer(selected, attend(query, key, value).flatten(1))
 
     def _finish_layer(self, states: Tensor, context: Tensor) -> Tensor:
-        """Return the next states from the states and the attention's context, each ``(tokens, hidden)``."""
+        """Return the next states from the states and the attention's output, each ``(tokens, hidden)``."""
         states = self.attended_norm(states + self.attended(context))
         finished: Tensor = self.norm(states + self.narrow(self.activation(self.widen(states))))
         return finished
@@ -125,17 +125,17 @@ class BertEncoder(nn.Module):
         self.layers = nn.ModuleList(BertLayer(config) for _ in range(config["num_hidden_layers"]))
 
     @property
-    def stack(self) -> tuple[BertLayer, ...]:
-        """The layers, first to last."""
+    def typed_layers(self) -> tuple[BertLayer, ...]:
+        """The layers, first to last. `torch.nn.ModuleList` does not know their type."""
         return tuple(layer for layer in self.layers if isinstance(layer, BertLayer))
 
-    def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """See `PackedEncoder.states`."""
-        return self._run_layers(self.stack, ids, bounds, attention)
+    def encode(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
+        """See `PackedEncoder.encode`."""
+        return self._run_layers(self.typed_layers, ids, bounds, attention)
 
-    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
-        """See `PackedEncoder.first_states`."""
-        *layers, last = self.stack
+    def encode_first(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
+        """See `PackedEncoder.encode_first`."""
+        *layers, last = self.typed_layers
         states = self._run_layers(layers, ids, bounds, attention)
         return last.forward_selected(
             states, bounds.offsets[:-1], partial(attention, query_bounds=first_bounds, key_bounds=bounds)
@@ -144,18 +144,17 @@ class BertEncoder(nn.Module):
     def _run_layers(
         self, layers: Sequence[BertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
     ) -> Tensor:
-        """Return the states after these layers. ``ids`` are the arrays of `embedding_ids` as tensors."""
+        """Return the states after these layers. ``ids`` are the arrays of `prepare_ids` as tensors."""
         token_ids, positions, segments = ids
         states: Tensor = self.norm(self.word(token_ids) + self.position(positions) + self.segment(segments))
         for layer in layers:
             states = layer(states, partial(attention, query_bounds=bounds, key_bounds=bounds))
         return states
 
-    def embedding_ids(self, packed: PackedBatch) -> list[Numbers]:
-        """Return the ids of tokens, positions and segments, each ``(tokens,)``.
+    def prepare_ids(self, packed: PackedBatch) -> list[Int32Array]:
+        """Check and return the ids of tokens, positions and segments, each ``(tokens,)``.
 
-        In a model with a single segment, all segment ids are 0. The ids are checked here, because an id without an
-        embedding would make a GPU unusable.
+        In a model with a single segment, all segment ids are 0. An id without an embedding would make a GPU unusable.
 
         Raises:
             InferenceError: the model has no embedding for an id, or a sequence is empty.
@@ -171,7 +170,7 @@ class BertEncoder(nn.Module):
         return ids
 
 
-def check_ids(name: str, ids: Numbers, rows: int) -> None:
+def check_ids(name: str, ids: Int32Array, rows: int) -> None:
     """Check that an embedding table has a row for each id.
 
     Raises:
@@ -184,26 +183,26 @@ def check_ids(name: str, ids: Numbers, rows: int) -> None:
 
 
 class PackedEncoder(Protocol):
-    """An encoder that computes packed batches."""
+    """The interface of encoders that compute packed batches."""
 
-    def embedding_ids(self, packed: PackedBatch) -> list[Numbers]:
-        """Return the ids that `states` needs, each ``(tokens,)``.
+    def prepare_ids(self, packed: PackedBatch) -> list[Int32Array]:
+        """Check and return the ids that `encode` needs, each ``(tokens,)``.
 
         Raises:
             InferenceError: the encoder has no embedding for an id.
         """
 
-    def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """Return the last states ``(tokens, hidden)``. ``ids`` are the arrays of `embedding_ids` as tensors."""
+    def encode(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
+        """Return the last states ``(tokens, hidden)``. ``ids`` are the arrays of `prepare_ids` as tensors."""
 
-    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
+    def encode_first(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
         """Return the last state of each sequence's first token ``(n, hidden)``.
 
-        ``first_bounds`` are the bounds of n sequences of one token each. `states` explains the other arguments.
+        ``first_bounds`` are the bounds of n sequences of one token each. For the other arguments, see `encode`.
         """
 
 
-class PackedClassifier(nn.Module):
+class PackedNetwork(nn.Module):
     """An encoder and a head, which compute a cross-encoder's logits or a bi-encoder's vectors."""
 
     def __init__(self, encoder: PackedEncoder, attention: Attention, head: HeadNetwork) -> None:
@@ -212,57 +211,57 @@ class PackedClassifier(nn.Module):
         self.attention = attention
         self.head = head
 
-    def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
-        """Return the arrays that `forward` takes as tensors: the encoder's ids first, and the lengths last.
+    def pack(self, sequences: Sequence[Tokens]) -> list[Int32Array]:
+        """Return the arrays that `forward` takes as tensors. The encoder's ids come first, and the lengths last.
 
         Raises:
             InferenceError: the model has no embedding for an id.
         """
         packed = pack(sequences)
         first_offsets = np.arange(len(sequences) + 1, dtype=np.int32)
-        return [*self.encoder.embedding_ids(packed), offsets(packed.lengths), first_offsets, packed.lengths]
+        return [*self.encoder.prepare_ids(packed), compute_offsets(packed.lengths), first_offsets, packed.lengths]
 
-    def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
+    def forward(self, inputs: Sequence[Tensor], lengths: Int32Array) -> Tensor:
         """Return the logits ``(n, labels)`` or vectors of a batch in fp32.
 
-        ``inputs`` are the arrays from `pack`, as tensors on the device. ``lengths`` is the last array, in host memory.
+        ``inputs`` are the arrays from `pack`, as tensors on the device. ``lengths`` is the last array itself.
         """
         *ids, sequence_offsets, first_offsets, _ = inputs
         bounds = Bounds(sequence_offsets, lengths)
         if self.head.needs_first_only:
             first_bounds = Bounds(first_offsets, np.ones_like(lengths))
-            vectors = self.encoder.first_states(ids, bounds, first_bounds, self.attention).float()
+            vectors = self.encoder.encode_first(ids, bounds, first_bounds, self.attention).float()
         else:
-            vectors = self.head.pool(self.encoder.states(ids, bounds, self.attention).float(), bounds)
+            vectors = self.head.pool(self.encoder.encode(ids, bounds, self.attention).float(), bounds)
         logits: Tensor = self.head(vectors)
         return logits
 
 
-class PackedTokens(PackedClassifier):
+class PackedTokenNetwork(PackedNetwork):
     """An encoder and a head for late interaction, which compute a vector for each token ``(tokens, dimensions)``.
 
-    The last tokens of a sequence can be unattended (`Tokens.unattended`): they attend to other tokens, but no token
+    The last tokens of a sequence can be unattended (`Tokens.unattended`). They attend to other tokens, but no token
     attends to them.
     """
 
-    def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
+    def pack(self, sequences: Sequence[Tokens]) -> list[Int32Array]:
         packed = pack(sequences)
         attended_lengths = packed.lengths - np.array([tokens.unattended for tokens in sequences], dtype=np.int32)
         is_attended = packed.positions < np.repeat(attended_lengths, packed.lengths)
         return [
-            *self.encoder.embedding_ids(packed),
-            offsets(packed.lengths),
-            offsets(attended_lengths),
+            *self.encoder.prepare_ids(packed),
+            compute_offsets(packed.lengths),
+            compute_offsets(attended_lengths),
             np.flatnonzero(is_attended).astype(np.int32),
             np.concatenate([packed.lengths, attended_lengths]),
         ]
 
-    def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
+    def forward(self, inputs: Sequence[Tensor], lengths: Int32Array) -> Tensor:
         *ids, sequence_offsets, attended_offsets, attended_indices, _ = inputs
         sequence_lengths, attended_lengths = np.split(lengths, 2)
         attention = self.attention
         if len(attended_indices) < len(ids[0]):
             attention = PartialAttention(attention, attended_indices, Bounds(attended_offsets, attended_lengths))
-        states = self.encoder.states(ids, Bounds(sequence_offsets, sequence_lengths), attention)
+        states = self.encoder.encode(ids, Bounds(sequence_offsets, sequence_lengths), attention)
         vectors: Tensor = self.head(states.float())
         return vectors

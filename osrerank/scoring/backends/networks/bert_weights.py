@@ -20,7 +20,7 @@ PROJECTIONS = ("query", "key", "value")
 
 
 def remove_prefix(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:
-    """Return weights in float32, without the encoder's prefix and with transformers' current names of norms."""
+    """Return weights in float32, without the encoder's prefix and with transformers' current names for norms."""
     current_names = {"gamma": "weight", "beta": "bias"}
     renamed: dict[str, Tensor] = {}
     for name, tensor in weights.items():
@@ -29,24 +29,24 @@ def remove_prefix(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[
     return renamed
 
 
-def encoder_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+def from_bert_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     """Return the weights of an encoder under our names, from those that `remove_prefix` returned.
 
     Raises:
         KeyError: a weight is missing.
     """
-    ours = {f"{name}.weight": weights[f"embeddings.{theirs}.weight"] for name, theirs in EMBEDDINGS.items()}
+    ours = {f"{name}.weight": weights[f"embeddings.{bert_name}.weight"] for name, bert_name in EMBEDDINGS.items()}
     for parameter in PARAMETERS:
         ours[f"norm.{parameter}"] = weights[f"embeddings.LayerNorm.{parameter}"]
     for index in range(layers):
-        ours |= layer_weights(weights, f"encoder.layer.{index}", f"layers.{index}")
+        ours |= from_bert_layer_weights(weights, f"encoder.layer.{index}", f"layers.{index}")
     return ours
 
 
-def layer_weights(weights: Mapping[str, Tensor], theirs: str, ours: str) -> dict[str, Tensor]:
+def from_bert_layer_weights(weights: Mapping[str, Tensor], bert_prefix: str, our_prefix: str) -> dict[str, Tensor]:
     """Return one layer's weights under our names, with the query, key and value projections in one matrix.
 
-    ``theirs`` and ``ours`` are the layer's prefixes in BERT's names and in our names.
+    The layer's names begin with ``bert_prefix`` among BERT's names, and with ``our_prefix`` among our names.
 
     Raises:
         KeyError: a weight is missing.
@@ -54,15 +54,15 @@ def layer_weights(weights: Mapping[str, Tensor], theirs: str, ours: str) -> dict
     renamed: dict[str, Tensor] = {}
     for parameter in PARAMETERS:
         for our_name, bert_name in LAYER.items():
-            renamed[f"{ours}.{our_name}.{parameter}"] = weights[f"{theirs}.{bert_name}.{parameter}"]
-        projections = [weights[f"{theirs}.attention.self.{name}.{parameter}"] for name in PROJECTIONS]
-        renamed[f"{ours}.projections.{parameter}"] = torch.cat(projections)
+            renamed[f"{our_prefix}.{our_name}.{parameter}"] = weights[f"{bert_prefix}.{bert_name}.{parameter}"]
+        projections = [weights[f"{bert_prefix}.attention.self.{name}.{parameter}"] for name in PROJECTIONS]
+        renamed[f"{our_prefix}.projections.{parameter}"] = torch.cat(projections)
     return renamed
 
 
 def to_bert_weights(ours: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return an encoder's weights under BERT's names, without a prefix: the inverse of `encoder_weights`."""
-    renamed = {f"embeddings.{theirs}.weight": ours[f"{name}.weight"] for name, theirs in EMBEDDINGS.items()}
+    """Return an encoder's weights under BERT's names, without a prefix: the inverse of `from_bert_weights`."""
+    renamed = {f"embeddings.{bert_name}.weight": ours[f"{name}.weight"] for name, bert_name in EMBEDDINGS.items()}
     for parameter in PARAMETERS:
         renamed[f"embeddings.LayerNorm.{parameter}"] = ours[f"norm.{parameter}"]
     for index in range(layers):
@@ -70,13 +70,13 @@ def to_bert_weights(ours: Mapping[str, Tensor], layers: int) -> dict[str, Tensor
     return renamed
 
 
-def to_bert_layer_weights(weights: Mapping[str, Tensor], ours: str, theirs: str) -> dict[str, Tensor]:
-    """Return one layer's weights under BERT's names: the inverse of `layer_weights`."""
+def to_bert_layer_weights(weights: Mapping[str, Tensor], our_prefix: str, bert_prefix: str) -> dict[str, Tensor]:
+    """Return one layer's weights under BERT's names: the inverse of `from_bert_layer_weights`."""
     renamed: dict[str, Tensor] = {}
     for parameter in PARAMETERS:
         for our_name, bert_name in LAYER.items():
-            renamed[f"{theirs}.{bert_name}.{parameter}"] = weights[f"{ours}.{our_name}.{parameter}"]
-        projections = weights[f"{ours}.projections.{parameter}"].chunk(3)
+            renamed[f"{bert_prefix}.{bert_name}.{parameter}"] = weights[f"{our_prefix}.{our_name}.{parameter}"]
+        projections = weights[f"{our_prefix}.projections.{parameter}"].chunk(3)
         for name, tensor in zip(PROJECTIONS, projections, strict=True):
-            renamed[f"{theirs}.attention.self.{name}.{parameter}"] = tensor
+            renamed[f"{bert_prefix}.attention.self.{name}.{parameter}"] = tensor
     return renamed

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from osrerank.scoring.backends.networks.bert_weights import encoder_weights, remove_prefix, to_bert_weights
+from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, remove_prefix, to_bert_weights
 from osrerank.scoring.card import Pooling
 
-BLOCKED = -1e4
-"""Added to the attention logits of padding. Its exponential is 0 in float32 and float16, and it does not overflow."""
+MASKED_LOGIT = -1e4
+"""Added to the attention logits of padding. Its exponential is 0, and it does not overflow in float16."""
 
 
 class PaddedBiEncoder(nn.Module):
@@ -43,10 +43,10 @@ class PaddedBiEncoder(nn.Module):
         Raises:
             KeyError: a weight is missing.
         """
-        self.load_state_dict(encoder_weights(remove_prefix(weights), len(self.layers)))
+        self.load_state_dict(from_bert_weights(remove_prefix(weights), len(self.layers)))
         return self.eval()
 
-    def bert_weights(self) -> dict[str, Tensor]:
+    def export_bert_weights(self) -> dict[str, Tensor]:
         """Return all weights under the names that `load_bert` expects."""
         return to_bert_weights(dict(self.named_parameters()), len(self.layers))
 
@@ -72,7 +72,7 @@ class PaddedBiEncoder(nn.Module):
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         states = self.norm(self.word(input_ids) + self.position(positions) + self.segment.weight[0])
-        padding = BLOCKED * (attention_mask == 0)
+        padding = MASKED_LOGIT * (attention_mask == 0)
         for layer in self.layers:
             states = layer(states, padding[:, None, None, :])
         pooled = states[:, 0] if self.pooling == "cls" else _mean(states, attention_mask)
@@ -96,12 +96,12 @@ class PaddedBertLayer(nn.Module):
 
     def forward(self, states: Tensor, attention_bias: Tensor) -> Tensor:
         """Return the next states ``(n, tokens, hidden)``."""
-        states = self.attended_norm(states + self.attended(self.context(states, attention_bias)))
+        states = self.attended_norm(states + self.attended(self.attend(states, attention_bias)))
         normed: Tensor = self.norm(states + self.narrow(functional.gelu(self.widen(states))))
         return normed
 
-    def context(self, states: Tensor, attention_bias: Tensor) -> Tensor:
-        """Return the attention's output ``(n, tokens, hidden)``, in which the heads are concatenated."""
+    def attend(self, states: Tensor, attention_bias: Tensor) -> Tensor:
+        """Return the attention's output ``(n, tokens, hidden)``, which concatenates the heads."""
         rows, tokens, hidden = states.shape
         projected = self.projections(states).view(rows, tokens, 3, self.heads, self.width)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each (n, heads, tokens, width)
@@ -116,9 +116,9 @@ def _mean(states: Tensor, mask: Tensor) -> Tensor:
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
-def _extract(input_ids: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
+def _extract(input_ids: Tensor, is_selected: Tensor) -> tuple[Tensor, Tensor]:
     """Move each sequence's selected tokens to its beginning. Returns them and their mask, each ``(n, tokens)``."""
-    lengths = selected.sum(dim=1)
-    order = (~selected).long().argsort(dim=1, stable=True)[:, : int(lengths.max())]
+    lengths = is_selected.sum(dim=1)
+    order = (~is_selected).long().argsort(dim=1, stable=True)[:, : int(lengths.max())]
     mask = torch.arange(order.shape[1], device=input_ids.device) < lengths.unsqueeze(1)
     return input_ids.gather(1, order) * mask, mask.long()

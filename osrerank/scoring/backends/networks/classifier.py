@@ -1,4 +1,4 @@
-"""Wrap transformers networks in modules that take the fields of a `PaddedBatch` as inputs."""
+"""Wrap networks of the library transformers in modules that take the fields of a `PaddedBatch` as inputs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +17,14 @@ class Classifier(nn.Module):
         self.has_segments = getattr(network.config, "type_vocab_size", 0) > 1
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return the logits. A model without segments gets no token types."""
+        """Return the logits. The network gets token types only if it has segments."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         logits: Tensor = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).logits
         return logits
 
 
 class EmbeddingTable(nn.Module):
-    """A table of token vectors ``(ids, dimensions)``, in place of an encoder, with a transformers config."""
+    """A table of token vectors ``(ids, dimensions)`` and a transformers config. It is used like an encoder."""
 
     def __init__(self, vectors: Tensor, config: Any) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class ModularClassifier(nn.Module):
         self.has_segments = getattr(network.config, "type_vocab_size", 0) > 1
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return the logits or vectors. A model without segments gets no token types."""
+        """Return the logits or vectors. The network gets token types only if it has segments."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         states = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
         logits: Tensor = self.head(self.head.pool_grid(states, attention_mask))

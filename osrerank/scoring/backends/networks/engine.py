@@ -8,9 +8,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osrerank.scoring.backends.networks.bert import PackedClassifier
+from osrerank.scoring.backends.networks.bert import PackedNetwork
 from osrerank.scoring.backends.networks.classifier import Classifier, ModularClassifier
-from osrerank.scoring.backends.networks.packing import Numbers
+from osrerank.scoring.backends.networks.packing import Int32Array
 from osrerank.scoring.inputs import PaddedBatch, Tokens, pad
 from osrerank.types.vectors import Rows
 
@@ -20,7 +20,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class DeviceNetwork(Protocol):
     """A network on its device."""
 
-    packed: bool
+    is_packed: bool
     """Whether a batch is computed without padding. Otherwise, it is padded to its longest sequence."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
@@ -28,16 +28,16 @@ class DeviceNetwork(Protocol):
 
 
 class PackedEngine:
-    """Runs our own forward pass on packed batches.
+    """Runs our own forward pass on packed batches, whose sequences are concatenated without padding.
 
-    A batch's inputs are copied to the device together, and so are its outputs to the host. Neither copy waits for other
-    work on the device, so one thread can prepare a batch while the device computes another thread's batch.
+    A batch's inputs are copied to the device together, and its outputs are copied back together. Neither copy waits for
+    other work on the device, so one thread can prepare a batch while the device computes another thread's batch.
     """
 
-    def __init__(self, network: PackedClassifier, device: torch.device) -> None:
+    def __init__(self, network: PackedNetwork, device: torch.device) -> None:
         self._network = network.to(device)
         self._device = device
-        self.packed = network.attention.packed
+        self.is_packed = network.attention.is_packed
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         arrays = self._network.pack(sequences)
@@ -56,7 +56,7 @@ class TokenEngine(PackedEngine):
 class PaddedEngine:
     """Runs a transformers network on padded batches, for families that our own forward pass does not support."""
 
-    packed = False
+    is_packed = False
 
     def __init__(self, network: Classifier | ModularClassifier, device: torch.device, pad_id: int) -> None:
         self._network = network.to(device).eval()
@@ -72,8 +72,8 @@ class PaddedEngine:
             return copy_to_host(self._network(**inputs).float())
 
 
-def copy_to_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
-    """Copy one-dimensional arrays to the device in one transfer, and return them as int32 tensors."""
+def copy_to_device(arrays: Sequence[Int32Array | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """Copy one-dimensional arrays to the device in one transfer. Returns them as int32 tensors."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
     np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
@@ -81,7 +81,7 @@ def copy_to_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: to
 
 
 def copy_to_host(outputs: Tensor) -> npt.NDArray[np.float32]:
-    """Wait for fp32 outputs, but not for later work on the device, and copy them to host memory."""
+    """Copy fp32 outputs to the CPU's memory. Waits for them, but not for later work on the device."""
     if outputs.device.type != "cuda":
         return np.asarray(outputs.numpy(), dtype=np.float32)
     host = torch.empty(outputs.shape, dtype=outputs.dtype, pin_memory=True)
@@ -92,9 +92,9 @@ def copy_to_host(outputs: Tensor) -> npt.NDArray[np.float32]:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """Return the precision with this name. ``auto`` chooses bf16 or else fp16 on a GPU, and fp32 on the CPU.
+    """Return the precision with this name. ``auto`` means fp32 on the CPU, and bf16 or fp16 on a GPU.
 
-    bf16 is preferred because it has the range of fp32, so no checkpoint overflows in it. fp16 is eight times finer.
+    bf16 is preferred because it has the range of fp32, so no checkpoint overflows in it. fp16 is more precise.
     """
     if name != "auto":
         return name

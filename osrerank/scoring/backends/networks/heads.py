@@ -1,4 +1,4 @@
-"""Compute a model's head in torch, in fp32: pool the encoder's states, and compute the logits or vectors from them."""
+"""Compute a model's head in torch, in fp32: pool the encoder's states, and turn them into logits or vectors."""
 
 from collections.abc import Callable, Mapping
 
@@ -90,7 +90,7 @@ class HeadNetwork(nn.Module):
         return computed
 
     def pool(self, states: Tensor, bounds: Bounds) -> Tensor:
-        """Pool packed states ``(tokens, hidden)`` to vectors ``(n, width)``, or return them without pooling modes."""
+        """Pool packed states ``(tokens, hidden)`` to vectors ``(n, width)``. A head without pooling changes nothing."""
         if not self.pooling:
             return states
         return torch.cat([_pool_packed(states, bounds, mode) for mode in self.pooling], dim=1)

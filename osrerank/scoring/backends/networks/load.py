@@ -1,4 +1,4 @@
-"""Load a model's weights into our own forward pass, if it supports the model."""
+"""Decide whether our own forward pass can compute a model, and load the model's weights into it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from osrerank.scoring.backends.networks.bert import (
     ACTIVATIONS,
     FAMILIES,
     BertEncoder,
-    PackedClassifier,
     PackedEncoder,
-    PackedTokens,
+    PackedNetwork,
+    PackedTokenNetwork,
 )
-from osrerank.scoring.backends.networks.bert_weights import encoder_weights, remove_prefix
+from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, remove_prefix
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.modern_bert import encoder as modern_bert
 from osrerank.scoring.card import ModelCard
@@ -27,13 +27,13 @@ from osrerank.scoring.modular.head import Head, HeadStep
 def unsupported_reason(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
     """Return the reason why our own forward pass cannot compute a model, or "" if it can.
 
-    ``config`` is the content of ``config.json``. Only a modular cross-encoder has a ``head``.
+    ``config`` is the content of ``config.json``. ``head`` is None if the model is a transformers classifier.
     """
     model_type = config.get("model_type")
     is_modern_bert = model_type == modern_shape.MODEL_TYPE
     if model_type not in FAMILIES and not is_modern_bert:
         return f"model_type is {model_type}"
-    architecture = next(iter(config.get("architectures") or ["nothing"]))
+    architecture = next(iter(config.get("architectures") or ["not set"]))
     if not card.is_encoder and head is None and architecture not in _classifiers(model_type):
         return f"architecture is {architecture}"
     activation = config.get("hidden_act", "gelu")
@@ -64,17 +64,17 @@ def load_packed(
     attention: Attention,
     dtype: torch.dtype,
     head: Head | None = None,
-) -> PackedClassifier:
+) -> PackedNetwork:
     """Return a network with a checkpoint's weights, in evaluation mode.
 
-    The encoder is in ``dtype``, and the head in fp32. `unsupported_reason` must be empty for the model.
+    The encoder is in ``dtype``, and the head in fp32. The model must be one that `unsupported_reason` accepts.
 
     Raises:
         KeyError: a weight is missing.
     """
     if card.is_encoder:
         head = card.vector_head
-    network_class = PackedTokens if card.kind == "late-interaction" else PackedClassifier
+    network_class = PackedTokenNetwork if card.kind == "late-interaction" else PackedNetwork
     if config["model_type"] == modern_shape.MODEL_TYPE:
         encoder = _load_modern_bert(weights, config, dtype)
         head_network = HeadNetwork(head or modern_shape.build_classifier_head(config), weights)
@@ -82,7 +82,7 @@ def load_packed(
     family = FAMILIES[config["model_type"]]
     weights = remove_prefix(weights, family.prefix)
     encoder = BertEncoder(config, first_position(config))
-    encoder.load_state_dict(encoder_weights(weights, config["num_hidden_layers"]))
+    encoder.load_state_dict(from_bert_weights(weights, config["num_hidden_layers"]))
     encoder.to(dtype)
     if head is None:
         classifier = family.classifiers[config["architectures"][0]]
@@ -93,5 +93,5 @@ def load_packed(
 def _load_modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> PackedEncoder:
     shape = modern_shape.ModernBertShape.from_config(config)
     encoder = modern_bert.ModernBertEncoder(shape, int(config.get("max_position_embeddings", 8192)))
-    encoder.load_state_dict(modern_bert.encoder_weights(weights, encoder))
+    encoder.load_state_dict(modern_bert.from_transformers_weights(weights, encoder))
     return encoder.to(dtype)

@@ -1,8 +1,8 @@
-"""Read a BERT's weights from a graph that osrerank exported, because a shipped model has no safetensors.
+"""Read a BERT's weights from an ONNX graph, so that torch can run a shipped model, which has no safetensors.
 
 This is the inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 weights are read exactly. An int8
 matrix becomes its integers times their scales, except for outlying channels, which the graph also stores in fp32. The
-smoothing of a matrix's rows is undone. "Our names" are those of `bert_weights`, and a product is a MatMul of the graph.
+smoothing of a matrix's rows is undone. "Our names" are those of `bert_weights`. A "product" is a MatMul of the graph.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,9 +24,9 @@ BI_ENCODER_SUFFIXES = (".linear", ".norm")
 
 
 def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the weights in float32, by transformers' names without the prefix ``bert.``.
+    """Read the weights in float32, by transformers' names without the prefix ``bert.``.
 
-    A bi-encoder's graph stores only the first row of the token type table. The other rows, which are never used, become
+    A bi-encoder's graph stores only the first row of the token type table. The other rows are never used, and become
     zeros.
 
     Raises:
@@ -35,22 +35,21 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
     """
     graph = _GraphWeights(_read_constants(file))
     layers = int(config["num_hidden_layers"])
-    encoder = _to_tensors(graph.encoder_weights(layers, int(config["type_vocab_size"])))
-    weights = {
-        name: tensor.clone() for name, tensor in to_bert_weights(encoder, layers).items()
-    }  # no views of one matrix
-    return {**weights, **_to_tensors(graph.head_weights())}
+    encoder = _to_tensors(graph.read_encoder(layers, int(config["type_vocab_size"])))
+    # Copies, because the tensors are views of the same matrices.
+    weights = {name: tensor.clone() for name, tensor in to_bert_weights(encoder, layers).items()}
+    return {**weights, **_to_tensors(graph.read_head())}
 
 
 def _read_constants(file: Path) -> dict[str, Array]:
-    """Return the graph's constants by name, with each smoothed product's factors as ``PRODUCT.smooth``."""
+    """Read the graph's constants by name. The factors of a smoothed product get the name ``PRODUCT.smooth``."""
     onnx = require("onnx", extra="torch")
     graph = onnx.load(file).graph
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:  # the quantiser turns a head's Gemm into a product of the transposed matrix and a sum
         if node.op_type == "MatMul" and _is_head_weight(node.input[1]):
             constants[node.input[1]] = constants[node.input[1]].T
-    return constants | _smoothing_factors(graph.node, constants)
+    return constants | _find_smoothing_factors(graph.node, constants)
 
 
 def _is_head_weight(name: str) -> bool:
@@ -58,7 +57,7 @@ def _is_head_weight(name: str) -> bool:
     return parameter in PARAMETERS and (module in CLASSIFIER_MODULES or module.endswith(BI_ENCODER_SUFFIXES))
 
 
-def _smoothing_factors(nodes: Iterable[Any], constants: Mapping[str, Array]) -> dict[str, Array]:
+def _find_smoothing_factors(nodes: Iterable[Any], constants: Mapping[str, Array]) -> dict[str, Array]:
     """Return ``PRODUCT.smooth`` -> factors ``(inputs,)`` by which the graph multiplies the inputs of a product."""
     factors = {name.removesuffix(".factor"): constants[name] for name in constants if name.endswith(".smooth.factor")}
     product_factors: dict[str, Array] = {}
@@ -75,25 +74,25 @@ def _to_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
 
 
 class _GraphWeights:
-    """The weights in a graph's constants, which have the names that `osrerank.export.graph` gives them."""
+    """Reads the weights from a graph's constants, which have the names that `osrerank.export.graph` gave them."""
 
     def __init__(self, constants: Mapping[str, Array]) -> None:
         self._constants = constants
 
-    def encoder_weights(self, layers: int, segment_rows: int) -> dict[str, Array]:
+    def read_encoder(self, layers: int, segment_rows: int) -> dict[str, Array]:
         """Return an encoder's weights under our names."""
-        ours = self._embedding_tables(segment_rows)
+        ours = self._read_embedding_tables(segment_rows)
         for parameter in PARAMETERS:
             ours[f"norm.{parameter}"] = self._constants[f"embeddings.LayerNorm.{parameter}"]
         for index in range(layers):
-            ours |= self._layer_weights(index)
+            ours |= self._read_layer(index)
         return ours
 
-    def head_weights(self) -> dict[str, Array]:
+    def read_head(self) -> dict[str, Array]:
         """Return the weights of a classifier's head, or of a bi-encoder's modules."""
         return {name: array for name, array in self._constants.items() if _is_head_weight(name)}
 
-    def _embedding_tables(self, segment_rows: int) -> dict[str, Array]:
+    def _read_embedding_tables(self, segment_rows: int) -> dict[str, Array]:
         word, _, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
         tables = {"word.weight": self._dequantise(word), "position.weight": self._dequantise("positions")}
         if "segment" not in self._constants:  # a cross-encoder's graph has the whole table
@@ -102,7 +101,7 @@ class _GraphWeights:
         zeros = np.zeros((segment_rows - 1, len(first)), first.dtype)
         return {**tables, "segment.weight": np.concatenate([first[None], zeros])}
 
-    def _layer_weights(self, index: int) -> dict[str, Array]:
+    def _read_layer(self, index: int) -> dict[str, Array]:
         layer = f"layers.{index}"
         ours: dict[str, Array] = {}
         for name, theirs in LAYER.items():
@@ -111,20 +110,20 @@ class _GraphWeights:
                     constant = f"encoder.layer.{index}.{theirs}.{parameter}"
                     ours[f"{layer}.{name}.{parameter}"] = self._constants[constant]
             else:
-                ours |= self._linear_weights(f"{layer}.{name}", f"{layer}.{name}")
+                ours |= self._read_linear(f"{layer}.{name}", f"{layer}.{name}")
         projections = [f"{layer}.projections"]
         if f"{layer}.projections.bias" not in self._constants:
             projections = [f"{layer}.query", f"{layer}.keys_values"]
-        return ours | self._linear_weights(f"{layer}.projections", *projections)
+        return ours | self._read_linear(f"{layer}.projections", *projections)
 
-    def _linear_weights(self, name: str, *products: str) -> dict[str, Array]:
+    def _read_linear(self, name: str, *products: str) -> dict[str, Array]:
         """Return the weight ``(outputs, inputs)`` and the bias of a layer that concatenates the products' outputs."""
-        weight = np.concatenate([self._product_matrix(product) for product in products], axis=1).T
+        weight = np.concatenate([self._read_matrix(product) for product in products], axis=1).T
         bias = np.concatenate([self._constants[f"{product}.bias"] for product in products])
         return {f"{name}.weight": weight, f"{name}.bias": bias}
 
-    def _product_matrix(self, product: str) -> Array:
-        """Return the matrix ``(inputs, outputs)`` of a product, without smoothing and with exact outlying channels."""
+    def _read_matrix(self, product: str) -> Array:
+        """Return the matrix ``(inputs, outputs)`` of a product, without smoothing. Outlying channels are exact."""
         matrix = self._dequantise(f"{product}.weight")
         factors = self._constants.get(f"{product}.smooth")
         if factors is not None:

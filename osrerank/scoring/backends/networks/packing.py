@@ -1,4 +1,4 @@
-"""Concatenate sequences to a batch without padding, in host memory."""
+"""Concatenate sequences into a batch without padding, in the CPU's memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from osrerank.scoring.inputs import Tokens
 
-Numbers = npt.NDArray[np.int32]
+Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +22,22 @@ class PackedBatch:
         lengths: number of tokens in each sequence ``(n,)``.
     """
 
-    ids: Numbers
-    positions: Numbers
-    segments: Numbers
-    lengths: Numbers
+    ids: Int32Array
+    positions: Int32Array
+    segments: Int32Array
+    lengths: Int32Array
 
 
 def pack(sequences: Sequence[Tokens]) -> PackedBatch:
-    """Return the tokens of all sequences, in order."""
+    """Concatenate the tokens of all sequences, in order."""
     lengths = np.array([len(tokens.ids) for tokens in sequences], dtype=np.int32)
-    starts = np.repeat(offsets(lengths)[:-1], lengths)
+    starts = np.repeat(compute_offsets(lengths)[:-1], lengths)
     positions = np.arange(len(starts), dtype=np.int32) - starts
     ids = np.concatenate([tokens.ids for tokens in sequences]).astype(np.int32)
     segments = np.concatenate([tokens.segments for tokens in sequences]).astype(np.int32)
     return PackedBatch(ids, positions, segments, lengths)
 
 
-def offsets(lengths: Numbers) -> Numbers:
-    """Return the offsets of n packed sequences, and the end of the last sequence: int32 ``(n + 1,)``."""
+def compute_offsets(lengths: Int32Array) -> Int32Array:
+    """Return where each of n packed sequences begins, and where the last one ends: int32 ``(n + 1,)``."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -30,7 +30,7 @@ FORMS = ("one-label", "two-labels", "bi-encoder")
 class Small:
     """An engine that scores by length; more tokens than its memory holds, or one bad token, fail."""
 
-    packed = True
+    is_packed = True
 
     def __init__(self, memory_tokens: int = 1 << 30, bad: int = -1) -> None:
         self.memory_tokens, self.bad = memory_tokens, bad
@@ -111,7 +111,7 @@ def test_auto_is_fp32_on_the_cpu_and_says_what_runs(caplog: pytest.LogCaptureFix
         pytest.skip("this machine has a GPU")
     with caplog.at_level(logging.INFO, logger="osrerank"):
         backend = TorchBackend.load(DIRECTORY, read_card(DIRECTORY))
-    assert (backend.precision, backend.threads, backend.packed) == ("fp32", 1, False)
+    assert (backend.precision, backend.threads, backend.is_packed) == ("fp32", 1, False)
     assert "on cpu, fp32, padded attention (packed attention needs CUDA" in backend.description
     assert backend.description in caplog.text
     backend.close()

@@ -1,1 +1,1 @@
-"""ModernBERT's forward pass without padding."""
+"""Compute ModernBERT without padding."""

@@ -1,9 +1,9 @@
-"""ModernBERT's forward pass without padding.
+"""Compute ModernBERT without padding: the tokens of all sequences of a batch are concatenated.
 
 ModernBERT (Warner et al. 2024, arXiv 2412.13663) uses RoPE (Su et al. 2021, arXiv 2104.09864), gated GELU,
 and a norm before each attention and each gated layer. Every third layer attends to the whole sequence, and the other
-layers attend within a window. As in `bert`, only attention combines tokens. If the last layer attends to the whole
-sequence and the head needs only the state of [CLS], the last layer computes only that state.
+layers attend within a window. As in `bert`, only attention combines tokens. If the head needs only the state of [CLS]
+and the last layer attends to the whole sequence, that layer computes only this state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from osrerank.scoring.backends.networks.attention import Attention, Bounds
 from osrerank.scoring.backends.networks.bert import Attend, check_ids
-from osrerank.scoring.backends.networks.packing import Numbers, PackedBatch
+from osrerank.scoring.backends.networks.packing import Int32Array, PackedBatch
 from osrerank.scoring.modular.modern_bert import CLASSIFIER_PREFIX, EMBEDDINGS, LAYER, ModernBertShape
 
 Rope = tuple[Tensor, Tensor]
@@ -45,14 +45,14 @@ class ModernBertLayer(nn.Module):
         context = attend(rotate(query, rope), rotate(key, rope), value)
         return self._finish_layer(states, context.flatten(1))
 
-    def forward_firsts(self, states: Tensor, indices: Tensor, rope: Rope, attend: Attend) -> Tensor:
-        """Return the next states ``(n, hidden)`` of each sequence's first token, whose query needs no RoPE."""
+    def forward_first_tokens(self, states: Tensor, indices: Tensor, rope: Rope, attend: Attend) -> Tensor:
+        """Return the next state of each sequence's first token ``(n, hidden)``. Its query needs no RoPE."""
         query, key, value = self._project(states)
         context = attend(query.index_select(0, indices), rotate(key, rope), value)
         return self._finish_layer(states.index_select(0, indices), context.flatten(1))
 
     def _finish_layer(self, states: Tensor, context: Tensor) -> Tensor:
-        """Return the next states from the states and the attention's context, each ``(tokens, hidden)``."""
+        """Return the next states from the states and the attention's output, each ``(tokens, hidden)``."""
         states = states + self.attended(context)
         wide, gate = self.widen(self.norm(states)).chunk(2, dim=-1)
         finished: Tensor = states + self.narrow(functional.gelu(wide) * gate)
@@ -76,12 +76,12 @@ class ModernBertEncoder(nn.Module):
         self.final_norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
 
     @property
-    def stack(self) -> tuple[ModernBertLayer, ...]:
-        """The layers, first to last."""
+    def typed_layers(self) -> tuple[ModernBertLayer, ...]:
+        """The layers, first to last. `torch.nn.ModuleList` does not know their type."""
         return tuple(layer for layer in self.layers if isinstance(layer, ModernBertLayer))
 
-    def embedding_ids(self, packed: PackedBatch) -> list[Numbers]:
-        """Return the ids of tokens and positions, each ``(tokens,)``.
+    def prepare_ids(self, packed: PackedBatch) -> list[Int32Array]:
+        """Check and return the ids of tokens and positions, each ``(tokens,)``.
 
         Raises:
             InferenceError: the model has no embedding for an id, or a sequence is too long.
@@ -90,20 +90,20 @@ class ModernBertEncoder(nn.Module):
         check_ids("position", packed.positions, self._max_tokens)
         return [packed.ids, packed.positions]
 
-    def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """See `PackedEncoder.states`."""
-        normed: Tensor = self.final_norm(self._run_layers(self.stack, ids, bounds, attention))
+    def encode(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
+        """See `PackedEncoder.encode`."""
+        normed: Tensor = self.final_norm(self._run_layers(self.typed_layers, ids, bounds, attention))
         return normed
 
-    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
-        """See `PackedEncoder.first_states`."""
-        *layers, last = self.stack
+    def encode_first(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
+        """See `PackedEncoder.encode_first`."""
+        *layers, last = self.typed_layers
         indices = bounds.offsets[:-1]
         if last.window is not None:
-            return self.states(ids, bounds, attention).index_select(0, indices)
+            return self.encode(ids, bounds, attention).index_select(0, indices)
         states = self._run_layers(layers, ids, bounds, attention)
-        rope = self._rope(ids[1], last.rope_base)
-        states = last.forward_firsts(
+        rope = self._compute_rope(ids[1], last.rope_base)
+        states = last.forward_first_tokens(
             states, indices, rope, partial(attention, query_bounds=first_bounds, key_bounds=bounds)
         )
         normed: Tensor = self.final_norm(states)
@@ -115,13 +115,13 @@ class ModernBertEncoder(nn.Module):
         """Return the states after these layers. ``ids`` are the ids of tokens and positions."""
         token_ids, positions = ids
         states: Tensor = self.norm(self.word(token_ids))
-        ropes = {base: self._rope(positions, base) for base in {layer.rope_base for layer in layers}}
+        ropes = {base: self._compute_rope(positions, base) for base in {layer.rope_base for layer in layers}}
         for layer in layers:
             attend = partial(attention, query_bounds=bounds, key_bounds=bounds, window=layer.window)
             states = layer(states, ropes[layer.rope_base], attend)
         return states
 
-    def _rope(self, positions: Tensor, base: float) -> Rope:
+    def _compute_rope(self, positions: Tensor, base: float) -> Rope:
         """Return the RoPE cosines and sines of tokens at these positions. The angles are computed in fp32."""
         dtype = self.word.weight.dtype
         powers = torch.arange(0, self._width, 2, device=positions.device).float() / self._width
@@ -130,14 +130,14 @@ class ModernBertEncoder(nn.Module):
 
 
 def rotate(states: Tensor, rope: Rope) -> Tensor:
-    """Rotate queries or keys ``(tokens, heads, width)``: columns i and i + width / 2 are the coordinates of a point."""
+    """Rotate queries or keys ``(tokens, heads, width)``. Columns i and i + width / 2 are the coordinates of a point."""
     cosines, sines = rope
     left, right = states.chunk(2, dim=-1)
     return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
 
 
-def encoder_weights(weights: Mapping[str, Tensor], encoder: ModernBertEncoder) -> dict[str, Tensor]:
-    """Return an encoder's weights under our names. transformers' names can have a classifier's prefix.
+def from_transformers_weights(weights: Mapping[str, Tensor], encoder: ModernBertEncoder) -> dict[str, Tensor]:
+    """Return an encoder's weights under our names, from transformers' names with or without a classifier's prefix.
 
     Raises:
         KeyError: a weight is missing.
