@@ -1,1 +1,1 @@
-"""The backend ``http``, which scores through a rerank server."""
+"""The backend ``http``, which lets a rerank server score the documents."""

@@ -19,38 +19,38 @@ from osrerank._log_throttle import LogThrottle
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
 from osrerank.metrics import ENDPOINT_REQUESTS, ENDPOINT_SECONDS
 from osrerank.scoring.backends.http.refusal import (
-    BUSY,
+    BUSY_STATUSES,
     MAX_MESSAGE_CHARACTERS,
-    UNAVAILABLE,
+    UNAVAILABLE_STATUSES,
     RawResponse,
+    build_error,
     find_message,
-    refusal,
 )
 from osrerank.tracing.attributes import create_http_span, set_http_status
 from osrerank.tracing.spans import trace_headers
 from osrerank.types import Deadline
 
 MAX_CONNECTIONS = 32
-"""The maximum number of concurrent requests, and of connections that stay open."""
+"""A scorer sends at most this many requests at a time, and keeps as many connections open."""
 CONNECT_TIMEOUT_S = 3.0
 TIMEOUT_S = 60.0
-"""The timeout of a response, if a search has no deadline."""
+"""If a search has no deadline, a response must come within this many seconds."""
 MAX_ATTEMPTS = 4
 FIRST_WAIT_S = 0.1
-"""The wait before the second attempt. Each later wait is about twice as long."""
+"""The wait before the second attempt, in seconds. Each later wait is about twice as long."""
 MAX_WAIT_S = 30.0
-"""The maximum wait before a retry of a request with a deadline. If ``Retry-After`` is longer, the request fails."""
+"""If the server asks for a longer wait by ``Retry-After``, a request with a deadline fails at once."""
 RETRY_BUDGET_S = 600.0
-"""Seconds for which a batch run retries its requests while the server is busy or unavailable."""
+"""A batch run retries its requests for this many seconds while the server is busy or unavailable."""
 MAX_BACKOFF_S = 10.0
 MAX_BYTES = 64 << 20
-"""The maximum size of a response."""
+"""A larger response is refused."""
 CHUNK_BYTES = 4096
-TOO_LARGE = frozenset({400, 413, 422})
-"""The statuses with which servers refuse a request because of its size or one of its documents."""
+TOO_LARGE_STATUSES = frozenset({400, 413, 422})
+"""With these statuses, servers refuse a request because of its size or one of its documents."""
 
 logger = logging.getLogger(__name__)
-warnings_due = LogThrottle()
+warning_throttle = LogThrottle()
 
 
 class Response(NamedTuple):
@@ -119,14 +119,14 @@ class Connection:
         send_deadline: bool = False,
         attempts: int = MAX_ATTEMPTS,
     ) -> Response:
-        """Send a request and return the response. Retry if the server is busy or closes the connection.
+        """Send a request and return the response. It is sent again if the server is busy or closes the connection.
 
         Args:
             url: URL of the request.
             body: JSON of the request.
-            deadline: deadline of the search. Without a deadline, a request is retried for up to `retry_budget_s`.
-            send_deadline: whether a header sends the remaining time, which ``osrerank serve`` understands.
-            attempts: maximum number of attempts to send the request.
+            deadline: deadline of the search. If it has none, the request is retried for up to `retry_budget_s`.
+            send_deadline: whether a header contains the remaining time, which ``osrerank serve`` understands.
+            attempts: maximum number of times that the request is sent.
 
         Raises:
             DeadlineExceeded: the time ran out.
@@ -139,12 +139,12 @@ class Connection:
         try:
             response = self._send_with_retries(request)
             if response.status == HTTPStatus.GATEWAY_TIMEOUT and send_deadline and deadline.at_s:
-                raise DeadlineExceeded(str(refusal(self._host, self._key, response)))
+                raise DeadlineExceeded(str(build_error(self._host, self._key, response)))
             if response.status != HTTPStatus.OK:
-                raise refusal(self._host, self._key, response)
+                raise build_error(self._host, self._key, response)
             decoded = self._decode(response.body)
         except (EndpointError, Overloaded) as error:
-            if getattr(error, "status", None) not in TOO_LARGE:
+            if getattr(error, "status", None) not in TOO_LARGE_STATUSES:
                 self._last_post_succeeded = False
             raise
         self._last_post_succeeded = True
@@ -153,7 +153,7 @@ class Connection:
         return Response(decoded, response.headers)
 
     def get(self, url: str, deadline: Deadline, *, timeout_s: float = TIMEOUT_S, attempts: int = MAX_ATTEMPTS) -> Any:
-        """Return the JSON at a URL, or None if the response is an error or not JSON. Retries like `post`.
+        """Return the JSON at a URL, or None if the response is an error or not JSON. Retries as `post` does.
 
         Raises:
             DeadlineExceeded: the time ran out.
@@ -161,7 +161,7 @@ class Connection:
         """
         response = self._send_with_retries(_Request("GET", url, deadline, timeout_s=timeout_s, attempts=attempts))
         if response.status in (401, 403):
-            raise refusal(self._host, self._key, response)
+            raise build_error(self._host, self._key, response)
         try:
             return json.loads(response.body) if response.status == HTTPStatus.OK else None
         except ValueError:
@@ -172,7 +172,7 @@ class Connection:
         if not self._last_post_succeeded:
             return False
         try:
-            return self._send(_Request("GET", url, deadline)).status not in UNAVAILABLE
+            return self._send(_Request("GET", url, deadline)).status not in UNAVAILABLE_STATUSES
         except (EndpointError, DeadlineExceeded, _ConnectionLost):
             return False
 
@@ -183,12 +183,12 @@ class Connection:
             raise EndpointError(f"{self._refusal}; retry in {remaining_s:.0f} s", retryable=True)
 
     def close(self) -> None:
-        """Close the connections. Requests that wait for their next attempt fail at once."""
+        """Close the connections. Requests that wait to be sent again fail at once."""
         self._closed.set()
         self._pool.clear()
 
     def _send_with_retries(self, request: _Request) -> RawResponse:
-        """Return the first response whose status is not in `BUSY`. For the errors, see `post`."""
+        """Return the first response whose status is not in `BUSY_STATUSES`. For the errors, see `post`."""
         attempt = 0
         while True:
             attempt += 1
@@ -204,9 +204,9 @@ class Connection:
                 self._has_responded = True
                 if response.status == HTTPStatus.OK and request.method == "POST":
                     ENDPOINT_SECONDS.observe(time.perf_counter() - started_s)
-                if response.status not in BUSY:
+                if response.status not in BUSY_STATUSES:
                     return response
-                failure = refusal(self._host, self._key, response)
+                failure = build_error(self._host, self._key, response)
             self._wait_or_raise(attempt, request, failure)
 
     def _send(self, request: _Request) -> RawResponse:
@@ -214,7 +214,7 @@ class Connection:
         deadline = request.deadline
         timeout_s = min(request.timeout_s, deadline.remaining_s())
         timeout = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s)
-        with create_http_span(request.method, request.url) as span, self._translated_errors(deadline):
+        with create_http_span(request.method, request.url) as span, self._translate_errors(deadline):
             response = self._pool.request(
                 request.method,
                 request.url,
@@ -237,8 +237,8 @@ class Connection:
         return headers
 
     @contextmanager
-    def _translated_errors(self, deadline: Deadline) -> Iterator[None]:
-        """Replace urllib3's errors by ours, which do not show the request."""
+    def _translate_errors(self, deadline: Deadline) -> Iterator[None]:
+        """Raise urllib3's errors as our own, which do not quote the request."""
         try:
             yield
         except NewConnectionError as error:  # first, because it is also a TimeoutError in old releases of urllib3
@@ -269,7 +269,10 @@ class Connection:
         return bytes(body)
 
     def _wait_or_raise(self, attempt: int, request: _Request, failure: EndpointError | Overloaded) -> None:
-        """Wait for the backoff, or slightly longer than ``Retry-After``. Raises the failure if no attempt is left."""
+        """Wait before the next attempt. Raises the failure if no attempt is left, or the wait would be too long.
+
+        The wait is slightly longer than ``Retry-After``. Without ``Retry-After``, it grows with each attempt.
+        """
         now_s = self._clock()
         retry_after_s = failure.retry_after_s
         failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
@@ -292,7 +295,7 @@ class Connection:
         if wait_s > max(min(MAX_WAIT_S, request.deadline.remaining_s()), budget_s):
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
-        if budget_s > 0 and warnings_due.is_due(self._host):
+        if budget_s > 0 and warning_throttle.is_due(self._host):
             logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, budget_s)
         self._wait(wait_s)
 
@@ -312,7 +315,7 @@ class Connection:
         except (ValueError, RecursionError):
             raise EndpointError(f"the response of {self._host} is not JSON", status=200) from None
         if isinstance(content, dict) and not any(isinstance(value, list) for value in content.values()):
-            message = find_message(body, self._key)  # not scores, which are a list in every dialect
+            message = find_message(body, self._key)  # scores would be a list in every dialect
             if message:
                 reason = f"the rerank server {self._host} sent status 200 with an error: {message}"
                 raise EndpointError(reason, status=200)

@@ -19,13 +19,13 @@ Scale = Literal["probability", "logit"]
 
 
 class EndpointRequest(NamedTuple):
-    """A request to a rerank server, before a dialect gives it its form.
+    """The content of a request to a rerank server, from which a dialect builds the JSON.
 
     Attributes:
         query: text of the query.
         texts: texts of the documents.
         model: the server's name for the model. "" lets the server choose.
-        scale: scale of the scores. Servers with a fixed scale ignore it.
+        scale: scale of the scores. Dialects with a fixed scale ignore it.
     """
 
     query: str
@@ -41,17 +41,17 @@ class Dialect:
     Attributes:
         name: name of the dialect, as in ``dialect`` of ``[http]`` in the settings file.
         path: path of requests, relative to the server's address.
-        body: function that returns a request's JSON.
+        build_body: function that returns a request's JSON.
         list_key: key of the list in the response. "" if the response itself is the list.
         score_key: key of the score in an entry of the list. The key of the document's index is always ``index``.
-        scale: scale of the scores.
+        scale: scale of the scores, unless the settings choose another.
         max_documents: maximum number of documents in a request.
         needs_model: whether a request must specify the model.
     """
 
     name: str
     path: str
-    body: Callable[[EndpointRequest], dict[str, Any]]
+    build_body: Callable[[EndpointRequest], dict[str, Any]]
     list_key: str
     score_key: str
     scale: Scale

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer:
-    """Return a scorer for a model on the rerank server in the settings. It connects at its first call.
+    """Return a scorer for a model on the rerank server in the settings. The scorer connects at its first call.
 
     For the errors, see `check`.
     """

@@ -1,4 +1,4 @@
-"""Make the error for a response in which a rerank server refuses a request, without the key that it may quote."""
+"""Build the error for a rerank server's response with an error status. The message never contains the user's key."""
 
 import json
 import time
@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 from osrerank.errors import EndpointError, Overloaded
 
-BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
-UNAVAILABLE = BUSY | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
-"""The statuses of a failed health check. With any other status, the server can score."""
+BUSY_STATUSES = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
+"""With these statuses, the same request might succeed later."""
+UNAVAILABLE_STATUSES = BUSY_STATUSES | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
+"""With these statuses, a health check has failed. With any other, the server can score."""
 MAX_RETRY_AFTER_S = 86_400.0
-"""The maximum ``Retry-After``. Longer ones are lowered to it."""
+"""A longer ``Retry-After`` counts as this many seconds."""
 MAX_MESSAGE_CHARACTERS = 200
-"""The maximum length of the server's own message in an error."""
+"""The server's own message is truncated to this length."""
 
 
 class RawResponse(NamedTuple):
@@ -26,18 +27,18 @@ class RawResponse(NamedTuple):
     body: bytes
 
 
-def refusal(host: str, key: str, response: RawResponse) -> EndpointError | Overloaded:
+def build_error(host: str, key: str, response: RawResponse) -> EndpointError | Overloaded:
     """Return the error for a status other than 200, with the server's own message if the body has one."""
     status = response.status
     reason = f"the rerank server {host} answered {status}"
     message = find_message(response.body, key)
     if message:
         reason += f": {message}"
-    if status in BUSY:
+    if status in BUSY_STATUSES:
         error: EndpointError | Overloaded = EndpointError(reason, status=status, retryable=True)
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             error = Overloaded(reason)
-        error.retry_after_s = retry_after_s(response.headers)
+        error.retry_after_s = parse_retry_after(response.headers)
         return error
     if status in (401, 403):
         reason += "; set OSRERANK_RERANK_KEY to a key that the server accepts"
@@ -45,13 +46,13 @@ def refusal(host: str, key: str, response: RawResponse) -> EndpointError | Overl
         reason += "; change url or dialect in [http] of osrerank.toml, or the model"
     elif 300 <= status < 400:
         reason += "; set url to the address that it redirects to, because osrerank does not forward the key"
-    return EndpointError(reason, status=status, retryable=status in UNAVAILABLE)
+    return EndpointError(reason, status=status, retryable=status in UNAVAILABLE_STATUSES)
 
 
 def find_message(body: bytes, key: str) -> str:
     """Return the error message in a body, truncated and without the key, or "" if there is no message."""
     try:
-        message = _message_in_json(json.loads(body))
+        message = _find_in_json(json.loads(body))
     except (ValueError, RecursionError):
         return ""
     message = " ".join(message.split())
@@ -60,24 +61,24 @@ def find_message(body: bytes, key: str) -> str:
     return message[:MAX_MESSAGE_CHARACTERS]
 
 
-def _message_in_json(content: Any) -> str:
-    """Return the message in the JSON of an error, whose key depends on the server, or "" without a message."""
+def _find_in_json(content: Any) -> str:
+    """Return the message in an error's JSON, or "" if there is none. Its key depends on the server."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and content:
-        return _message_in_json(content[0])
+        return _find_in_json(content[0])
     if isinstance(content, dict):
         for key in ("message", "detail", "error", "msg"):
-            message = _message_in_json(content.get(key))
+            message = _find_in_json(content.get(key))
             if message:
                 return message
     return ""
 
 
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of ``Retry-After``, a number or a date, or None if it is missing or invalid.
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that ``Retry-After`` states as a number or date, or None if it is missing or invalid.
 
-    A date is compared with the server's own ``Date`` if it sends one, because clocks differ.
+    A date is compared with the server's own ``Date`` if there is one, because clocks differ.
     """
     value = (headers.get("Retry-After") or "").strip()
     if value.isascii() and value.isdigit():

@@ -1,4 +1,4 @@
-"""Read the logits from a rerank server's response, and the reasons why documents have none."""
+"""Read a rerank server's response: the logit of each document, or the reason why the document has none."""
 
 import math
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from osrerank.scoring.backends.http.dialects import Dialect, Scale
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MIN_PROBABILITY = 1e-38
-"""Lower probabilities are raised to this one, whose logit is -87.5."""
+"""A lower probability counts as this one, whose logit is -87.5."""
 MAX_PROBABILITY = 1 - 2**-53
-"""Higher probabilities are lowered to this one, whose logit is 36.7."""
+"""A higher probability counts as this one, whose logit is 36.7."""
 UNSCORED_HEADER = "x-rerank-unscored"
-"""The header with the number of documents that the model of ``osrerank serve`` failed on: the response's last ones."""
+"""The header in which ``osrerank serve`` says how many documents it could not score: the last ones of its response."""
 
 
 class WrongScaleError(EndpointError):
-    """The scores are not on the scale in the settings."""
+    """The server's scores are not on the scale that the settings state."""
 
 
 def read_scores(
@@ -27,7 +27,12 @@ def read_scores(
 ) -> tuple[dict[int, float], dict[int, str]]:
     """Return index -> logit, and index -> reason of each document that has no logit.
 
-    ``count`` is the number of documents in the request. The other arguments describe the response.
+    Args:
+        dialect: the dialect of the response.
+        scale: the scale of its scores.
+        content: its JSON.
+        count: the number of documents in the request.
+        headers: its headers.
 
     Raises:
         EndpointError: the response does not follow the dialect, scores a document twice, or scores a document that was
@@ -69,13 +74,13 @@ def _list_entries(dialect: Dialect, content: Any) -> list[Any]:
     if dialect.list_key:
         entries = content.get(dialect.list_key) if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        raise _dialect_error(f"no list {dialect.list_key}".rstrip(), dialect)
+        raise _dialect_error(f"no list {dialect.list_key}" if dialect.list_key else "no list", dialect)
     return entries
 
 
-def _dialect_error(content: str, dialect: Dialect) -> EndpointError:
+def _dialect_error(problem: str, dialect: Dialect) -> EndpointError:
     fix = f"the server does not use the dialect {dialect.name}; set its dialect in [http] of osrerank.toml"
-    return EndpointError(f"the server's response has {content}: {fix}")
+    return EndpointError(f"the server's response has {problem}: {fix}")
 
 
 def _count_unscored(headers: Mapping[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""Score documents through a rerank server, in batches that the server accepts."""
+"""Score documents on a rerank server, in requests that are small enough for the server."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ from osrerank.scoring.backends.http.connection import (
     MAX_ATTEMPTS,
     MAX_CONNECTIONS,
     RETRY_BUDGET_S,
-    TOO_LARGE,
+    TOO_LARGE_STATUSES,
     Connection,
 )
 from osrerank.scoring.backends.http.dialects import Dialect, EndpointRequest
@@ -30,9 +30,9 @@ from osrerank.tracing.spans import bind_trace
 from osrerank.types import NEVER, Advice, Deadline, Scores
 
 MAX_BATCH_CHARACTERS = 4 << 20
-"""The maximum number of characters of all documents in a request."""
+"""The documents of a request have at most this many characters in total, unless it has only one document."""
 DETECTION_S = 3.0
-"""The timeout of a request that detects the server's dialect or checks its health."""
+"""Timeout of requests that detect the server's dialect or check its health, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,18 +53,19 @@ class EndpointBatch:
     logits: dict[int, float] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
-    def halves(self) -> "tuple[EndpointBatch, EndpointBatch]":
-        """Split the batch into two."""
+    def split(self) -> "tuple[EndpointBatch, EndpointBatch]":
+        """Split the batch into two halves."""
         middle = len(self.indices) // 2
         first = EndpointBatch(self.indices[:middle], self.texts[:middle])
         return first, EndpointBatch(self.indices[middle:], self.texts[middle:])
 
 
 class EndpointScorer:
-    """Scores single documents through a rerank server. Safe to use from many threads, and after a fork.
+    """Scores single documents on a rerank server. Safe to use from many threads, and after a fork.
 
-    ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. A document counts as
-    not reached if the server scores it too late, and as failed if the server refuses it or returns no score for it.
+    ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. If the deadline passes
+    first, `Scores.reached` tells how far the scores go. A document that the server refuses or does not score is in
+    `Scores.failures`.
     """
 
     def __init__(self, target: Target, key: str = "") -> None:
@@ -81,7 +82,9 @@ class EndpointScorer:
         self._lock = threading.Lock()
         self._detecting = threading.Lock()
         self._dialect = self._target.dialect
-        self._max_documents = self._target.batch or (self._dialect.max_documents if self._dialect else 0)
+        self._max_documents = self._target.max_documents  # 0 until the dialect is known
+        if self._dialect is not None:
+            self._max_documents = self._max_documents or self._dialect.max_documents
 
     @property
     def model(self) -> str:
@@ -122,14 +125,14 @@ class EndpointScorer:
         finally:
             for future in futures:
                 future.cancel()  # drops batches that no thread has started; the others end at the deadline
-        return self._gather(len(tuples), batches, futures)
+        return self._collect_scores(len(tuples), batches, futures)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the probabilities of logits ``(n,)``, by the sigmoid."""
         return logistic(logits)
 
     def check_server(self, deadline: Deadline = NEVER) -> None:
-        """Check that the server can score: by its health check, or after a failure by scoring a short document.
+        """Check that the server can score: by its health check or, after a failure, by scoring a short document.
 
         Raises:
             DeadlineExceeded: the server does not respond in time.
@@ -139,7 +142,7 @@ class EndpointScorer:
         self._connection.check_retry_after()
         dialect = self._find_dialect(deadline, attempts=1)
         path = "/ready" if dialect.name == "osrerank" else "/health"
-        if self._connection.is_healthy(self._target.base + path, deadline.within_ms(1000 * DETECTION_S)):
+        if self._connection.is_healthy(self._target.base_url + path, deadline.within_ms(1000 * DETECTION_S)):
             return
         probe = EndpointBatch([0], ["up"])
         self._send(dialect, "warm", probe, deadline, attempts=1)
@@ -147,7 +150,7 @@ class EndpointScorer:
             raise EndpointError(probe.failures[0], model=self.model)
 
     def allow_long_retries(self) -> None:
-        """Retry calls without a deadline for `RETRY_BUDGET_S`, if the server is busy or becomes unavailable."""
+        """Let calls without a deadline retry for `RETRY_BUDGET_S` while the server is busy or unavailable."""
         self._connection.retry_budget_s = RETRY_BUDGET_S
 
     def close(self) -> None:
@@ -171,25 +174,26 @@ class EndpointScorer:
     def _score_batch(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
         """Score a batch. Split it into halves while the server refuses its size or one of its documents.
 
-        If the server refuses two documents that are sent alone, and has not accepted any, the batch fails.
+        If the server refuses a document on its own, parts from the other end are sent next. If it refuses a second one
+        before it has accepted any part, the batch fails.
         """
         pending = deque([batch])
         refused_documents = 0
         max_accepted = 0  # number of documents in the largest request that the server accepted
         while pending:
-            from_end = refused_documents > 0 and max_accepted == 0  # away from the refused document
-            part = pending.pop() if from_end else pending.popleft()
+            takes_last = refused_documents > 0 and max_accepted == 0
+            part = pending.pop() if takes_last else pending.popleft()
             try:
                 self._send(dialect, query, part, deadline)
             except EndpointError as error:
-                if error.status not in TOO_LARGE:
+                if error.status not in TOO_LARGE_STATUSES:
                     raise
                 if len(part.indices) > 1:
                     HALVINGS.inc()
-                    if from_end:
-                        pending.extend(part.halves())
+                    if takes_last:
+                        pending.extend(part.split())
                     else:
-                        pending.extendleft(reversed(part.halves()))
+                        pending.extendleft(reversed(part.split()))
                     continue
                 refused_documents += 1
                 if max_accepted == 0 and (refused_documents > 1 or not pending):
@@ -210,12 +214,12 @@ class EndpointScorer:
     def _send(
         self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline, *, attempts: int = MAX_ATTEMPTS
     ) -> None:
-        """Send a batch in one request, and store the server's scores and failures in it."""
-        scale = self._target.scale(dialect)
-        body = dialect.body(EndpointRequest(query, batch.texts, self._target.model, scale))
-        address = self._target.address(dialect)
+        """Send a batch in one request, and store the server's scores and failures in the batch."""
+        scale = self._target.choose_scale(dialect)
+        body = dialect.build_body(EndpointRequest(query, batch.texts, self._target.model, scale))
+        url = self._target.request_url(dialect)
         send_deadline = dialect.name == "osrerank"
-        response = self._connection.post(address, body, deadline, send_deadline=send_deadline, attempts=attempts)
+        response = self._connection.post(url, body, deadline, send_deadline=send_deadline, attempts=attempts)
         logits, failures = read_scores(dialect, scale, response.content, len(batch.indices), response.headers)
         batch.logits |= {batch.indices[number]: logit for number, logit in logits.items()}
         batch.failures |= {batch.indices[number]: reason for number, reason in failures.items()}
@@ -233,10 +237,10 @@ class EndpointScorer:
             characters += len(text)
         yield EndpointBatch(indices, texts[indices[0] :])
 
-    def _gather(
+    def _collect_scores(
         self, count: int, batches: Sequence[EndpointBatch], futures: "Sequence[Future[EndpointBatch]]"
     ) -> Scores:
-        """Return the scores and failures of batches. Raises an error if all failed, or the scores' scale is wrong."""
+        """Return the scores and failures of all batches. Raises an error if all failed, or the scale is wrong."""
         values = np.full(count, np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
         late_indices: list[int] = []
@@ -267,7 +271,7 @@ class EndpointScorer:
         return Scores(values, failures, reached, inferences=scored, identity=self.identity)
 
     def _find_dialect(self, deadline: Deadline, *, attempts: int = MAX_ATTEMPTS) -> Dialect:
-        """Return the server's dialect. If neither settings nor address determine it, the first call detects it."""
+        """Return the server's dialect. If the settings and the address do not tell it, the first call detects it."""
         if self._dialect is not None:
             return self._dialect
         timeout_s = -1 if deadline.at_s is None else max(0.0, deadline.remaining_s())
@@ -285,7 +289,8 @@ class EndpointScorer:
 
     def _detect_dialect(self, deadline: Deadline, attempts: int) -> Dialect:
         for path, detect in (("/info", dialect_from_info), ("/v1/models", dialect_from_models)):
-            content = self._connection.get(self._target.base + path, deadline, timeout_s=DETECTION_S, attempts=attempts)
+            url = self._target.base_url + path
+            content = self._connection.get(url, deadline, timeout_s=DETECTION_S, attempts=attempts)
             dialect = detect(content)
             if dialect is not None:
                 if dialect.name == "tei" and not self._max_documents:
@@ -296,7 +301,7 @@ class EndpointScorer:
 
 
 def _batch_error(future: "Future[EndpointBatch]") -> OsrerankError | None:
-    """Return the error that ended a batch's requests, or None. Other errors than `ScoringError` are raised."""
+    """Return the error with which a batch failed, or None. Errors other than `ScoringError` are raised."""
     if future.cancelled() or not future.done():
         return DeadlineExceeded("the deadline passed")
     error = future.exception()
@@ -306,11 +311,11 @@ def _batch_error(future: "Future[EndpointBatch]") -> OsrerankError | None:
 
 
 def _tei_batch_size(info: object) -> int:
-    """Return the maximum number of documents in a request from TEI's ``/info``, or 0 if it sets none."""
+    """Read the maximum number of documents in a request from TEI's ``/info``. 0 if it sets none."""
     size = info.get("max_client_batch_size") if isinstance(info, dict) else None
     return size if isinstance(size, int) and size > 0 else 0
 
 
 def prepare_text(text: str) -> str:
-    """Truncate a text to just above the maximum that a model reads, and replace unpaired surrogates with "?"."""
+    """Truncate a text to one character more than a model reads, and replace unpaired surrogates with "?"."""
     return text[: MAX_TEXT_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Find the rerank server in the settings, and its dialect by its address or its responses."""
+"""Read the rerank server from the settings, and tell its dialect from its address or its responses."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from osrerank.settings_file import HttpSettings
 
 AUTO = "auto"
 HOSTS = {"cohere.com": "cohere-v2", "cohere.ai": "cohere-v2", "jina.ai": "jina", "voyageai.com": "voyage"}
-"""Host, with its subdomains -> dialect."""
+"""Domain -> dialect of the servers in it and its subdomains."""
 PATHS = {"/v1/score": "vllm-score", "/score": "vllm-score", "/v2/rerank": "cohere-v2", "/v1/rerank": "jina"}
 """End of an address -> dialect. Several dialects use ``/rerank``, so it is not here."""
 
@@ -25,21 +25,21 @@ class Target:
         url: address of the server, without a slash at the end.
         dialect: dialect of the server. None if it must be detected from the server's responses.
         model: the server's name for the model. "" lets the server choose.
-        scores: scale ``probability`` or ``logit``, or ``auto`` for the dialect's scale.
-        batch: maximum number of documents in a request. 0 uses the dialect's maximum.
+        scale_setting: scale ``probability`` or ``logit``, or ``auto`` for the dialect's scale.
+        max_documents: maximum number of documents in a request. 0 uses the dialect's maximum.
     """
 
     url: str
     dialect: Dialect | None
     model: str
-    scores: str
-    batch: int
+    scale_setting: str
+    max_documents: int
 
     @classmethod
     def from_settings(cls, settings: Settings, model: str) -> Self:
         """Read the server from ``[http]`` of the settings file.
 
-        The default model's name is not sent, because other servers do not know that model.
+        If the user chose no model, its name is not sent, because other servers do not know osrerank's default model.
 
         Raises:
             ConfigError: the settings file cannot be read or has no address, or the dialect needs a model's name and the
@@ -50,13 +50,13 @@ class Target:
             reason = "the backend http needs a rerank server: set url in [http] of osrerank.toml"
             raise ConfigError(reason, setting="http.url", source=str(settings.find_settings_file() or SETTINGS_FILE))
         url = http.url.rstrip("/")
-        name = _address_dialect(url) if http.dialect == AUTO else http.dialect
+        name = _guess_dialect(url) if http.dialect == AUTO else http.dialect
         dialect = DIALECTS[name] if name else None
-        is_named = "model" in settings.model_fields_set or model != settings.model
-        if dialect is not None and dialect.needs_model and not is_named:
+        is_model_chosen = "model" in settings.model_fields_set or model != settings.model
+        if dialect is not None and dialect.needs_model and not is_model_chosen:
             reason = f"the dialect {dialect.name} needs the server's name for the model: set --model or OSRERANK_MODEL"
             raise ConfigError(reason, setting="model", source="OSRERANK_MODEL")
-        return cls(url, dialect, model if is_named else "", http.scores, http.batch)
+        return cls(url, dialect, model if is_model_chosen else "", http.scores, http.batch)
 
     @property
     def host(self) -> str:
@@ -64,19 +64,19 @@ class Target:
         return urlsplit(self.url).netloc
 
     @property
-    def base(self) -> str:
-        """The base address, to which paths such as those of health checks are appended."""
+    def base_url(self) -> str:
+        """The URL to which other paths, such as that of the health check, are appended."""
         return self.url.removesuffix("/rerank")
 
     @property
     def identity(self) -> str:
-        """A hash of everything that the client knows the scores to depend on: address, dialect, model and scale."""
+        """A hash of the address, dialect, model and scale: all that the client knows to determine the scores."""
         dialect = AUTO if self.dialect is None else self.dialect.name
-        text = f"{self.url}\n{dialect}\n{self.model}\n{self.scores}"
+        text = f"{self.url}\n{dialect}\n{self.model}\n{self.scale_setting}"
         return f"http/{dialect}/{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
-    def address(self, dialect: Dialect) -> str:
-        """Return the URL of requests: the server's address, to which the dialect's path is added if necessary."""
+    def request_url(self, dialect: Dialect) -> str:
+        """Return the URL of requests: the server's address, with the dialect's path unless it ends in one."""
         if self.url.endswith(("/rerank", "/score")):
             return self.url
         version = dialect.path[:3]
@@ -84,22 +84,22 @@ class Target:
             return self.url.removesuffix(version) + dialect.path
         return self.url + dialect.path
 
-    def scale(self, dialect: Dialect) -> Scale:
+    def choose_scale(self, dialect: Dialect) -> Scale:
         """Return the scale in the settings, or the dialect's scale for ``auto``."""
-        if self.scores == "probability":
+        if self.scale_setting == "probability":
             return "probability"
-        return "logit" if self.scores == "logit" else dialect.scale
+        return "logit" if self.scale_setting == "logit" else dialect.scale
 
 
 def dialect_from_info(content: Any) -> Dialect | None:
-    """Return the dialect of a server from its ``/info``, or None if it is neither TEI nor ``osrerank serve``."""
+    """Tell the dialect of a server from its ``/info``. Returns None if it is neither TEI nor ``osrerank serve``."""
     if not isinstance(content, dict) or "max_client_batch_size" not in content:
         return None
     return DIALECTS["osrerank" if "max_body_bytes" in content else "tei"]
 
 
 def dialect_from_models(content: Any) -> Dialect | None:
-    """Return the dialect of a server from its ``/v1/models``, or None if it is not vLLM."""
+    """Tell the dialect of a server from its ``/v1/models``. Returns None if it is not vLLM."""
     models = content.get("data") if isinstance(content, dict) else None
     if not isinstance(models, list):
         return None
@@ -107,8 +107,8 @@ def dialect_from_models(content: Any) -> Dialect | None:
     return DIALECTS["vllm"] if is_vllm else None
 
 
-def _address_dialect(url: str) -> str:
-    """Return the name of the dialect that an address implies, or "" if it implies none."""
+def _guess_dialect(url: str) -> str:
+    """Tell the name of a server's dialect from its address. Returns "" if the address is of no known form."""
     address = urlsplit(url)
     host = address.hostname or ""
     for domain, dialect in HOSTS.items():

@@ -11,7 +11,7 @@ from urllib3.exceptions import ReadTimeoutError
 
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
 from osrerank.scoring.backends.http.connection import RETRY_BUDGET_S, Connection
-from osrerank.scoring.backends.http.refusal import retry_after_s
+from osrerank.scoring.backends.http.refusal import parse_retry_after
 from osrerank.types import NEVER, Deadline
 from tests.rerank_server import Reply, answering, by_length
 from tests.servers import free_port
@@ -80,7 +80,7 @@ def test_no_retry_waits_beyond_the_deadline(scorer_of):
     ],
 )
 def test_retry_after_is_read_as_seconds_or_a_date(headers, seconds):
-    assert retry_after_s(headers) == seconds
+    assert parse_retry_after(headers) == seconds
 
 
 @pytest.mark.parametrize("status", [500, 501, 504, 404, 401, 302])

@@ -225,7 +225,7 @@ def target(settings_of):
 def test_the_path_of_an_address_selects_the_dialect(target, url, dialect, address):
     detected = target(url)
     assert detected.dialect is DIALECTS[dialect]
-    assert detected.address(detected.dialect) == address
+    assert detected.request_url(detected.dialect) == address
     assert target("http://evilcohere.com").dialect is None
 
 
@@ -235,7 +235,7 @@ PATHS = {"tei": "/rerank", "osrerank": "/rerank", "vllm": "/rerank", "vllm-score
 @pytest.mark.parametrize(("dialect", "path"), PATHS.items())
 def test_a_named_dialect_has_its_path(target, dialect, path):
     detected = target("http://gpu:8000", dialect)
-    assert detected.address(detected.dialect) == f"http://gpu:8000{path}"
+    assert detected.request_url(detected.dialect) == f"http://gpu:8000{path}"
 
 
 def test_the_scorers_identity_differs_by_server_dialect_and_model_and_hides_the_address(target):
