@@ -1,7 +1,7 @@
 """Convert MS MARCO's top-1000 and top-100 files into candidates for `osrerank rerank`.
 
 A top-1000 file contains the texts, and its lines are in random order. A top-100 file is a TREC run, so its texts are
-read from the collection. Either can be larger than memory, so a temporary SQLite file sorts the rows.
+read from the collection. Both can be larger than memory, so a temporary SQLite file sorts their rows.
 """
 
 import json
@@ -28,9 +28,9 @@ _SELECT_MISSING_TEXT = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND t
 _UPDATE_TEXT = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
 _SELECT_CANDIDATES = """
     SELECT rows.query_id, query, rows.doc_id, title, text, score
-    FROM rows JOIN (SELECT query_id, min(position) AS first FROM rows GROUP BY query_id) USING (query_id)
+    FROM rows JOIN (SELECT query_id, min(position) AS first_position FROM rows GROUP BY query_id) USING (query_id)
     LEFT JOIN texts ON texts.doc_id = rows.doc_id
-    ORDER BY first, rank, position
+    ORDER BY first_position, rank, position
 """
 _SELECT_TIE = """
     SELECT query_id, rank FROM rows WHERE rank IS NOT NULL GROUP BY query_id, rank HAVING count(*) > 1 LIMIT 1
@@ -39,8 +39,8 @@ _SELECT_TIE = """
 
 def read_top1000(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield each query of a top-1000 file (``qid TAB pid TAB query TAB passage``) with its candidates."""
-    with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
-        for position, (source, number, line) in enumerate(_lines(files)):
+    with tempfile.TemporaryDirectory() as folder, closing(_create_database(Path(folder))) as database:
+        for position, (source, number, line) in enumerate(_read_lines(files)):
             fields = line.split("\t")
             if len(fields) != _TOP1000_FIELDS:
                 reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {excerpt(line)}"
@@ -69,7 +69,7 @@ def join_run_and_texts(
     Raises:
         FormatError: a line is not a run line, a query or document is missing, or two documents share a rank.
     """
-    with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
+    with tempfile.TemporaryDirectory() as folder, closing(_create_database(Path(folder))) as database:
         for position, line in enumerate(run_lines(files)):
             if line.query_id not in queries:
                 raise line.error(f"query {line.query_id!r} is not in the queries file")
@@ -84,18 +84,18 @@ def join_run_and_texts(
 
 
 def write_candidates(queries: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write queries with their candidates as JSON lines; return the number of queries."""
+    """Write queries with their candidates as JSON lines. Returns the number of queries."""
     return write_lines((json.dumps(query, ensure_ascii=False) for query in queries), path)
 
 
-def _database(folder: Path) -> sqlite3.Connection:
+def _create_database(folder: Path) -> sqlite3.Connection:
     database = open_scratch_database(str(folder / "candidates.sqlite"))
     database.execute(_ROWS)
     database.execute(_TEXTS)
     return database
 
 
-def _lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]:
+def _read_lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]:
     for source in open_sources(files):
         with file_errors(source):
             for number, line in raise_errors(text_lines(source)):
@@ -119,11 +119,11 @@ def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> N
 
 def _group_by_query(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     for (query_id, query), rows in groupby(database.execute(_SELECT_CANDIDATES), key=lambda row: row[:2]):
-        candidates = [_candidate(*row[2:]) for row in rows]
+        candidates = [_build_candidate(*row[2:]) for row in rows]
         yield {"query_id": query_id, "query": query, "candidates": candidates}
 
 
-def _candidate(doc_id: str, title: str, text: str, score: float | None) -> dict[str, Any]:
+def _build_candidate(doc_id: str, title: str, text: str, score: float | None) -> dict[str, Any]:
     candidate: dict[str, Any] = {"doc_id": doc_id}
     if title:
         candidate["title"] = title

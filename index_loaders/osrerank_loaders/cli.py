@@ -1,4 +1,4 @@
-"""The commands `index` and `download`. The command `convert` is in `convert_cli`."""
+"""The commands `osrerank index` and `osrerank download`. The command `osrerank convert` is in `convert_cli`."""
 
 import json
 from contextlib import closing
@@ -52,7 +52,7 @@ __all__ = ["convert", "download", "index"]
 @click.option("--recreate", is_flag=True, help="Delete an existing index of this name first.")
 @click.option("--force-merge", is_flag=True, help="Merge the index into one segment at the end.")
 @click.option(
-    "--skip-bad", type=click.IntRange(min=0), default=0, show_default=True, help="How many bad records to tolerate."
+    "--skip-bad", type=click.IntRange(min=0), default=0, show_default=True, help="Number of bad records to tolerate."
 )
 @click.option("--repair-encoding", is_flag=True, help="Undo double-encoded UTF-8 (MS MARCO v1).")
 @click.option(

@@ -1,4 +1,4 @@
-"""What the commands `index` and `download` do."""
+"""Load or download a collection with the options of the commands `index` and `download`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from osrerank_loaders.load.retry import RetryBudget
 
 
 def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
-    """Load a collection, given the options of the command line by name."""
+    """Load a collection. ``options`` has the command line's options by name."""
     loader = LOADERS[options["loader"]]
     client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
     try:
@@ -59,7 +59,7 @@ def download_collection(
         catalogue: a catalogue to use instead of the package's.
 
     Yields:
-        The path of each complete file, and a note, which is "" if the file's MD5 was verified.
+        The path of each downloaded file, and a note for the user. The note is "" if the file's MD5 was verified.
 
     Raises:
         ConfigError: the collection or a file is not in the catalogue.

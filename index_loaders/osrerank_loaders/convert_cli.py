@@ -1,4 +1,4 @@
-"""The command `convert`, which writes published files in the common layout."""
+"""The command `osrerank convert`, which writes published files in the formats that osrerank reads."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,7 +81,8 @@ def candidates(
     from osrerank_loaders.candidates import join_run_and_texts, read_top1000, write_candidates
 
     if (queries_path is None) != (collection is None):
-        raise click.UsageError("--queries and --collection go together: a TREC run needs both, a top-1000 file neither")
+        reason = "pass both for a TREC run, and neither for a top-1000 file"
+        raise click.UsageError(f"--queries and --collection go together: {reason}")
     if queries_path is None or collection is None:
         rows = read_top1000(paths)
     else:

@@ -31,7 +31,7 @@ class RemoteFile:
     Attributes:
         name: the name under which the file is saved.
         url: the http or https address.
-        bytes: the size in bytes. If it is None, the size in the server's response is expected.
+        bytes: the size in bytes. If it is None, the file must have the size that the server states.
         md5: the MD5 in hexadecimal digits. If it is None, the file is not verified.
     """
 
@@ -78,12 +78,12 @@ def fetch(
     retry_budget: RetryBudget | None = None,
     report: Callable[[int], None] = lambda _bytes: None,
 ) -> Path:
-    """Download a file, or its missing part; check its size and MD5, and return its path.
+    """Download a file or its missing part, check its size and MD5, and return its path.
 
     Args:
         remote: the file to download.
         folder: the folder to save it in. The name of an incomplete file ends in ``.part``.
-        retry_budget: how long to retry while no byte arrives.
+        retry_budget: how long to retry while no byte arrives. If it is None, the default is used.
         report: a function that is called with the number of bytes on disk.
 
     Raises:
@@ -99,7 +99,7 @@ def fetch(
     retry_budget = retry_budget or RetryBudget()
     version = ""
     if remote.bytes is None or remote.md5 is None:
-        size, version = _describe(remote, retry_budget)
+        size, version = _request_size_and_version(remote, retry_budget)
         remote = replace(remote, bytes=remote.bytes or size)
     version_file = part.with_name(f"{part.name}.version")
     # Without an MD5, a mixture of two versions would go unnoticed.
@@ -132,8 +132,8 @@ def compute_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _describe(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
-    """Request a file's size and version, which is its strong ETag or else its Last-Modified date."""
+def _request_size_and_version(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
+    """Request a file's size and version. The version is the strong ETag or, without one, the Last-Modified date."""
     descriptions: list[tuple[int, str]] = []
 
     def read_headers(response: http.client.HTTPResponse) -> None:
@@ -159,7 +159,7 @@ def _describe(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
 def _append_missing(
     remote: RemoteFile, part: Path, version: str, timeout_s: float, report: Callable[[int], None]
 ) -> str | None:
-    """Request the missing bytes and append them. Return why this failed, or None once the file is complete."""
+    """Request the missing bytes and append them. Returns why this failed, or None if the file is complete."""
     bytes_on_disk = part.stat().st_size
 
     def append(response: http.client.HTTPResponse) -> None:
@@ -251,8 +251,8 @@ def _write(
 
 
 def _check(path: Path, remote: RemoteFile) -> None:
-    """Raise `ChecksumError` if a file's size or MD5 is not the published one. Delete the file if it is new."""
-    difference = _difference(path, remote)
+    """Raise `ChecksumError` if a file's size or MD5 is not the published one. A new download is then deleted."""
+    difference = _find_difference(path, remote)
     if not difference:
         return
     if path.suffix == ".part":
@@ -261,7 +261,7 @@ def _check(path: Path, remote: RemoteFile) -> None:
     raise ChecksumError(f"{path}: {difference}; move the file away and download it again", file=str(path))
 
 
-def _difference(path: Path, remote: RemoteFile) -> str:
+def _find_difference(path: Path, remote: RemoteFile) -> str:
     size = path.stat().st_size
     if remote.bytes not in {size, None}:
         return f"the size is {size:,} bytes, but {remote.bytes:,} are published"

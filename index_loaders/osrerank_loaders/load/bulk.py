@@ -1,7 +1,7 @@
 """Send documents in bulk requests, several at a time, and report each rejected document.
 
 The requests create documents and never overwrite one. After a repeated request or a resumed load, the index therefore
-contains no deleted copies, and BM25's statistics are exact. A rejected document is sent once more, in a separate one.
+contains no deleted copies, and BM25's statistics are exact. A rejected document is sent again in a separate request.
 """
 
 import dataclasses
@@ -18,7 +18,9 @@ from opensearchpy.exceptions import TransportError
 from osrerank.types import Document
 from osrerank_loaders.load.retry import RETRIED_STATUSES, RetryBudget, is_transient
 
-_CONFLICT, _TOO_LARGE, _BAD_REQUEST = 409, 413, 400
+_BAD_REQUEST = 400
+_CONFLICT = 409
+_TOO_LARGE = 413
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -29,7 +31,7 @@ class BulkOptions:
     Attributes:
         max_bytes: the maximum size of a request, in bytes. A larger document gets a separate request.
         max_documents: the maximum number of documents in a request.
-        in_flight: the number of requests sent at the same time.
+        in_flight: the number of requests that are sent at the same time.
         retry_budget: how long to wait for a server that is busy or does not respond.
     """
 
@@ -53,7 +55,7 @@ class BulkBatch:
 
     Attributes:
         entries: the entries.
-        end: the number of the collection's records up to the last entry.
+        end: how many of the collection's records are read up to the last entry, including bad ones.
     """
 
     entries: tuple[BulkEntry, ...]
@@ -68,7 +70,7 @@ class Rejection:
     status: int
     reason: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {"_id": self.doc_id, "status": self.status, "reason": self.reason}
 
 
@@ -78,7 +80,7 @@ class BulkOutcome:
 
     Attributes:
         n_created: the number of documents that were added to the index.
-        existing_ids: the ids that already existed in the index.
+        existing_ids: the ids of the documents that the index already contained.
         rejections: the documents that were rejected twice.
     """
 
@@ -101,7 +103,7 @@ def encode_document(document: Document) -> BulkEntry:
 def send_all(
     client: OpenSearch, index: str, batches: Iterable[BulkBatch], options: BulkOptions
 ) -> Iterator[tuple[BulkBatch, BulkOutcome]]:
-    """Send batches, ``in_flight`` at a time. Yield each with its outcome, in order, once the index has stored it."""
+    """Send batches, ``in_flight`` at a time. Yields each batch with its outcome, in order."""
     pending: deque[tuple[BulkBatch, Future[BulkOutcome]]] = deque()
     with ThreadPoolExecutor(options.in_flight, thread_name_prefix="bulk") as pool:
         for batch in batches:
@@ -115,16 +117,16 @@ def send_all(
 
 
 def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget) -> BulkOutcome:
-    """Send entries in one request, and repeat it while the server is busy. Then send each rejected entry separately."""
+    """Send entries in one request, which is repeated while the server is busy. Send each rejected entry separately."""
     outcome, rejected = _send_until_processed(client, index, entries, retry_budget)
     if len(entries) == 1:
         return dataclasses.replace(outcome, rejections=tuple(rejection for _entry, rejection in rejected))
     for entry, _rejection in rejected:
-        second = send(client, index, (entry,), retry_budget)
+        entry_outcome = send(client, index, (entry,), retry_budget)
         outcome = BulkOutcome(
-            outcome.n_created + second.n_created,
-            outcome.existing_ids + second.existing_ids,
-            outcome.rejections + second.rejections,
+            outcome.n_created + entry_outcome.n_created,
+            outcome.existing_ids + entry_outcome.existing_ids,
+            outcome.rejections + entry_outcome.rejections,
         )
     return outcome
 
@@ -132,7 +134,7 @@ def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_bud
 def _send_until_processed(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget
 ) -> tuple[BulkOutcome, list[tuple[BulkEntry, Rejection]]]:
-    """Repeat the request until each entry is in the index or rejected. Return the outcome and the rejected entries."""
+    """Send entries until each is in the index or rejected. Returns the outcome and the rejected entries."""
     n_created = 0
     existing_ids, rejected = [], []
     remaining = entries
@@ -173,10 +175,11 @@ def _send_once(
         return
     for entry, item in zip(entries, response["items"], strict=True):
         (result,) = item.values()
-        yield entry, result["status"], _innermost_cause(result.get("error"))
+        yield entry, result["status"], _describe_cause(result.get("error"))
 
 
-def _innermost_cause(error: Any) -> str:
+def _describe_cause(error: Any) -> str:
+    """Return the type and reason of the innermost cause of an error."""
     while isinstance(error, dict):
         cause = error.get("caused_by")
         if not cause:

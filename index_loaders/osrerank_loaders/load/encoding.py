@@ -1,6 +1,6 @@
 """Repair double-encoded UTF-8, as in version 1 of MS MARCO, where some "é" became "Ã©".
 
-Repair is off by default, because published runs and models used the texts as they are. A text can mix correct and
+Repair is off by default, because published runs and models used the unrepaired texts. A text can mix correct and
 double-encoded characters. If a part of it cannot be decoded, the whole text stays unchanged.
 """
 
@@ -15,14 +15,14 @@ _WINDOWS_1252_BYTES = {bytes([byte]).decode("cp1252", "ignore") or chr(byte): by
 _CONTINUATION = f"[\x80-\xbf{''.join(_WINDOWS_1252_BYTES)}]"
 _SEQUENCE = f"(?:[\xc2-\xdf]{_CONTINUATION}|[\xe0-\xef]{_CONTINUATION}{{2}}|[\xf0-\xf4]{_CONTINUATION}{{3}})"
 _SUSPECTS = re.compile(f"{_SEQUENCE}+")
-"""Characters whose bytes are valid UTF-8."""
+"""Characters that may be double-encoded, because their bytes in Windows-1252 are valid UTF-8."""
 _DOUBLE_ENCODED = re.compile(f"[\x80-\x9f]|[\xc2\xc3][\xa0-\xbf]|[\xe0-\xf4]{_CONTINUATION}{{2}}|{_SEQUENCE}{{2}}")
 """Suspects that never occur in correct text. A single pair of printable characters does occur: "Ä§", "CAFÉ»"."""
 _CONTROL = re.compile("[\x80-\x9f]")
 
 
 def repair(text: str) -> str | None:
-    """Decode the double-encoded characters of a text, or return None if some cannot be decoded."""
+    """Decode the double-encoded characters of a text. Returns None if some cannot be decoded."""
     if text.isascii():
         return text
     pieces: list[str] = []
@@ -53,8 +53,8 @@ class EncodingRepair:
     """Repairs the texts of documents.
 
     Attributes:
-        n_unrepaired: the number of documents with a text that stayed unchanged, because not all of it can be repaired.
-        first_unrepaired: the id of the first such document.
+        n_unrepaired: the number of documents with a text that is unchanged, because not all of it can be repaired.
+        first_unrepaired: the id of the first of these documents, or "" if there are none.
     """
 
     def __init__(self) -> None:

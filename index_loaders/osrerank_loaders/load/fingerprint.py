@@ -1,4 +1,4 @@
-"""Compute digests of the inputs of a load, which distinguish inputs of the same name and size."""
+"""Compute a digest of each input of a load, so that a resumed load notices other content under the same name."""
 
 import hashlib
 import secrets
@@ -11,14 +11,15 @@ from osrerank.formats.ir_datasets import is_dataset
 from osrerank.formats.sources import STDIN
 
 BLOCK_BYTES = 1 << 16
+"""The number of bytes at the beginning and at the end of a file that its digest covers."""
 
 
 class Fingerprints(NamedTuple):
     """The digests of the inputs of a load.
 
     Attributes:
-        digests: one digest per input, 16 hexadecimal digits.
-        consumed: the bytes of standard input that were read for its digest and cannot be read again.
+        digests: one digest per input, with 16 hexadecimal digits.
+        consumed: the bytes of standard input that were read for its digest, if they cannot be read again.
     """
 
     digests: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Run a whole load: create the index or resume, send the documents, check their count, finish the index."""
+"""Load a collection into an index: create the index or resume, send the documents, and check their number."""
 
 import dataclasses
 import time
@@ -17,7 +17,7 @@ from osrerank_loaders.load.bulk import BulkBatch, BulkOptions, BulkOutcome, Reje
 from osrerank_loaders.load.duplicates import describe_duplicates
 from osrerank_loaders.load.encoding import EncodingRepair
 from osrerank_loaders.load.fingerprint import compute_fingerprints
-from osrerank_loaders.load.mapping import IndexOptions, index_body, permanent_options, search_settings
+from osrerank_loaders.load.mapping import IndexOptions, build_index_body, build_search_settings, list_permanent_options
 from osrerank_loaders.load.reading import RecordReader
 from osrerank_loaders.load.state import LoadState, read_state
 
@@ -82,7 +82,7 @@ class Summary:
 
 
 Report = Callable[[int, int], None]
-"""A function that is called during a load with the number of records read, and of bytes read from disk."""
+"""A function that is called during a load with the number of records and the number of bytes that were read."""
 
 
 def load(
@@ -105,6 +105,8 @@ def load(
 
 
 class _Load:
+    """One run of a load. `load` explains the arguments."""
+
     def __init__(
         self,
         client: OpenSearch,
@@ -125,7 +127,7 @@ class _Load:
         self._report = report
         self._files = list_files(paths, loader.files)
         self._fingerprints = compute_fingerprints(self._files)
-        self._meter = ByteCounter()
+        self._byte_counter = ByteCounter()
         self._repair = EncodingRepair()
         self._warnings: list[str] = []
         self._n_rejected = 0
@@ -137,7 +139,7 @@ class _Load:
         state = self._create_or_resume()
         if state.complete:
             return self._summarize_complete(state)
-        reader = RecordReader(self._records(self._meter), skip_bad=self._options.skip_bad)
+        reader = RecordReader(self._read_records(self._byte_counter), skip_bad=self._options.skip_bad)
         checkpoint = self._send(reader, state)
         if reader.final_error is not None:
             raise reader.final_error
@@ -145,14 +147,14 @@ class _Load:
         self._finish(checkpoint, summary)
         return dataclasses.replace(summary, took_s=time.monotonic() - started_s)
 
-    def _records(self, meter: ByteCounter | None = None) -> Iterator[Record]:
-        sources = open_sources(self._files, self._loader.files, meter, first_bytes=self._fingerprints.consumed)
+    def _read_records(self, byte_counter: ByteCounter | None = None) -> Iterator[Record]:
+        sources = open_sources(self._files, self._loader.files, byte_counter, first_bytes=self._fingerprints.consumed)
         records = read_records(self._loader, sources, contents=self._options.index.contents)
         return map(self._repair, records) if self._options.repair_encoding else records
 
     def _create_or_resume(self) -> LoadState:
-        """Create the index if it does not exist. Return the state stored in it."""
-        options = permanent_options(self._loader, self._options.index)
+        """Create the index if it does not exist. Returns the state that is stored in it."""
+        options = list_permanent_options(self._loader, self._options.index)
         if self._options.repair_encoding:
             options += ("repair_encoding",)
         initial = LoadState.begin(self._loader.name, self._files, options, self._fingerprints.digests)
@@ -191,7 +193,7 @@ class _Load:
     def _create(self, state: LoadState) -> None:
         """Create the index, and collect the engine's warnings, such as one about an unsupported similarity."""
         is_single = is_embedded(self._client)
-        body = index_body(self._loader, self._options.index, state.as_meta(), has_one_similarity=is_single)
+        body = build_index_body(self._loader, self._options.index, state.to_meta(), has_one_similarity=is_single)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", OpenSearchWarning)
             try:
@@ -202,7 +204,7 @@ class _Load:
         self._warnings += [str(warning.message) for warning in caught]
 
     def _summarize_complete(self, state: LoadState) -> Summary:
-        """Return the counts of an earlier load, after checking that the index and standard input did not change."""
+        """Check that the index and standard input have not changed since an earlier load, and return its counts."""
         expected = state.records - state.skipped - state.failed - state.duplicates
         indexed = self._count()
         if indexed != expected:
@@ -211,19 +213,19 @@ class _Load:
                 "something else changed it; use another --index, or --recreate"
             )
         if STDIN in self._files:
-            n_records = sum(1 for _record in self._records())
+            n_records = sum(1 for _record in self._read_records())
             if n_records != state.records:
                 raise self._changed_error(f"standard input now contains {n_records} records instead of {state.records}")
         return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
 
     def _send(self, reader: RecordReader, state: LoadState) -> LoadState:
-        """Send the missing documents, with a checkpoint every ``checkpoint_s`` seconds. Return the last checkpoint.
+        """Send the missing documents, with a checkpoint every ``checkpoint_s`` seconds. Returns the last checkpoint.
 
         A checkpoint never includes a rejected document or a later one, so the next run sends them again.
         """
         checkpoint_at_s = time.monotonic()
         is_complete = True
-        batches = reader.batches(self._bulk_options, after=state.records)
+        batches = reader.batches(self._bulk_options, n_loaded=state.records)
         for batch, outcome in send_all(self._client, self._index, batches, self._bulk_options):
             self._record_outcome(batch, outcome)
             is_complete = is_complete and not outcome.rejections
@@ -232,7 +234,7 @@ class _Load:
             if is_complete and time.monotonic() - checkpoint_at_s > self._options.checkpoint_s:
                 state.write(self._client, self._index, self._retry_budget)
                 checkpoint_at_s = time.monotonic()
-            self._report(batch.end, self._meter.bytes_read)
+            self._report(batch.end, self._byte_counter.bytes_read)
         state.write(self._client, self._index, self._retry_budget)
         return state
 
@@ -244,7 +246,7 @@ class _Load:
             raise self._bulk_error(f"{self._engine} rejected all {len(batch.entries)} documents of a request")
 
     def _check_counts(self, reader: RecordReader, resumed_from: int) -> Summary:
-        """Compare the number of documents in the index with the records read, and explain a difference."""
+        """Compare the number of documents in the index with the number of records, and explain a difference."""
         self._retry_budget.call(lambda: self._client.indices.refresh(index=self._index))
         indexed = self._count()
         n_duplicates = reader.n_read - reader.n_skipped - self._n_rejected - indexed
@@ -276,7 +278,7 @@ class _Load:
         if STDIN in self._files:
             examples = tuple(self._first_existing_ids)
         else:
-            examples = describe_duplicates(self._records(), limit=_MAX_EXAMPLES)
+            examples = describe_duplicates(self._read_records(), limit=_MAX_EXAMPLES)
         return (
             f"{count} documents have the id of an earlier one and were skipped: {', '.join(examples) or 'ids unknown'}"
         )
@@ -288,7 +290,7 @@ class _Load:
             "pass --skip-bad N to tolerate N)",
             ok=self._count(),
             failed=self._n_rejected,
-            first=[rejection.as_dict() for rejection in self._first_rejections],
+            first=[rejection.to_json() for rejection in self._first_rejections],
         )
 
     def _count(self) -> int:
@@ -298,7 +300,7 @@ class _Load:
         if self._options.force_merge:
             merge = {"max_num_segments": 1, "request_timeout": 24 * 3600}
             self._retry_budget.call(lambda: self._client.indices.forcemerge(index=self._index, params=merge))
-        settings = search_settings(self._options.index)
+        settings = build_search_settings(self._options.index)
         self._retry_budget.call(lambda: self._client.indices.put_settings(index=self._index, body=settings))
         state = dataclasses.replace(
             state,

@@ -1,4 +1,4 @@
-"""Mapping and settings of a collection's index, with Anserini's analysis and similarity."""
+"""Build the mapping and settings of a collection's index, with Anserini's text analysis and BM25 parameters."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,10 @@ class IndexOptions:
     """How the index is created.
 
     Attributes:
-        k1: BM25's k1. None uses the loader's value.
-        b: BM25's b. None uses the loader's value.
+        k1: BM25's k1. If None, the loader's value is used.
+        b: BM25's b. If None, the loader's value is used.
         shards: the number of shards. With several shards, each computes scores from its own term statistics.
-        replicas: the number of replicas after the load. None means 1 if the cluster has a second node, and 0 otherwise.
+        replicas: the number of replicas after the load. If None, it is 1 on clusters of several nodes, else 0.
         contents: whether to add a field ``contents`` with all text that Anserini indexes of a document.
         language: the language of the texts, one of `LANGUAGES`.
     """
@@ -36,7 +36,7 @@ class IndexOptions:
     language: str = ENGLISH
 
 
-def index_body(
+def build_index_body(
     loader: Loader, options: IndexOptions, meta: dict[str, Any], *, has_one_similarity: bool = False
 ) -> dict[str, Any]:
     """Return the body of the request that creates the index, with its settings during the load.
@@ -49,10 +49,10 @@ def index_body(
         loader: the loader of the collection.
         options: the options of the index.
         meta: the mapping's ``_meta``, with the state of the load.
-        has_one_similarity: whether the engine supports a single similarity. It warns if the request sets another, so k1
-            and b are sent only if the user or the collection's publisher chose them.
+        has_one_similarity: whether the engine supports only one similarity, and warns if the request sets another. If
+            so, k1 and b are sent only if the user or the collection's publisher chose them.
     """
-    text = {"type": "text", "analyzer": _analyzer(options.language)}
+    text = {"type": "text", "analyzer": _name_analyzer(options.language)}
     fields = {name: text if field.get("analyzer") == ENGLISH else field for name, field in loader.fields.items()}
     properties: dict[str, Any] = {"title": text, "text": text}
     if options.contents:
@@ -62,15 +62,15 @@ def index_body(
     settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING_SETTINGS}
     uses_defaults = loader.is_for_own_collections and options.k1 is None and options.b is None
     if not (has_one_similarity and uses_defaults):
-        settings["similarity"] = {"default": _similarity(loader, options)}
+        settings["similarity"] = {"default": _build_similarity(loader, options)}
     if options.language in SNOWBALL:
-        settings["analysis"] = _analysis(options.language)
+        settings["analysis"] = _build_analysis(options.language)
     return {"settings": {"index": settings}, "mappings": mappings}
 
 
-def permanent_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
+def list_permanent_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
     """Return the options that cannot change once the index exists, such as ``k1=0.9``."""
-    similarity = _similarity(loader, options)
+    similarity = _build_similarity(loader, options)
     permanent = [f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}"]
     if options.contents:
         permanent.append(CONTENTS)
@@ -79,19 +79,19 @@ def permanent_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
     return tuple(permanent)
 
 
-def _analyzer(language: str) -> str:
+def _name_analyzer(language: str) -> str:
     return f"snowball_{language}" if language in SNOWBALL else language
 
 
-def _analysis(language: str) -> dict[str, Any]:
-    name = _analyzer(language)
+def _build_analysis(language: str) -> dict[str, Any]:
+    name = _name_analyzer(language)
     return {
         "filter": {name: {"type": "snowball", "language": language.capitalize()}},
         "analyzer": {name: {"type": "custom", "tokenizer": "standard", "filter": ["lowercase", name]}},
     }
 
 
-def _similarity(loader: Loader, options: IndexOptions) -> dict[str, Any]:
+def _build_similarity(loader: Loader, options: IndexOptions) -> dict[str, Any]:
     return {
         "type": "BM25",
         "k1": loader.k1 if options.k1 is None else options.k1,
@@ -99,8 +99,8 @@ def _similarity(loader: Loader, options: IndexOptions) -> dict[str, Any]:
     }
 
 
-def search_settings(options: IndexOptions) -> dict[str, Any]:
-    """Return the settings after the load: the default refresh interval, and replicas."""
+def build_search_settings(options: IndexOptions) -> dict[str, Any]:
+    """Return the settings after the load: the default refresh interval, and the replicas."""
     if options.replicas is None:
         return {"index": {"refresh_interval": "1s", "auto_expand_replicas": "0-1"}}
     return {"index": {"refresh_interval": "1s", "number_of_replicas": options.replicas}}

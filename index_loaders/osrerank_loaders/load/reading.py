@@ -8,16 +8,17 @@ from osrerank_loaders.collections.base import Record
 from osrerank_loaders.load.bulk import BulkBatch, BulkEntry, BulkOptions, encode_document
 
 _MAX_ERRORS = 20
+"""Of the bad records, only the first errors are remembered, up to this number."""
 
 
 class RecordReader:
-    """One pass over a collection's records.
+    """Reads a collection's records once, from the first to the last.
 
     Attributes:
         n_read: the number of records read, including bad ones.
         n_skipped: the number of bad records that were skipped.
         errors: the errors of the first bad records.
-        final_error: the error that ended the pass early, or None if all records were read.
+        final_error: the error that ended the reading early, or None if all records were read.
     """
 
     def __init__(self, records: Iterable[Record], *, skip_bad: int = 0) -> None:
@@ -28,11 +29,11 @@ class RecordReader:
         self.errors: list[FormatError] = []
         self.final_error: FormatError | None = None
 
-    def batches(self, options: BulkOptions, *, after: int = 0) -> Iterator[BulkBatch]:
-        """Yield the documents after the first ``after`` records in batches, up to an error that cannot be skipped."""
+    def batches(self, options: BulkOptions, *, n_loaded: int = 0) -> Iterator[BulkBatch]:
+        """Yield the documents after the first ``n_loaded`` records, in batches. An error in `final_error` ends them."""
         entries: list[BulkEntry] = []
         n_bytes = 0
-        for entry in self._entries(after):
+        for entry in self._read_entries(n_loaded):
             if entries and (n_bytes + len(entry.body) > options.max_bytes or len(entries) == options.max_documents):
                 yield BulkBatch(tuple(entries), self.n_read - 1)
                 entries, n_bytes = [], 0
@@ -41,20 +42,20 @@ class RecordReader:
         if entries:
             yield BulkBatch(tuple(entries), self.n_read if self.final_error is None else self.n_read - 1)
 
-    def _entries(self, after: int) -> Iterator[BulkEntry]:
+    def _read_entries(self, n_loaded: int) -> Iterator[BulkEntry]:
         try:
             for record in self._records:
                 self.n_read += 1
                 entry = record if isinstance(record, FormatError) else self._encode(record)
                 if isinstance(entry, FormatError):
                     self._skip(entry)
-                elif self.n_read > after:
+                elif self.n_read > n_loaded:
                     yield entry
         except FormatError as error:
             self.final_error = error
 
     def _skip(self, error: FormatError) -> None:
-        """Count a bad record, or raise its error if ``skip_bad`` records were skipped before."""
+        """Count a bad record. Raise its error if ``skip_bad`` records were skipped before."""
         if self.n_skipped == self._skip_bad:
             raise error
         self.n_skipped += 1

@@ -20,11 +20,13 @@ RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 class RetryBudget:
     """How long to retry a call, and how long to pause between attempts.
 
+    Each pause is twice the previous one. To spread the retries of several clients, it is lengthened by a random part of
+    up to 50%.
+
     Attributes:
-        first_s: the pause before the first retry, in seconds. Each pause is twice the previous one, and up to half as
-            long again at random.
-        longest_s: the maximum pause before the random part, in seconds.
-        give_up_s: the time for all retries of a call, in seconds.
+        first_s: the pause before the first retry, in seconds.
+        longest_s: the maximum pause without its random part, in seconds.
+        give_up_s: the time after which a call is no longer retried, in seconds.
         timeout_s: the timeout of one attempt, in seconds.
         server: the server's name in messages.
         clock: a function that returns the time in seconds.
@@ -56,15 +58,16 @@ class RetryBudget:
                 wait(str(error.error))
 
     def start(self, server: str = "") -> Callable[[str], None]:
-        """Return a function to call before each retry, with the reason of the failure.
+        """Return a function that sleeps before a retry. Its argument is the reason of the failure.
 
-        It sleeps, longer each time, and raises `LoaderError` ``give_up_s`` seconds after this call.
+        It sleeps longer each time. ``give_up_s`` seconds after `start` was called, it raises `LoaderError` instead.
         """
-        pause_s, give_up_at = self.first_s, self.clock() + self.give_up_s
+        pause_s = self.first_s
+        give_up_at_s = self.clock() + self.give_up_s
 
         def wait(reason: str) -> None:
             nonlocal pause_s
-            if self.clock() + pause_s > give_up_at:
+            if self.clock() + pause_s > give_up_at_s:
                 raise LoaderError(
                     f"{server or self.server} has not responded for {self.give_up_s:g} s ({reason}); "
                     "no finished work is lost: run the same command again to continue"

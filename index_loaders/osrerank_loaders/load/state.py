@@ -22,9 +22,9 @@ class LoadState:
         files: the collection's files, each as ``name:bytes``, without its folder, so that files can be moved.
         options: the options that change the index or its documents, such as ``k1=0.9``.
         digests: the digest of each file, as `compute_fingerprints` returns it.
-        records: the number of records, from the first, whose documents are all in the index.
+        records: how many records, from the first, have all of their documents in the index.
         complete: whether the load ended with the expected number of documents.
-        skipped: the number of bad records. This and the next two counts are 0 until the load is complete.
+        skipped: the number of bad records. This count and the next two are 0 until the load is complete.
         failed: the number of documents that the engine rejected.
         duplicates: the number of records with the id of an earlier record.
     """
@@ -51,13 +51,13 @@ class LoadState:
         """Return whether both loads use the same loader, files and options. Their digests can differ."""
         return (self.loader, self.files, self.options) == (other.loader, other.files, other.options)
 
-    def as_meta(self) -> dict[str, Any]:
+    def to_meta(self) -> dict[str, Any]:
         """Return the state as the mapping's ``_meta``."""
         return {_KEY: asdict(self)}
 
     def write(self, client: OpenSearch, index: str, retry_budget: RetryBudget) -> None:
         """Write the state into the index's mapping."""
-        retry_budget.call(lambda: client.indices.put_mapping(index=index, body={"_meta": self.as_meta()}))
+        retry_budget.call(lambda: client.indices.put_mapping(index=index, body={"_meta": self.to_meta()}))
 
 
 def read_state(client: OpenSearch, index: str, retry_budget: RetryBudget) -> LoadState | None:

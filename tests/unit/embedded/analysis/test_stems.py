@@ -5,7 +5,7 @@ import pytest
 from osrerank.embedded.analysis.analyzers import Analyzers
 from osrerank.embedded.errors import ApiError
 from osrerank_loaders.collections.registry import LOADERS
-from osrerank_loaders.load.mapping import LANGUAGES, SNOWBALL, IndexOptions, index_body, permanent_options
+from osrerank_loaders.load.mapping import LANGUAGES, SNOWBALL, IndexOptions, build_index_body, list_permanent_options
 
 STEMS = {
     "German": "abgeleitete:abgeleitet gearbeitet:gearbeitet häuser:haus straßen:strass wohnungen:wohnung",
@@ -31,12 +31,12 @@ def test_a_language_without_a_stemmer_is_named():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_an_indexs_text_is_analysed_in_its_language(language):
     loader = LOADERS["msmarco-v2-document"]
-    body = index_body(loader, IndexOptions(language=language, contents=True), {})
+    body = build_index_body(loader, IndexOptions(language=language, contents=True), {})
     fields = body["mappings"]["properties"]
     name = f"snowball_{language}" if language in SNOWBALL else language
     assert {fields[field]["analyzer"] for field in ("title", "text", "contents", "headings")} == {name}
     assert fields["url"] == loader.fields["url"]
     if language in SNOWBALL:
         assert Analyzers(body["settings"]["index"]["analysis"]).get(name).terms("AB 12") == ["ab", "12"]
-    fixed = permanent_options(loader, IndexOptions(language=language))
+    fixed = list_permanent_options(loader, IndexOptions(language=language))
     assert (f"language={language}" in fixed) is (language != "english")

@@ -6,7 +6,7 @@ from osrerank.errors import FormatError
 from osrerank.types import Document
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.encoding import EncodingRepair
-from osrerank_loaders.load.mapping import IndexOptions, index_body, permanent_options
+from osrerank_loaders.load.mapping import IndexOptions, build_index_body, list_permanent_options
 from tests.unit.osrerank_loaders.collections.test_readers import (
     DOC_V2,
     DOCS_TREC,
@@ -92,9 +92,9 @@ def test_repairing_the_encoding_repairs_the_contents_field() -> None:
 
 def test_the_index_maps_contents_with_the_published_bm25_constants() -> None:
     loader = LOADERS["robust04"]
-    body = index_body(loader, IndexOptions(contents=True), {})
+    body = build_index_body(loader, IndexOptions(contents=True), {})
     assert body["mappings"]["properties"]["contents"] == {"type": "text", "analyzer": "english"}
     assert body["settings"]["index"]["similarity"]["default"] == {"type": "BM25", "k1": 0.9, "b": 0.4}
-    assert "contents" not in index_body(loader, IndexOptions(), {})["mappings"]["properties"]
-    assert permanent_options(loader, IndexOptions(contents=True)) == ("k1=0.9", "b=0.4", "shards=1", "contents")
-    assert permanent_options(loader, IndexOptions()) == ("k1=0.9", "b=0.4", "shards=1")
+    assert "contents" not in build_index_body(loader, IndexOptions(), {})["mappings"]["properties"]
+    assert list_permanent_options(loader, IndexOptions(contents=True)) == ("k1=0.9", "b=0.4", "shards=1", "contents")
+    assert list_permanent_options(loader, IndexOptions()) == ("k1=0.9", "b=0.4", "shards=1")

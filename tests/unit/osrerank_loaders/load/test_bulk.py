@@ -213,5 +213,5 @@ class TestReading:
 
     def test_a_resumed_load_sends_only_the_remaining_documents(self) -> None:
         reader = RecordReader([Document(str(number), "x") for number in range(5)])
-        (batch,) = reader.batches(BulkOptions(), after=3)
+        (batch,) = reader.batches(BulkOptions(), n_loaded=3)
         assert ([item.doc_id for item in batch.entries], batch.end, reader.n_read) == (["3", "4"], 5, 5)
