@@ -209,11 +209,7 @@ def _request(
 
 
 def _refuse_html(response: http.client.HTTPResponse, remote: RemoteFile) -> None:
-    """Refuse a web page, because some servers send a login, an error or a notice with status 200.
-
-    Raises:
-        LoaderError: the response is HTML.
-    """
+    """Refuse a web page, because some servers send a login, an error or a notice with status 200."""
     head = response.peek(_PEEKED_BYTES)[:_PEEKED_BYTES]
     is_html = _HTML_BEGIN.match(head) or (head.isascii() and response.headers.get_content_type() in _HTML_TYPES)
     if not is_html or PurePath(remote.name).suffix in _HTML_SUFFIXES:

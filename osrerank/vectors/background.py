@@ -35,10 +35,8 @@ class BackgroundTasks:
         name: str = "osrerank-vectors",
         on_drop: Callable[[], object] = lambda: None,
     ) -> None:
-        self._max_weight = max_weight
-        self._newest_first = newest_first
-        self._name = name
-        self._on_drop = on_drop
+        self._max_weight, self._newest_first = max_weight, newest_first
+        self._name, self._on_drop = name, on_drop
         self.renew()
         renew_after_fork(self)
 

@@ -66,7 +66,7 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """What builders have done of an index.
+    """How far builders have got with the vectors of an index.
 
     A sequence number counts as built if it was leased and no lease contains it any more.
 
@@ -98,7 +98,6 @@ class BuildProgress:
             raise FormatError(f"the stored build progress cannot be read: {error}") from error
 
     def to_bytes(self) -> bytes:
-        """Return the progress as JSON."""
         content = {"shards": self.shards, "leases": self.leases, "files": self.files, "newest": self.newest}
         return json.dumps(content, separators=(",", ":")).encode()
 

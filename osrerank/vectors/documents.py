@@ -94,8 +94,8 @@ class DocumentVectors:
         side_indices: Sequence[VectorStore] = (),
     ) -> None:
         self.encoder, self._clock, self._side_indices = encoder, clock, side_indices
-        is_late = encoder.advice.kind == "late-interaction"
-        self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage(), has_token_vectors=is_late)
+        storage, has_token_vectors = storage or VectorStorage(), encoder.advice.kind == "late-interaction"
+        self.records = Records(encoder.key, encoder.dimensions, storage, has_token_vectors=has_token_vectors)
         self._late_tasks = BackgroundTasks(MAX_QUEUED_LATE_TEXTS, newest_first=True)
         self.renew()
         renew_after_fork(self)
@@ -309,11 +309,7 @@ class DocumentVectors:
     def _compute_records(
         self, texts: Mapping[bytes, str | LongText], deadline: Deadline
     ) -> tuple[dict[bytes, TextRecord], int]:
-        """Compute the records of texts. Returns them by key, and the number of encoded texts or passages.
-
-        Raises:
-            InferenceError: a text could not be encoded.
-        """
+        """Compute the records of texts. Returns them by key, and the number of encoded texts or passages."""
         documents = {key: DocumentRecords(text, None) for key, text in texts.items()}
         encoded = self._encode_documents(list(documents.values()), deadline, raise_error=True)
         for document in documents.values():

@@ -393,11 +393,7 @@ def _delete(file: Path) -> None:
 
 
 def _check_file_system(folder: Path) -> None:
-    """Check that a folder is on a local file system.
-
-    Raises:
-        OSError: the folder is on a network file system.
-    """
+    """Raise an `OSError` if a folder is on a network file system."""
     file_system = _read_file_system(folder)
     if file_system in NETWORK_FILE_SYSTEMS:
         raise OSError(f"it is on a network file system ({file_system}); set OSRERANK_VECTORS_FOLDER to a local folder")

@@ -140,12 +140,8 @@ class RecordRequests(NamedTuple):
 def build_report_body(side_index_name: str, number: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
     """Return the body of a bulk request that writes a report of documents without vectors.
 
-    The engine rejects the request with status 409 if no build has read the previous report with this number.
-
-    Args:
-        side_index_name: the name of the side index.
-        number: the number of the report, below `MAX_REPORTS`.
-        counts: items of `MissingVectorCounts`.
+    The engine rejects the request with status 409 if no build has read the previous report with this number, which is
+    below `MAX_REPORTS`. ``counts`` are items of `MissingVectorCounts`.
     """
     action = {"create": {"_index": side_index_name, "_id": f"{REPORT_PREFIX}{number}"}}
     content = json.dumps([[index, doc_id, count] for (index, doc_id), count in counts])
@@ -179,9 +175,7 @@ def build_record_bodies(side_index_name: str, records: Mapping[bytes, bytes], mo
 def describe_bulk_failure(response: Mapping[str, Any], action: str = "index") -> str:
     """Return why the engine rejected records of a bulk request, or "" if it rejected none. No record is quoted.
 
-    Args:
-        response: the response to the bulk request.
-        action: the action of its items. For ``delete``, records that do not exist are no failures.
+    ``action`` is the action of the request's items. For ``delete``, records that do not exist are no failures.
     """
     items = [item[action] for item in response["items"]]
     failed_items = [item for item in items if item["status"] >= 300]

@@ -43,7 +43,7 @@ class Records:
 
     def __init__(self, key: str, dimensions: int, storage: VectorStorage, *, has_token_vectors: bool = False) -> None:
         self.store, self.bits, self._secret = storage.store, storage.bits, storage.secret
-        self._dimensions, self._by_tokens = dimensions, has_token_vectors
+        self._dimensions, self._has_token_vectors = dimensions, has_token_vectors
         self.model_key = _hash(f"{key}\0{self.bits}".encode())
         self._writer = BackgroundTasks()
 
@@ -72,13 +72,13 @@ class Records:
     def parse(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
         """Parse stored bytes. Returns the valid records of this model by key."""
         records: dict[bytes, TextRecord] = {}
-        if not self._by_tokens:
+        if not self._has_token_vectors:
             records |= parse_single_vectors(contents, self._dimensions, self.bits, self._secret)
         for key, content in contents.items():
             if key not in records:
                 record_type = LongRecord if content[: len(MAGIC)] == MAGIC else VectorRecord
                 record = record_type.from_bytes(content, key, self._secret)
-                if record and record.fits(self._dimensions, self.bits, has_token_vectors=self._by_tokens):
+                if record and record.fits(self._dimensions, self.bits, has_token_vectors=self._has_token_vectors):
                     records[key] = record
         return records
 

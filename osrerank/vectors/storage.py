@@ -42,10 +42,8 @@ class VectorStorage:
 
         If ``vectors`` is ``index``, the store is this machine's file, which caches the side indices.
 
-        Args:
-            settings: the settings.
-            has_index: whether the documents are in an index. Otherwise, their vectors are stored in Redis if
-                ``redis_url`` is set and ``vectors`` is not.
+        If ``has_index`` is false, the documents are in no index. Their vectors are then stored in Redis if
+        ``redis_url`` is set and ``vectors`` is not.
 
         Raises:
             ConfigError: ``vectors`` is ``redis``, and ``redis_url`` is not set.

@@ -105,8 +105,6 @@ def load(
 
 
 class _Load:
-    """One run of a load. `load` explains the arguments."""
-
     def __init__(
         self,
         client: OpenSearch,

@@ -20,8 +20,7 @@ RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 class RetryBudget:
     """How long to retry a call, and how long to pause between attempts.
 
-    Each pause is twice the previous one. To spread the retries of several clients, it is lengthened by a random part of
-    up to 50%.
+    Each pause is twice the previous one, plus up to 50% at random.
 
     Attributes:
         first_s: the pause before the first retry, in seconds.
@@ -62,8 +61,7 @@ class RetryBudget:
 
         It sleeps longer each time. ``give_up_s`` seconds after `start` was called, it raises `LoaderError` instead.
         """
-        pause_s = self.first_s
-        give_up_at_s = self.clock() + self.give_up_s
+        pause_s, give_up_at_s = self.first_s, self.clock() + self.give_up_s
 
         def wait(reason: str) -> None:
             nonlocal pause_s

@@ -56,7 +56,6 @@ class LoadState:
         return {_KEY: asdict(self)}
 
     def write(self, client: OpenSearch, index: str, retry_budget: RetryBudget) -> None:
-        """Write the state into the index's mapping."""
         retry_budget.call(lambda: client.indices.put_mapping(index=index, body={"_meta": self.to_meta()}))
 
 

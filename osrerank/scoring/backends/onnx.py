@@ -121,7 +121,6 @@ class EncoderBackend(OnnxBackend):
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
-        """Refuse a graph whose inputs or output do not match the card."""
         _check_inputs(session, file, card)
         output = _find_output(session)
         if output is None or (output != VECTOR_OUTPUT and not card.is_bi_encoder):

@@ -37,7 +37,6 @@ WEIGHTED_MODULES = ("Dense", "LayerNorm")
 ENCODER_TASK = "feature-extraction"
 CLASSIFIER_TASK = "sequence-classification"
 MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
-"""Pooling mode in current files -> our name, which is the same."""
 OLD_MODES: Mapping[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -45,7 +44,7 @@ OLD_MODES: Mapping[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Pooling mode in files of older versions -> our name."""
+"""Pooling mode in files of older versions -> our name. Current versions use the same names as we do."""
 ACTIVATIONS: Mapping[str, Activation] = {
     "Identity": "",
     "GELU": "gelu",

@@ -215,7 +215,6 @@ class _ModulesReader:
         return tuple(projections), size
 
     def _read_projection(self, folder: str) -> tuple[Projection, int]:
-        """Read the projection of a Dense, and the size of its output."""
         file = self._directory / folder / MODULE_FILE
         content: Content = read_json(file)
         refuse_unknown_fields(file, content, DENSE_FIELDS, "Dense")

@@ -269,10 +269,7 @@ class Connection:
         return bytes(body)
 
     def _wait_or_raise(self, attempt: int, request: _Request, failure: EndpointError | Overloaded) -> None:
-        """Wait before the next attempt. Raises the failure if no attempt is left, or the wait would be too long.
-
-        The wait is slightly longer than ``Retry-After``. Without ``Retry-After``, it grows with each attempt.
-        """
+        """Wait for the next attempt. Raises the failure if no attempt is left, or ``Retry-After`` is too long."""
         now_s = self._clock()
         retry_after_s = failure.retry_after_s
         failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s

@@ -27,12 +27,7 @@ def read_scores(
 ) -> tuple[dict[int, float], dict[int, str]]:
     """Return index -> logit, and index -> reason of each document that has no logit.
 
-    Args:
-        dialect: the dialect of the response.
-        scale: the scale of its scores.
-        content: its JSON.
-        count: the number of documents in the request.
-        headers: its headers.
+    ``content`` and ``headers`` are the response's. ``count`` is the number of documents in the request.
 
     Raises:
         EndpointError: the response does not follow the dialect, scores a document twice, or scores a document that was

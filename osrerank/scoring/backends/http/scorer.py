@@ -53,8 +53,7 @@ class EndpointBatch:
     logits: dict[int, float] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
-    def split(self) -> "tuple[EndpointBatch, EndpointBatch]":
-        """Split the batch into two halves."""
+    def split_in_half(self) -> "tuple[EndpointBatch, EndpointBatch]":
         middle = len(self.indices) // 2
         first = EndpointBatch(self.indices[:middle], self.texts[:middle])
         return first, EndpointBatch(self.indices[middle:], self.texts[middle:])
@@ -128,7 +127,6 @@ class EndpointScorer:
         return self._collect_scores(len(tuples), batches, futures)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the probabilities of logits ``(n,)``, by the sigmoid."""
         return logistic(logits)
 
     def check_server(self, deadline: Deadline = NEVER) -> None:
@@ -174,8 +172,8 @@ class EndpointScorer:
     def _score_batch(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
         """Score a batch. Split it into halves while the server refuses its size or one of its documents.
 
-        If the server refuses a document on its own, parts from the other end are sent next. If it refuses a second one
-        before it has accepted any part, the batch fails.
+        If the server refuses a document that is sent alone, parts from the other end are sent next. If it refuses a
+        second one before it has accepted any part, the batch fails.
         """
         pending = deque([batch])
         refused_documents = 0
@@ -191,9 +189,9 @@ class EndpointScorer:
                 if len(part.indices) > 1:
                     HALVINGS.inc()
                     if takes_last:
-                        pending.extend(part.split())
+                        pending.extend(part.split_in_half())
                     else:
-                        pending.extendleft(reversed(part.split()))
+                        pending.extendleft(reversed(part.split_in_half()))
                     continue
                 refused_documents += 1
                 if max_accepted == 0 and (refused_documents > 1 or not pending):

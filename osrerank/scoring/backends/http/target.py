@@ -70,7 +70,7 @@ class Target:
 
     @property
     def identity(self) -> str:
-        """A hash of the address, dialect, model and scale: all that the client knows to determine the scores."""
+        """A hash of all that determines the scores as far as the client knows: address, dialect, model and scale."""
         dialect = AUTO if self.dialect is None else self.dialect.name
         text = f"{self.url}\n{dialect}\n{self.model}\n{self.scale_setting}"
         return f"http/{dialect}/{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"

@@ -107,7 +107,7 @@ class BertLayer(nn.Module):
 
 
 class BertEncoder(nn.Module):
-    """The embeddings and layers of a BERT.
+    """The embeddings and layers of a BERT, as a `PackedEncoder`.
 
     Args:
         config: content of ``config.json``.
@@ -130,11 +130,9 @@ class BertEncoder(nn.Module):
         return tuple(layer for layer in self.layers if isinstance(layer, BertLayer))
 
     def encode(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """See `PackedEncoder.encode`."""
         return self._run_layers(self.typed_layers, ids, bounds, attention)
 
     def encode_first(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
-        """See `PackedEncoder.encode_first`."""
         *layers, last = self.typed_layers
         states = self._run_layers(layers, ids, bounds, attention)
         return last.forward_selected(

@@ -29,7 +29,6 @@ class Dense(nn.Module):
         self._activation = ACTIVATIONS[step.activation]
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the layer's outputs ``(n, outputs)``."""
         return self._activation(functional.linear(states, self.weight, self.bias))
 
 
@@ -43,7 +42,6 @@ class Norm(nn.Module):
         self._epsilon = step.epsilon
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the normed vectors."""
         return functional.layer_norm(states, self.weight.shape, self.weight, self.bias, self._epsilon)
 
 
@@ -51,7 +49,6 @@ class Normalize(nn.Module):
     """Divides each vector by its norm."""
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return vectors of norm 1."""
         return functional.normalize(states, dim=1)
 
 
@@ -63,7 +60,6 @@ class FirstValues(nn.Module):
         self._size = size
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the first values ``(n, size)``."""
         return states[:, : self._size]
 
 

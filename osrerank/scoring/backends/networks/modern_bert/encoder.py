@@ -64,7 +64,7 @@ class ModernBertLayer(nn.Module):
 
 
 class ModernBertEncoder(nn.Module):
-    """The embeddings and layers of a ModernBERT, for sequences of at most ``max_tokens`` tokens."""
+    """The embeddings and layers of a ModernBERT, as a `PackedEncoder` for up to ``max_tokens`` tokens a sequence."""
 
     def __init__(self, shape: ModernBertShape, max_tokens: int) -> None:
         super().__init__()
@@ -91,12 +91,10 @@ class ModernBertEncoder(nn.Module):
         return [packed.ids, packed.positions]
 
     def encode(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """See `PackedEncoder.encode`."""
         normed: Tensor = self.final_norm(self._run_layers(self.typed_layers, ids, bounds, attention))
         return normed
 
     def encode_first(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
-        """See `PackedEncoder.encode_first`."""
         *layers, last = self.typed_layers
         indices = bounds.offsets[:-1]
         if last.window is not None:
