@@ -119,7 +119,7 @@ class ArithmeticEncoder:
     """
 
     name, precision, hidden = "arithmetic", "fp32", 32
-    packed, parallel, budget_tokens, files = True, True, 1, ("tokenizer.json",)
+    is_packed, is_parallel, budget_tokens, files = True, True, 1, ("tokenizer.json",)
 
     def __init__(self, before: Callable[[npt.NDArray[np.int64]], object] | None = None, threads: int = 2) -> None:
         self.threads = threads
