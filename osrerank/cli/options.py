@@ -108,6 +108,8 @@ def _parse_value(content: str) -> Any:
 class SearchOption(click.ParamType[Any]):
     """The type of a parameter that sets an option of ``rerank``. `Rerank` checks the values.
 
+    An option such as ``passages`` is a group of options: its value is ``maxp,limit=5``.
+
     Args:
         option: the name of the option.
     """
@@ -151,9 +153,9 @@ class SearchOption(click.ParamType[Any]):
 
 
 def search_options(*names: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds search options to a command. Their help is the docstrings of `Rerank`.
+    """Return a decorator that adds search options to a command, which passes them to `build_rerank_argument`.
 
-    The command passes its options to `build_rerank_argument`.
+    The options' help comes from the docstrings of `Rerank`.
     """
     help_texts = read_descriptions(Rerank)
     defaults = {field.name: field.default for field in fields(Rerank)}

@@ -55,13 +55,13 @@ class HostMiddleware:
             await self._application(scope, receive, send)
 
     def _is_own_name(self, host: str) -> bool:
-        name = _parse_name(host)
+        name = _parse_host_name(host)
         is_localhost = name == "localhost" or name.endswith(".localhost")
         return name in self._hosts or is_localhost or _is_ip_address(name)
 
 
 def restrict_origins(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str]) -> None:
-    """Accept only requests with one of the host names, and from one of the origins.
+    """Accept only requests with one of the host names, and from other sites' pages only if their origin is listed.
 
     Args:
         app: the server's application.
@@ -77,12 +77,12 @@ def restrict_origins(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequ
         app.add_middleware(HostMiddleware, hosts=hosts, origins=origins)
 
 
-def local_host_names(host: str) -> set[str]:
+def list_host_names(host: str) -> set[str]:
     """Return the names of a server that listens on ``host``: this address, and the names of this machine."""
     return {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
-def _parse_name(host: str) -> str:
+def _parse_host_name(host: str) -> str:
     """Return the name in a Host header, without the port and the brackets of an IPv6 address."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()

@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import ServerLimits
-from osrerank.server.origins import local_host_names, restrict_origins
+from osrerank.server.origins import list_host_names, restrict_origins
 from osrerank.server.page.routes import ComparisonPage, add_page
 from osrerank.service import RerankService
 from osrerank.tracing.export import export_traces
@@ -110,7 +110,7 @@ def run(
     hosts = None
     if comparison is not None:
         add_page(app, comparison)
-        hosts = {*access.hosts, *local_host_names(host)}
+        hosts = {*access.hosts, *list_host_names(host)}
     restrict_origins(app, hosts=hosts, origins=access.origins)
     try:
         server = uvicorn.Server(configure_uvicorn(app, limits))

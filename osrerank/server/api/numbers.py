@@ -3,7 +3,7 @@
 OpenSearch's ml-commons casts a score to ``Double`` and stores it as a float32. It parses a number of more than 18
 characters as a ``BigDecimal``, and one without a decimal point as an ``Integer``; both fail the search. Scores
 therefore have a decimal point and at most seven decimals. Scores that differ, but would be rounded to the same number,
-are moved apart by `separate`.
+are moved apart by `round_without_ties`.
 """
 
 import json
@@ -18,7 +18,7 @@ STEPS_PER_UNIT = 10**DECIMALS
 """The functions below count in steps of 1e-7. In [0, 1], numbers that differ by a step also differ as float32."""
 
 
-def separate(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:
+def round_without_ties(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:
     """Round values to seven decimals. Values with different keys stay different.
 
     Args:

@@ -20,7 +20,7 @@ from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Ove
 from osrerank.scoring.names import HTTP
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import DOCUMENTS, HELD_DOCUMENTS
-from osrerank.server.api.numbers import separate
+from osrerank.server.api.numbers import round_without_ties
 from osrerank.server.api.queue import QueuedTask, TaskQueue
 from osrerank.service import RerankService
 from osrerank.tracing.spans import Attributes, bind_trace, span
@@ -345,8 +345,8 @@ def build_scored_question(model: Scorer | Encoder, scores: Scores) -> ScoredQues
     logits += [lowest_logit] * len(unscored)
     return ScoredQuestion(
         order=order,
-        probabilities=_in_request_order(separate(probabilities, keys, lowest=0.0), order),
-        logits=_in_request_order(separate(logits, keys), order),
+        probabilities=_in_request_order(round_without_ties(probabilities, keys, lowest=0.0), order),
+        logits=_in_request_order(round_without_ties(logits, keys), order),
         unscored=len(unscored),
         cached=scores.cached,
         truncated=scores.truncated,

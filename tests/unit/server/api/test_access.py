@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from osrerank.errors import ConfigError
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
-from osrerank.server.origins import local_host_names, restrict_origins
+from osrerank.server.origins import list_host_names, restrict_origins
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -32,7 +32,7 @@ def log(tmp_path):
 
 
 def test_the_server_answers_only_under_its_own_host_names():
-    client = open_client(hosts={*local_host_names("127.0.0.1"), "search.lan"})
+    client = open_client(hosts={*list_host_names("127.0.0.1"), "search.lan"})
     for host in ("localhost", "LOCALHOST:8088", "192.168.7.7:8088", "[::1]:8088", "search.lan"):
         assert client.get("/health", headers={"Host": host}).status_code == 200, host
     for host in ("evil.example", "evil.example:8088", "localhost.evil.example", "", "[::1"):
@@ -41,7 +41,7 @@ def test_the_server_answers_only_under_its_own_host_names():
 
 
 def test_pages_of_other_sites_are_refused_unless_admitted():
-    client = open_client(hosts=local_host_names("127.0.0.1"), origins=(SITE,))
+    client = open_client(hosts=list_host_names("127.0.0.1"), origins=(SITE,))
     for origin, status in ((SITE, 200), ("http://127.0.0.1:8088", 200), ("https://evil.example", 403), ("null", 403)):
         assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == status
     assert open_client().post("/rerank", json=BODY, headers={"Origin": "https://evil.example"}).status_code == 200

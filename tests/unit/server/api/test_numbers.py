@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from osrerank.server.api.numbers import encode, separate
+from osrerank.server.api.numbers import encode, round_without_ties
 
 logits = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60)
 close = st.lists(st.integers(0, 8), min_size=1, max_size=60).map(lambda steps: [1.0 - step * 2**-24 for step in steps])
@@ -33,7 +33,7 @@ def check(numbers, keys):
 def test_rounded_probabilities_keep_the_order_of_logits(values):
     keys = sorted(values, reverse=True)
     chances = [float(chance) for chance in sigmoid(np.array(keys))]
-    numbers = separate(chances, keys, lowest=0.0)
+    numbers = round_without_ties(chances, keys, lowest=0.0)
     check(numbers, keys)
     assert numbers[0] <= 1.0
     assert numbers[-1] >= 0.0
@@ -43,7 +43,7 @@ def test_rounded_probabilities_keep_the_order_of_logits(values):
 @given(logits | close)
 def test_rounded_logits_keep_their_order(values):
     keys = sorted(values, reverse=True)
-    numbers = separate(keys, keys)
+    numbers = round_without_ties(keys, keys)
     check(numbers, keys)
     assert max(abs(np.subtract(numbers, keys))) <= len(keys) * 1.2e-7 * max(1.0, abs(keys[0]), abs(keys[-1]))
 
