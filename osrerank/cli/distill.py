@@ -9,11 +9,26 @@ from osrerank.cli.options import MODEL
 from osrerank.cli.train import print_output, training_options, training_request
 
 
+def _parse_layers(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> int | tuple[int, ...] | None:
+    """Parse ``--layers``: the number of layers, or a list of layers."""
+    if value is None:
+        return None
+    try:
+        layers = tuple(int(part) for part in value.split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is neither a number of layers nor a list such as 1,2,5,6") from error
+    if layers[0] < 1 or list(layers) != sorted(set(layers)):
+        raise click.BadParameter(f"{value!r} must list layers in ascending order; the first layer is 1")
+    return layers if len(layers) > 1 else layers[0]
+
+
 @click.command()
 @training_options
 @click.option(
     "--layers",
-    callback=lambda _context, _option, value: _parse_layers(value),
+    callback=_parse_layers,
     help="Layers of the teacher that the student starts with: their number, or a list such as 1,2,5,6.",
 )
 @click.option("--student", type=MODEL, help="Model that the student starts from, instead of layers of the teacher.")
@@ -36,16 +51,3 @@ def distill(layers: int | tuple[int, ...] | None, student: Path | None, **option
         )
     request = training_request(options, "simplified-tinybert")
     print_output(fit(request, layers=layers or 0, student=student))
-
-
-def _parse_layers(value: str | None) -> int | tuple[int, ...] | None:
-    """Parse ``--layers``: the number of layers, or a list of layers."""
-    if value is None:
-        return None
-    try:
-        layers = tuple(int(part) for part in value.split(","))
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r} is neither a number of layers nor a list such as 1,2,5,6") from error
-    if layers[0] < 1 or list(layers) != sorted(set(layers)):
-        raise click.BadParameter(f"{value!r} must list layers in ascending order; the first layer is 1")
-    return layers if len(layers) > 1 else layers[0]
