@@ -55,14 +55,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """The options of `export_model`. An option that is None or empty keeps the source's value, if nothing else is said.
+    """The options of `export_model`. None or an empty value keeps the source's value, unless stated otherwise.
 
     The card:
         name: the model's name. If it is empty, the name is that of the output directory.
         kind: "duo" turns a cross-encoder into a model that compares two documents.
         provenance: the origin of the model.
-        first_pass_weight: the weight of the first pass in a blend, in logits. If it is None, the development set
-            chooses it.
+        first_pass_weight: the weight of the first pass in a blend, in logits. If it is None and there is a development
+            set, the weight is chosen on it.
         vector_model: the bi-encoder for which the development set chooses a cross-encoder's ``vectors_weight``.
 
     The source:

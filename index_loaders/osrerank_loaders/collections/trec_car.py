@@ -15,13 +15,17 @@ from osrerank.formats.sources import SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, check_id
 
-PAGES, OUTLINES, PARAGRAPHS = "pages", "outlines", "paragraphs"
+PAGES = "pages"
+OUTLINES = "outlines"
+PARAGRAPHS = "paragraphs"
 _KINDS = (PAGES, OUTLINES, PARAGRAPHS)
+"""The kinds of items, by their numbers in a file's header."""
 _LIST_BEGIN, _LIST_END = b"\x9f", b"\xff"
 _TEXT_TAG = 0
 """The tag of plain text in a paragraph. Links have another tag."""
-SECTION, PARAGRAPH = 0, 1
-"""The tags of sections and paragraphs in a page. Images, lists and boxes have other tags."""
+SECTION = 0
+PARAGRAPH = 1
+"""The tag of a paragraph in a page. Images, lists and boxes have other tags."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -117,14 +121,14 @@ class _CborDecoder:
         return self._block_offset + self._file.tell()
 
     def peek(self) -> bytes:
-        """Return the next byte without consuming it. Return no byte at the end of the stream."""
+        """Return the next byte without consuming it. Returns empty bytes at the end of the stream."""
         begin = self._file.tell()
         if begin == len(self._block) and self._read_more(begin):
             begin = 0
         return self._block[begin : begin + 1]
 
     def read_byte(self) -> bytes:
-        """Consume the next byte and return it. Return no byte at the end of the stream."""
+        """Consume the next byte and return it. Returns empty bytes at the end of the stream."""
         return self._file.read(1) if self.peek() else b""
 
     def decode(self) -> Any:
@@ -140,7 +144,7 @@ class _CborDecoder:
                 begin = 0
 
     def _read_more(self, begin: int) -> bool:
-        """Replace the block's bytes before ``begin`` by the stream's next bytes. Return whether there were any."""
+        """Drop the bytes before ``begin``, append the stream's next bytes, and return whether there were any."""
         remaining = self._block[begin:]
         next_bytes = self._stream.read(max(_BLOCK_BYTES, len(remaining)))
         if next_bytes:

@@ -68,14 +68,7 @@ def _standard_pattern() -> str:
 
 
 class Token(NamedTuple):
-    """A term of a text.
-
-    Attributes:
-        term: the term.
-        position: the number of words before it.
-        start: the offset of the word's first character.
-        end: the offset after the word's last character.
-    """
+    """A term of a text, the number of words before it, and the offsets in characters of its word."""
 
     term: str
     position: int

@@ -92,7 +92,6 @@ class IndexFields:
     """The fields that the mappings of an index define.
 
     Attributes:
-        mappings: the mappings.
         by_path: path -> the field.
         disabled_paths: the paths of objects that are stored but not indexed.
 
@@ -127,9 +126,7 @@ class IndexFields:
         return extracted
 
     def guess_mappings(self, source: Json) -> Json:
-        """Return the mappings that OpenSearch would add for a document's new properties.
-
-        Returns an empty object if all properties are mapped, or if the mappings are not dynamic.
+        """Return the mappings that OpenSearch would add for a document, or an empty object if it would add none.
 
         Raises:
             ApiError: a property has an invalid name, or values of different types, or conflicts with the mappings.

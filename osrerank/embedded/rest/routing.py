@@ -27,8 +27,6 @@ class RestRequest:
     """A request to the engine.
 
     Attributes:
-        engine: the engine that the endpoint uses.
-        method: the HTTP method.
         path_variables: the variable parts of the path, such as ``index`` and ``id``.
         params: the URL parameters, as text.
         body: the body, as text.

@@ -26,11 +26,7 @@ MAX_BUCKETS = 65_000
 
 
 def count_terms(aggregations: Json, queries: list[tuple[Snapshot, tantivy.Query]]) -> Json:
-    """Return the ``aggregations`` of a search response.
-
-    Args:
-        aggregations: name -> the aggregation of that name in the request.
-        queries: the indices, and for each the query whose matches are counted.
+    """Return the ``aggregations`` of a search response. They count the documents that match each index's query.
 
     Raises:
         ApiError: 400 for other aggregations than ``terms``, for sub-aggregations, and for text fields.

@@ -1,7 +1,7 @@
 """Highlight the words of a hit that the query matched, like OpenSearch's unified highlighter.
 
-Each text is divided into passages of at most `PASSAGE_CHARACTERS`, and the best passages are returned with tags around
-the matching words. OpenSearch calls these tagged passages fragments.
+Each text is divided into passages, and the best ones are returned with tags around the matching words. OpenSearch calls
+these tagged passages fragments.
 """
 
 import math
@@ -29,7 +29,7 @@ _OPTIONS = frozenset({"pre_tags", "post_tags", "number_of_fragments"})
 MAX_CHARACTERS = 1_000_000
 """Longer texts are not highlighted but refused, as in OpenSearch (``index.highlight.max_analyzed_offset``)."""
 PASSAGE_CHARACTERS = 100
-"""A passage ends after this number of characters, at the end of a word."""
+"""A passage ends at the latest with the word that reaches this length."""
 AVERAGE_PASSAGE_CHARACTERS = 87
 """The average length of a passage according to Lucene's PassageScorer, which calls it the pivot."""
 # The following expressions find sentences and words nearly as Java's BreakIterator does.
@@ -41,13 +41,7 @@ _WORD = re.compile(r"\w+(?:['.-]\w+)*|\s|.", re.DOTALL)
 
 
 class Highlighter:
-    """Highlights a query's terms in the hits of one index.
-
-    Args:
-        body: the ``highlight`` object of the search request.
-        snapshot: the index.
-        terms: field path -> the terms of the query.
-    """
+    """Highlights the terms of a query, which are given by field path, in the hits of one index."""
 
     def __init__(self, body: Json, snapshot: Snapshot, terms: Mapping[str, set[str]]) -> None:
         reject_unknown_keys("highlight", require_object(body, "highlight"), _OPTIONS | {"fields"})
@@ -167,11 +161,7 @@ def _boundary_after(boundaries: list[int], offset: int) -> int:
 def _score_passage(passage: _Passage, term_counts: Mapping[str, int], field_length: int, field_offset: int) -> float:
     """Return a passage's BM25 as Lucene's PassageScorer computes it. Passages at the beginning of a field get a bonus.
 
-    Args:
-        passage: the passage.
-        term_counts: term -> the number of its occurrences in the field.
-        field_length: the number of characters in the field.
-        field_offset: the number of characters in the field before the passage.
+    The length of the field and the passage's offset in it are in characters. ``term_counts`` counts the whole field.
     """
     passage_count, score = 1 + field_length / AVERAGE_PASSAGE_CHARACTERS, 0.0
     relative_length = (passage.end - passage.start) / AVERAGE_PASSAGE_CHARACTERS

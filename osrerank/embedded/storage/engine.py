@@ -105,12 +105,8 @@ class Engine:
         """Return the indices that an expression matches, in the order of its parts, sorted within a part.
 
         An expression is a list of names, aliases and patterns with ``*``, separated by commas. After a pattern, a part
-        that begins with a minus excludes a name or a pattern.
-
-        Args:
-            expression: the expression. None matches all indices.
-            hidden: whether patterns match hidden indices.
-            aliases: whether patterns match aliases.
+        that begins with a minus excludes a name or a pattern. None matches all indices. Patterns match hidden indices
+        only if ``hidden`` is set, and aliases only if ``aliases`` is set.
 
         Raises:
             ApiError: 404 for a name that is neither an index nor an alias; 400 for date mathematics.
@@ -189,7 +185,7 @@ class Engine:
         return indices
 
     def _prepare_for_search(self, live_index: LiveIndex) -> None:
-        """Rebuild an index if its files are damaged. Refresh it if its refresh interval has passed."""
+        """Rebuild an index if its files are damaged, or refresh it if its refresh interval has passed."""
         if not live_index.is_usable:
             with self.hold_write_lock():
                 if not live_index.is_usable:

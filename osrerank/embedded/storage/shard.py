@@ -53,7 +53,7 @@ TANTIVY_ERRORS = (ValueError, OSError, RuntimeError, Panic)
 
 @contextlib.contextmanager
 def translate_tantivy_errors(folder: Path | None) -> Iterator[None]:
-    """Turn the exceptions that tantivy raises for missing or damaged files into the engine's 500."""
+    """Turn the exceptions that tantivy raises for missing or damaged files into a 500."""
     try:
         yield
     except UnicodeError:
@@ -79,14 +79,7 @@ class FieldTotals(NamedTuple):
 
 
 class TermFrequency(NamedTuple):
-    """A token of a frequency column, and the number of documents that have it.
-
-    Attributes:
-        token: the token in the column.
-        frequency: the number of times that the term occurs in the field.
-        length: the number of terms in the field, as Lucene stores it.
-        documents: the number of documents with this frequency and length, including deleted ones.
-    """
+    """A token of a frequency column, its last two parts, and the number of documents that have it."""
 
     token: str
     frequency: int
@@ -95,7 +88,7 @@ class TermFrequency(NamedTuple):
 
 
 def encode_length(length: int) -> int:
-    """Return a length as Lucene stores it in one byte: exactly up to 24, above with four significant bits."""
+    """Round a length down as Lucene does to store it in one byte: above 24, the excess keeps its four highest bits."""
     excess = length - 24
     dropped_bits = max(0, excess.bit_length() - 4)
     return length if excess <= 0 else 24 + (excess >> dropped_bits << dropped_bits)
