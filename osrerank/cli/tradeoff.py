@@ -19,7 +19,7 @@ from osrerank.errors import EvaluationError
 from osrerank.options.pairs import PAIR_AGGREGATIONS
 
 if TYPE_CHECKING:
-    from osrerank.evaluation.tradeoff import OperatingPoint, Point, ScoredRun
+    from osrerank.evaluation.tradeoff import Point, RerankSetting, ScoredRun
 
 DEFAULT_K0 = (0, 10, 20, 50, 100, 200, 500, 1000)
 DEFAULT_K1 = (0, 10, 20, 30, 40, 50)
@@ -103,15 +103,15 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
 
 def _compute_curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     from osrerank.evaluation.measures import Averaging
-    from osrerank.evaluation.tradeoff import compute_curve, join_pairs, max_k1
+    from osrerank.evaluation.tradeoff import add_pairs, compute_curve, find_max_k1
     from osrerank.formats.trec import read_qrels
 
     runs = _open_runs(options["run"], *options["pairs_from"])
     qrels = read_qrels(options["qrels"])
     averaging = Averaging(complete=options["complete"])
-    curves = _choose_curves(runs[0], min(max_k1(run.depths) for run in runs), options)
+    curves = _choose_curves(runs[0], min(find_max_k1(run.depths) for run in runs), options)
     settings = tuple(chain.from_iterable(curves.values()))
-    points = iter(compute_curve(join_pairs(*runs), settings, qrels, options["measure"], averaging))
+    points = iter(compute_curve(add_pairs(*runs), settings, qrels, options["measure"], averaging))
     return {label: list(islice(points, len(curve))) for label, curve in curves.items()}
 
 
@@ -137,16 +137,16 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
     return [ScoredRun(path, blend) for path in (run, *other_runs)]
 
 
-def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[OperatingPoint]]":
+def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[RerankSetting]]":
     """Return each curve's operating points, by its label. If ``k1_limit`` is 0, duoBERT did not run."""
-    from osrerank.evaluation.tradeoff import OperatingPoint, max_k0
+    from osrerank.evaluation.tradeoff import RerankSetting, find_max_k0
 
-    k0_limit = max_k0(run.depths)
+    k0_limit = find_max_k0(run.depths)
     k0 = options["k0"] or _default_depths(DEFAULT_K0, k0_limit)
-    label = "vectors, then monoBERT" if run.is_after_vectors else "monoBERT"
-    curves = {label: [OperatingPoint(depth) for depth in k0]}
+    label = "vectors, then monoBERT" if run.is_vectors_mono else "monoBERT"
+    curves = {label: [RerankSetting(depth) for depth in k0]}
     if run.is_blended:
-        curves["monoBERT + first pass"] = [OperatingPoint(depth, blended=True) for depth in k0]
+        curves["monoBERT + first pass"] = [RerankSetting(depth, uses_blend=True) for depth in k0]
     if k1_limit == 0 and not options["k1"]:
         return curves
     k1 = options["k1"] or _default_depths(DEFAULT_K1, k1_limit)
@@ -156,8 +156,8 @@ def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> 
         for size in sizes if pairs == "sample" else sizes[:1]:
             size_label = f" of {size}" if pairs == "sample" and len(sizes) > 1 else ""
             label = f"duoBERT {pairs.capitalize()}{size_label}, k0 = {duo_k0}"
-            sampling = {"sample_size": size, "seed": options["seed"], "blended": run.is_blended}
-            curves[label] = [OperatingPoint(duo_k0, depth, pairs, **sampling) for depth in k1]
+            sampling = {"sample_size": size, "seed": options["seed"], "uses_blend": run.is_blended}
+            curves[label] = [RerankSetting(duo_k0, depth, pairs, **sampling) for depth in k1]
     return curves
 
 

@@ -1,8 +1,9 @@
-"""Compute curves of quality against cost, in inferences per query, from one run's saved scores.
+"""Compute curves of quality against cost, in inferences per query, from the saved scores of one deep run.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 5, Figures 2 to 4.
-A run's side file (`evaluation.side_file`) contains monoBERT's scores for the first pass's top k0, and duoBERT's
+The run's side file (`evaluation.side_file`) contains monoBERT's scores for the first pass's top k0, and duoBERT's
 probabilities p_ij for the pairs of monoBERT's top k1. Rankings at smaller depths are computed without running a model.
+In the pipeline ``vectors-mono``, the ranking by document vectors takes the place of the first pass.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,24 +24,24 @@ from osrerank.stages.pairs import aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
 
 SAMPLE_TRIALS = 10
-"""The number of random samples over which a point of the aggregation ``sample`` is averaged, as in the paper."""
+"""A point of the aggregation ``sample`` is the mean of this many random draws, as in the paper."""
 BATCH_QUERIES = 50
-"""The number of queries whose rankings are in memory at a time."""
+"""The rankings of this many queries are in memory at a time."""
 Blend = tuple[Method, float]
-"""How a run blends scores with the first pass, and the weight of the first pass."""
+"""The method that blends a run's scores with the first pass, and the weight of the first pass."""
 
 
 @dataclass(frozen=True, slots=True)
-class OperatingPoint:
-    """The depths and aggregation of one point of a curve.
+class RerankSetting:
+    """The depths and options of the rerankers at one point of a curve.
 
     Attributes:
-        k0: the number of top first-pass candidates that monoBERT scores. 0 leaves the first pass unchanged.
+        k0: the number of top first-pass candidates that monoBERT scores. With 0, it does not run.
         k1: the number of monoBERT's top candidates that duoBERT compares in pairs. Below 2, duoBERT does not run.
         pairs: the aggregation of a candidate's pair probabilities.
         sample_size: for ``sample``, the number of rivals drawn for each candidate, without replacement.
         seed: the seed of the draws.
-        blended: whether monoBERT's scores are blended with the first pass, as in the run.
+        uses_blend: whether monoBERT's scores are blended with the first pass, as in the run.
     """
 
     k0: int
@@ -48,7 +49,7 @@ class OperatingPoint:
     pairs: PairAggregation = "sum"
     sample_size: int = 0
     seed: int = 0
-    blended: bool = False
+    uses_blend: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,46 +58,46 @@ class QueryScores:
 
     Attributes:
         query_id: the query's id.
-        first_pass: the document ids in first-pass order.
+        first_pass_ids: the document ids in first-pass order.
         mono: document id -> monoBERT's score, higher is better. Documents whose scoring failed are absent.
         mono_depth: the number of top candidates passed to monoBERT.
         pairs: (i, j) -> p_ij in [0, 1], the probability that document i is better than document j.
-        first_scores: document id -> first-pass score, which only blended settings need.
-        blend: the run's blend, or None if the run is not blended.
+        first_pass_scores: document id -> first-pass score. Only settings with a blend need it.
+        blend: the run's blend, or None if the run has none.
     """
 
     query_id: str
-    first_pass: tuple[str, ...]
+    first_pass_ids: tuple[str, ...]
     mono: Mapping[str, float]
     mono_depth: int
     pairs: Mapping[tuple[str, str], float]
-    first_scores: Mapping[str, float] = field(default_factory=dict)
+    first_pass_scores: Mapping[str, float] = field(default_factory=dict)
     blend: Blend | None = None
 
     @classmethod
     def from_record(cls, record: QueryRecord, blend: Blend | None = None) -> "QueryScores":
         """Extract the scores from a record of a run's side file. The file's first line contains the blend.
 
-        In a run of the pipeline ``vectors-mono``, the order by vectors takes the place of the first pass.
-
         Raises:
             EvaluationError: first-pass candidates are missing, so rankings at smaller depths cannot be computed.
         """
-        if _is_after_vectors(record):
-            return cls(record.query_id, *_vectors_order_and_scores(record), _mono_depth(record), _pairs(record))
+        mono_depth, pairs = _read_mono_depth(record), _read_pairs(record)
+        if _is_vectors_mono(record):
+            return cls(record.query_id, *_read_vectors_mono(record), mono_depth, pairs)
         candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
         _validate_ranks(record.query_id, [int(candidate["first_pass"]["rank"]) for candidate in candidates])
         mono = {}
         for candidate in candidates:
             stages = candidate["stages"]
-            if entry := stages.get("vectors") or stages.get("mono"):
-                mono[candidate["doc_id"]] = float(entry["score"])
-        first_scores = {candidate["doc_id"]: float(candidate["first_pass"]["score"]) for candidate in candidates}
-        return cls(record.query_id, tuple(first_scores), mono, _mono_depth(record), _pairs(record), first_scores, blend)
+            model_score = stages.get("vectors") or stages.get("mono")  # the run has one of these stages
+            if model_score:
+                mono[candidate["doc_id"]] = float(model_score["score"])
+        scores = {candidate["doc_id"]: float(candidate["first_pass"]["score"]) for candidate in candidates}
+        return cls(record.query_id, tuple(scores), mono, mono_depth, pairs, scores, blend)
 
 
 class QueryDepths(NamedTuple):
-    """The numbers of a query's candidates that were retrieved, scored and compared.
+    """How many candidates of a query were retrieved, scored and compared.
 
     Attributes:
         n_hits: the number of hits of the first pass.
@@ -119,20 +120,20 @@ class QueryDepths(NamedTuple):
         _validate_ranks(record.query_id, ranks)
         rows = (record.fields.get("pairs") or {}).get("probabilities", ())
         n_compared = sum(any(probability is not None for probability in row) for row in rows)
-        return cls(len(ranks), _mono_depth(record), n_compared)
+        return cls(len(ranks), _read_mono_depth(record), n_compared)
 
 
 class ScoredRun:
-    """An iterable of the scores of a run's queries, which are read from the side file on each iteration.
+    """The scores of a run's queries. Each iteration reads them from the side file, so they need not fit into memory.
 
     Args:
         path: the side file. The constructor reads it once, to validate it.
-        blend: the run's blend, from the file's first line, or None if the run is not blended.
+        blend: the run's blend, from the file's first line, or None if the run has none.
 
     Attributes:
         depths: the depths of each query.
         is_blended: whether monoBERT's scores were blended with the first pass.
-        is_after_vectors: whether a cross-encoder scored the top candidates of the stage ``vectors``.
+        is_vectors_mono: whether the run used the pipeline ``vectors-mono``.
 
     Raises:
         EvaluationError: the file is not a side file, or first-pass candidates are missing.
@@ -142,97 +143,98 @@ class ScoredRun:
         self._path, self._blend = path, blend
         self._offsets: dict[str, int] = {}
         self.depths: list[QueryDepths] = []
-        self.is_after_vectors = False
+        self.is_vectors_mono = False
         for offset, record in read_records_with_offsets(path):
             self._offsets[record.query_id] = offset
             self.depths.append(QueryDepths.from_record(record))
-            self.is_after_vectors |= _is_after_vectors(record)
+            self.is_vectors_mono |= _is_vectors_mono(record)
         # In vectors-mono, the first pass is blended with the vectors' scores, not with the cross-encoder's.
-        self.is_blended = blend is not None and not self.is_after_vectors
+        self.is_blended = blend is not None and not self.is_vectors_mono
 
     def __iter__(self) -> Iterator[QueryScores]:
         return (QueryScores.from_record(record, self._blend) for record in read_records(self._path))
 
     def read_pairs(self, query_id: str) -> Mapping[tuple[str, str], float]:
-        """Return a query's pair probabilities, or none if the query is not in the run."""
+        """Return a query's pair probabilities, or an empty mapping if the query is not in the run."""
         offset = self._offsets.get(query_id)
-        return {} if offset is None else _pairs(read_record_at(self._path, offset, query_id))
+        return {} if offset is None else _read_pairs(read_record_at(self._path, offset, query_id))
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a curve: a setting with its cost and quality.
+    """A point of a curve.
 
     Attributes:
-        setting: the setting. For the aggregation ``sample``, the setting of the first sample.
-        inferences: the mean number of forward passes per query.
+        setting: the depths and options of the rerankers.
+        inferences: the cost, which is the mean number of forward passes per query.
         quality: the value of the measure.
     """
 
-    setting: OperatingPoint
+    setting: RerankSetting
     inferences: float
     quality: float
 
 
-def derive_ranking(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[str, ...], int]:
-    """Return a setting's ranking as document ids, best first, and the number of inferences that it takes.
+def derive_ranking(scored: QueryScores, setting: RerankSetting) -> tuple[tuple[str, ...], int]:
+    """Return the ranking with a setting as document ids, best first, and the number of inferences that it takes.
 
     MonoBERT's scores order the first pass's top k0. Aggregated pair probabilities then order the top k1. Lower ranks
-    and ties keep their previous order. With n hits, the inferences are min(k0, n) + k1(k1 - 1). If m rivals are
+    and ties keep their previous order. A query with n hits takes min(k0, n) + k1(k1 - 1) inferences. If m rivals are
     sampled for each candidate, the second term is k1 * m.
 
     Raises:
         EvaluationError: the run does not contain a score that the setting needs.
     """
-    block = scored.first_pass[: setting.k0]
-    if len(block) > scored.mono_depth:
+    top_ids = scored.first_pass_ids[: setting.k0]
+    if len(top_ids) > scored.mono_depth:
         raise _missing_scores_error(scored, f"monoBERT's scores below rank {scored.mono_depth}")
-    unscored_ids = [doc_id for doc_id in block if doc_id not in scored.mono]
-    ranked_ids = sorted((doc_id for doc_id in block if doc_id in scored.mono), key=lambda doc_id: -scored.mono[doc_id])
-    if setting.blended:
-        ranked_ids = _blend_with_first_pass(scored, ranked_ids)
-    ranking = (*ranked_ids, *unscored_ids, *scored.first_pass[len(block) :])
+    unscored_ids = [doc_id for doc_id in top_ids if doc_id not in scored.mono]
+    scored_ids = [doc_id for doc_id in top_ids if doc_id in scored.mono]
+    mono_ids = sorted(scored_ids, key=lambda doc_id: -scored.mono[doc_id])
+    if setting.uses_blend:
+        mono_ids = _blend_with_first_pass(scored, mono_ids)
+    ranking = (*mono_ids, *unscored_ids, *scored.first_pass_ids[len(top_ids) :])
     if setting.k1 < 2:
-        return ranking, len(block)
-    rivals = ranking[: min(setting.k1, len(block))]
-    duo_scores, n_pairs = _aggregate_pairs(scored, rivals, setting)
-    by_duo = sorted(rivals, key=lambda doc_id: -duo_scores[doc_id])
-    return (*by_duo, *ranking[len(rivals) :]), len(block) + n_pairs
+        return ranking, len(top_ids)
+    compared_ids = ranking[: min(setting.k1, len(top_ids))]
+    duo_scores, n_pairs = _aggregate_pairs(scored, compared_ids, setting)
+    duo_ids = sorted(compared_ids, key=lambda doc_id: -duo_scores[doc_id])
+    return (*duo_ids, *ranking[len(compared_ids) :]), len(top_ids) + n_pairs
 
 
 def compute_curve(
     scored: Iterable[QueryScores],
-    settings: Sequence[OperatingPoint],
+    settings: Sequence[RerankSetting],
     qrels: Qrels,
     measure: str,
     averaging: Averaging | None = None,
 ) -> list[Point]:
-    """Return a point for each setting.
+    """Return the cost and quality with each setting.
 
     Args:
         scored: each query's scores, which are read once. Queries without hits are left out, because a run file contains
             no lines for them.
-        settings: the settings. With the aggregation ``sample``, a point is the mean of ten samples.
+        settings: the settings. With the aggregation ``sample``, each point is the mean of ten draws.
         qrels: the judgments.
         measure: the measure's name, as for `measures.evaluate`.
         averaging: the documents and queries to measure, as for `measures.evaluate`.
     """
     averaging = replace(averaging or Averaging(), single_precision=False)  # scores are small integers
     trials = [
-        [_Trial(sample, Evaluator(qrels, [measure], averaging)) for sample in _sample_settings(setting)]
+        [_Trial(seeded, Evaluator(qrels, [measure], averaging)) for seeded in _vary_seed(setting)]
         for setting in settings
     ]
-    scored_with_hits = (query_scores for query_scores in scored if query_scores.first_pass)
+    scored_with_hits = (query_scores for query_scores in scored if query_scores.first_pass_ids)
     while batch := list(islice(scored_with_hits, BATCH_QUERIES)):
         for trial in chain.from_iterable(trials):
             trial.add(batch)
-    return [_average_trials(setting, samples) for setting, samples in zip(settings, trials, strict=True)]
+    return [_average_trials(setting, draws) for setting, draws in zip(settings, trials, strict=True)]
 
 
-def join_pairs(scored: Iterable[QueryScores], *other_runs: ScoredRun) -> Iterator[QueryScores]:
+def add_pairs(scored: Iterable[QueryScores], *other_runs: ScoredRun) -> Iterator[QueryScores]:
     """Add the pair probabilities of other runs to each query's scores.
 
-    Runs with different k0 have different pairs, since their top k1 come from different monoBERT rankings.
+    A run contains only the pairs for its own k0, because another k0 can put other candidates into the top k1.
     """
     for query_scores in scored:
         pairs = dict(query_scores.pairs)
@@ -241,57 +243,55 @@ def join_pairs(scored: Iterable[QueryScores], *other_runs: ScoredRun) -> Iterato
         yield replace(query_scores, pairs=pairs)
 
 
-def max_k0(depths: Sequence[QueryDepths]) -> int:
-    """Return the maximum k0 for which all queries have monoBERT's scores."""
+def find_max_k0(depths: Sequence[QueryDepths]) -> int:
+    """Return the maximum k0 for which all queries have monoBERT's scores. A query can have fewer than k0 hits."""
     limits = [query.mono_depth for query in depths if query.mono_depth < query.n_hits]
     return min(limits, default=max((query.n_hits for query in depths), default=0))
 
 
-def max_k1(depths: Iterable[QueryDepths]) -> int:
-    """Return the maximum k1 for which all queries have pair probabilities. It is 0 if no duo stage ran."""
+def find_max_k1(depths: Iterable[QueryDepths]) -> int:
+    """Return the maximum k1 for which all queries have pair probabilities, or 0 if no duo stage ran."""
     return min((query.n_compared for query in depths if query.n_hits), default=0)
 
 
 class _Trial:
-    """Measures the rankings of a setting, one batch of queries at a time."""
+    """Measures the rankings with a setting, one batch of queries at a time."""
 
-    def __init__(self, setting: OperatingPoint, evaluator: Evaluator) -> None:
+    def __init__(self, setting: RerankSetting, evaluator: Evaluator) -> None:
         self._setting, self._evaluator = setting, evaluator
         self._inferences = 0
         self._queries = 0
 
     def add(self, scored: Iterable[QueryScores]) -> None:
-        """Derive and measure the rankings of a batch of queries."""
         rankings = {}
         for query_scores in scored:
             ranking, cost = derive_ranking(query_scores, self._setting)
-            rankings[query_scores.query_id] = _documents(ranking)
+            rankings[query_scores.query_id] = _score_by_rank(ranking)
             self._inferences += cost
             self._queries += 1
         self._evaluator.add(Run(rankings, name="derived"))
 
-    def inferences(self) -> float:
-        """Return the mean number of inferences over the queries."""
+    def mean_inferences(self) -> float:
         return self._inferences / self._queries
 
     def values(self) -> list[float]:
-        """Return the measure's value, or several values if the name is an alias of several measures."""
+        """Return the measure's value. A name that is an alias of several measures has several values."""
         return list(self._evaluator.evaluation("derived").overall.values())
 
 
-def _sample_settings(setting: OperatingPoint) -> Iterator[OperatingPoint]:
-    """Yield the setting with the seed of each sample over which a point is averaged."""
+def _vary_seed(setting: RerankSetting) -> Iterator[RerankSetting]:
+    """Yield the setting with the seed of each random draw, or unchanged if nothing is drawn."""
     trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
     return (replace(setting, seed=setting.seed + trial) for trial in range(trials))
 
 
-def _average_trials(setting: OperatingPoint, trials: Sequence[_Trial]) -> Point:
+def _average_trials(setting: RerankSetting, trials: Sequence[_Trial]) -> Point:
     values = list(chain.from_iterable(trial.values() for trial in trials))
-    return Point(setting, fmean(trial.inferences() for trial in trials), fmean(values))
+    return Point(setting, fmean(trial.mean_inferences() for trial in trials), fmean(values))
 
 
 def _aggregate_pairs(
-    scored: QueryScores, doc_ids: Sequence[str], setting: OperatingPoint
+    scored: QueryScores, doc_ids: Sequence[str], setting: RerankSetting
 ) -> tuple[dict[str, float], int]:
     """Return document id -> aggregated pair probability, and the number of pairs."""
     rivals = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(doc_ids)
@@ -306,19 +306,19 @@ def _aggregate_pairs(
     return aggregated, sum(map(len, rivals))
 
 
-def _blend_with_first_pass(scored: QueryScores, ranked: Sequence[str]) -> list[str]:
-    """Return monoBERT's order after blending with the first pass in the same stage as in a search.
+def _blend_with_first_pass(scored: QueryScores, mono_ids: Sequence[str]) -> list[str]:
+    """Return the order after blending monoBERT's scores with the first pass, by the same stage as in a search.
 
-    The stage uses the candidate's score, which is monoBERT's, and only requires a model's entry in the trace.
+    The stage blends each candidate's score. It recognises candidates that a model scored by a second trace entry.
     """
     if scored.blend is None:
         raise _missing_scores_error(scored, "a blend with the first pass")
     method, weight = scored.blend
-    scored_ids = set(ranked)
-    order = (*ranked, *(doc_id for doc_id in scored.first_pass if doc_id not in scored_ids))
+    scored_ids = set(mono_ids)
+    order = (*mono_ids, *(doc_id for doc_id in scored.first_pass_ids if doc_id not in scored_ids))
     first_pass = {
-        doc_id: StageScore(FIRST_PASS, scored.first_scores[doc_id], rank, 0.0)
-        for rank, doc_id in enumerate(scored.first_pass, start=1)
+        doc_id: StageScore(FIRST_PASS, scored.first_pass_scores[doc_id], rank, 0.0)
+        for rank, doc_id in enumerate(scored.first_pass_ids, start=1)
     }
     candidates = [
         Candidate(doc_id, None, scored.mono[doc_id], rank, (first_pass[doc_id], StageScore("model", 0.0, rank, 0.0)))
@@ -327,22 +327,22 @@ def _blend_with_first_pass(scored: QueryScores, ranked: Sequence[str]) -> list[s
         for rank, doc_id in enumerate(order, start=1)
     ]
     ranking = Ranking(Query(scored.query_id, "derived"), tuple(candidates))
-    blended = BlendStage(method, weight, depth=len(ranked)).rerank(ranking)
-    return [candidate.doc_id for candidate in blended.candidates[: len(ranked)]]
+    blended = BlendStage(method, weight, depth=len(mono_ids)).rerank(ranking)
+    return [candidate.doc_id for candidate in blended.candidates[: len(mono_ids)]]
 
 
-def _mono_depth(record: QueryRecord) -> int:
+def _read_mono_depth(record: QueryRecord) -> int:
     stages = record.fields["stages"]
     return next((int(stage["candidates"]) for stage in reversed(stages) if stage["name"] in FIRST_STAGES), 0)
 
 
-def _is_after_vectors(record: QueryRecord) -> bool:
-    """Return whether a cross-encoder scored the top candidates of the stage ``vectors``."""
+def _is_vectors_mono(record: QueryRecord) -> bool:
+    """Return whether both ``vectors`` and ``mono`` ran. Other pipelines have only one of these stages."""
     return {stage["name"] for stage in record.fields["stages"]} >= set(FIRST_STAGES)
 
 
-def _vectors_order_and_scores(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Return the document ids in the order of the stage ``vectors``, and document id -> cross-encoder score."""
+def _read_vectors_mono(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return the document ids in the order of the stage ``vectors``, and each scored document's cross-encoder score."""
     ranks: dict[str, int] = {}
     scores: dict[str, float] = {}
     for candidate in record.fields["candidates"]:
@@ -363,7 +363,7 @@ def _validate_ranks(query_id: str, ranks: Sequence[int]) -> None:
         )
 
 
-def _pairs(record: QueryRecord) -> dict[tuple[str, str], float]:
+def _read_pairs(record: QueryRecord) -> dict[tuple[str, str], float]:
     matrix = record.fields.get("pairs")
     if matrix is None:
         return {}
@@ -376,7 +376,7 @@ def _pairs(record: QueryRecord) -> dict[tuple[str, str], float]:
     }
 
 
-def _documents(ranking: Sequence[str]) -> tuple[ScoredDocument, ...]:
+def _score_by_rank(ranking: Sequence[str]) -> tuple[ScoredDocument, ...]:
     return tuple(ScoredDocument(doc_id, float(-rank)) for rank, doc_id in enumerate(ranking, start=1))
 
 

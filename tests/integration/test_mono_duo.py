@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from osrerank.cli import cli
 from osrerank.evaluation.side_file import read_options, read_records
-from osrerank.evaluation.tradeoff import OperatingPoint, QueryScores, derive_ranking
+from osrerank.evaluation.tradeoff import QueryScores, RerankSetting, derive_ranking
 from osrerank.scoring.registry import load_scorer
 from tests.articles import filled
 from tests.rankings import ids
@@ -83,7 +83,7 @@ def test_the_order_derived_from_a_run_is_the_order_of_a_search(engine_url, clien
             options = {"pipeline": "mono-duo", "depth": 20, "duo_depth": 5, "pairs": pairs}
             searched = client.search(query, index=INDEX, size=30, rerank=options)
             ranking, inferences = derive_ranking(
-                QueryScores.from_record(record), OperatingPoint(20, 5, how, sample_size=2, seed=1)
+                QueryScores.from_record(record), RerankSetting(20, 5, how, sample_size=2, seed=1)
             )
             assert list(ranking) == ids(searched)
             assert inferences == sum(stage["inferences"] for stage in searched["rerank"]["stages"])

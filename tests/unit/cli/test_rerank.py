@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from osrerank import connect
 from osrerank.cli import cli, main
 from osrerank.evaluation.side_file import read_options, read_records
-from osrerank.evaluation.tradeoff import OperatingPoint, QueryScores, derive_ranking
+from osrerank.evaluation.tradeoff import QueryScores, RerankSetting, derive_ranking
 from osrerank.formats.trec import read_run
 from tests.rerank_server import Reply, answering, by_length
 from tests.workers import TINY
@@ -123,7 +123,7 @@ def test_a_blend_derived_from_stored_scores_is_the_order_of_a_run(candidates: Pa
     for record in read_records(side_file):
         scored = QueryScores.from_record(record, (method, weight))
         doc_ids = tuple(candidate["doc_id"] for candidate in record.fields["candidates"])
-        assert derive_ranking(scored, OperatingPoint(len(doc_ids), blended=True))[0] == doc_ids
+        assert derive_ranking(scored, RerankSetting(len(doc_ids), uses_blend=True))[0] == doc_ids
 
 
 def test_rerank_never_overwrites_its_input_and_ends_without_a_model(candidates, tmp_path):
