@@ -115,7 +115,7 @@ def _build_report(options: dict[str, Any], *, compares: bool) -> "Report":
     if not compares:
         return report.Report(evaluations, averaging, (), {})
     comparisons = significance.compare_runs(evaluations, all_pairs=options["all_pairs"], seed=options["seed"])
-    letters = significance.superscripts(
+    letters = significance.letter_significant_runs(
         comparisons, [run.name for run in runs], test=options["test"], alpha=options["alpha"], marks=options["marks"]
     )
     return report.Report(evaluations, averaging, comparisons, letters, options["marks"])

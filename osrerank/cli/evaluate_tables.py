@@ -3,8 +3,8 @@
 from rich.table import Table
 
 from osrerank.cli.tables import table
-from osrerank.evaluation.report import Report, n_queries
-from osrerank.evaluation.significance import run_letter
+from osrerank.evaluation.report import Report, count_queries
+from osrerank.evaluation.significance import get_run_letter
 
 # Unicode has no superscript q
 SUPERSCRIPTS = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
@@ -18,13 +18,13 @@ def summary_table(report: Report) -> Table:
     measures = list(report.evaluations[0].overall)
     rows = []
     for index, evaluation in enumerate(report.evaluations):
-        name = f"({run_letter(index)}) {evaluation.run}" if report.comparisons else evaluation.run
+        name = f"({get_run_letter(index)}) {evaluation.run}" if report.comparisons else evaluation.run
         values = [
             _format_value(measure, evaluation.overall[measure])
             + report.letters.get((evaluation.run, measure), "").translate(SUPERSCRIPTS)
             for measure in measures
         ]
-        rows.append([name, str(n_queries(evaluation)), *values])
+        rows.append([name, str(count_queries(evaluation)), *values])
     return table(["run", "queries", *measures], rows)
 
 

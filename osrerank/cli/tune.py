@@ -67,7 +67,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     from osrerank.formats.files import write_atomically
     from osrerank.formats.trec import write_run
 
-    sentence_scores = read_sentence_scores(read_records(options["run"]), scores=options["scores"])
+    sentence_scores = read_sentence_scores(read_records(options["run"]), kind=options["scores"])
     folds = _learn_weights(sentence_scores, options)
     output = options["output"]
     write_run(output, build_held_out_run(sentence_scores, folds, output.stem))
@@ -81,38 +81,38 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 
 def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[str, Any]) -> "list[Fold[Weights]]":
     from osrerank.errors import EvaluationError
-    from osrerank.evaluation.folds import block_folds, read_folds
-    from osrerank.evaluation.tune import average_precisions, best_by_a, cross_validate, grid
+    from osrerank.evaluation.folds import read_folds, split_into_blocks
+    from osrerank.evaluation.tune import build_grid, compute_average_precisions, cross_validate, find_max_by_share
     from osrerank.formats.trec import read_qrels
 
     n_values = GRID_STEPS if options["released_grid"] else GRID_STEPS + 1
-    settings = grid(options["sentences"], tuple(step / GRID_STEPS for step in range(n_values)))
-    ap_by_query = average_precisions(sentence_scores, read_qrels(options["qrels"]), settings)
+    settings = build_grid(options["sentences"], tuple(step / GRID_STEPS for step in range(n_values)))
+    ap_by_query = compute_average_precisions(sentence_scores, read_qrels(options["qrels"]), settings)
     if not options["folds"] and len(ap_by_query) < options["k"]:
         reason = f"{len(ap_by_query)} judged queries are too few for {options['k']} folds; set a lower --k"
         raise EvaluationError(reason)
-    folds = read_folds(options["folds"]) if options["folds"] else block_folds(ap_by_query, options["k"])
+    folds = read_folds(options["folds"]) if options["folds"] else split_into_blocks(ap_by_query, options["k"])
     learned = cross_validate(ap_by_query, folds, settings)
     if options["plot"]:
         from osrerank.evaluation.plots import plot_shares
 
-        curves = {f"{count}S": best_by_a(ap_by_query, settings, count) for count in range(1, options["sentences"] + 1)}
+        curves = {f"{count}S": find_max_by_share(ap_by_query, settings, count) for count in range(1, options["sentences"] + 1)}
         plot_shares(options["plot"], curves, "AP")
     return learned
 
 
 def _summary(folds: "Sequence[Fold[Weights]]") -> dict[str, Any]:
-    queries = sum(len(fold.held_out) for fold in folds)
+    queries = sum(len(fold.held_out_ids) for fold in folds)
     return {
-        "AP": sum(fold.test * len(fold.held_out) for fold in folds) / queries,
+        "AP": sum(fold.held_out_mean * len(fold.held_out_ids) for fold in folds) / queries,
         "queries": queries,
         "folds": [
             {
                 "a": fold.setting.a,
                 "weights": list(fold.setting.sentences),
-                "AP_training": fold.training,
-                "AP_held_out": fold.test,
-                "held_out": list(fold.held_out),
+                "AP_training": fold.training_mean,
+                "AP_held_out": fold.held_out_mean,
+                "held_out": list(fold.held_out_ids),
             }
             for fold in folds
         ],
@@ -125,6 +125,14 @@ def _print_folds(folds: "Sequence[Fold[Weights]]") -> None:
     rows = []
     for number, fold in enumerate(folds, start=1):
         weights = [f"{weight:g}" for weight in (fold.setting.a, *fold.setting.sentences[1:])]
-        rows.append([str(number), *weights, f"{fold.training:.4f}", f"{fold.test:.4f}", str(len(fold.held_out))])
+        rows.append(
+            [
+                str(number),
+                *weights,
+                f"{fold.training_mean:.4f}",
+                f"{fold.held_out_mean:.4f}",
+                str(len(fold.held_out_ids)),
+            ]
+        )
     console().print(table(["fold", "a", "w2", "w3", "AP training", "AP held out", "queries"], rows))
     click.echo(f"AP {_summary(folds)['AP']:.4f} over all held-out queries")

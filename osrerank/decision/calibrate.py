@@ -19,7 +19,7 @@ from osrerank.decision.fitting import (
     reliability,
 )
 from osrerank.errors import ConfigError, EvaluationError
-from osrerank.evaluation.folds import block_folds
+from osrerank.evaluation.folds import split_into_blocks
 from osrerank.options.rerank import NO_STAGES, VECTORS_MONO, Rerank
 from osrerank.response import FIRST_PASS
 from osrerank.stages.interpolate import BLENDED
@@ -190,4 +190,4 @@ def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
 
 def _fold_indices(query_ids: Sequence[str], n_folds: int) -> list[Indices]:
     indices = {query_id: index for index, query_id in enumerate(query_ids)}
-    return [np.array([indices[query_id] for query_id in fold]) for fold in block_folds(query_ids, n_folds)]
+    return [np.array([indices[query_id] for query_id in fold]) for fold in split_into_blocks(query_ids, n_folds)]

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def needs_correction(measure: Any) -> bool:
-    """Return whether `compute_corrected` must compute a measure in place of its provider."""
+    """Return whether to compute a measure by `compute_corrected`, because its provider computes it differently."""
     return measure.NAME == "NumRel" or (measure.NAME == "IPrec" and not measure["judged_only"])
 
 

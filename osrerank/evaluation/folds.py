@@ -1,4 +1,4 @@
-"""Folds of a cross-validation: read them from published files, or split the sorted query ids into blocks."""
+"""Divide queries into the folds of a cross-validation, as a published file does or into blocks of sorted ids."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ def read_folds(path: Path) -> Folds:
     return folds
 
 
-def block_folds(query_ids: Iterable[str], count: int) -> Folds:
+def split_into_blocks(query_ids: Iterable[str], count: int) -> Folds:
     """Split the sorted query ids into consecutive blocks, as Birch does for Core17 and Core18.
 
     Ids that are numbers come first, in numerical order.
@@ -61,5 +61,5 @@ def block_folds(query_ids: Iterable[str], count: int) -> Folds:
 
 def _parse_ids(values: Any) -> tuple[str, ...]:
     if isinstance(values, str):
-        raise TypeError(f"a fold is the text {values!r}")
+        raise TypeError(f"a fold is the text {values!r}, not a list")
     return tuple(str(value) for value in values)

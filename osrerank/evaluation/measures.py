@@ -1,8 +1,8 @@
 """Measure runs with ir-measures, and average over queries as trec_eval does.
 
-ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) passes each measure to a provider, such as pytrec_eval or gdeval.
-Providers differ in how they break ties and select queries. So they get only the queries that are averaged over, with
-rankings truncated to the depth, in trec_eval's order and with distinct scores.
+ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) has each measure computed by a provider, such as pytrec_eval or
+gdeval. Providers differ in how they break ties and select queries. So they get only the queries that are averaged over,
+with rankings truncated to the depth, in trec_eval's order and with distinct scores.
 """
 
 import contextlib
@@ -26,19 +26,21 @@ MSMARCO = "MRR@10 (MS MARCO)"
 MSMARCO_DEPTH = 10
 """The number of top ranks that the official script evaluates."""
 _GDEVAL_MAX_GRADE = 4
+"""The provider gdeval fails on grades above this."""
 _MISSING_PACKAGE = re.compile(r"Unsupported measures {(.+?)}\..*?- (\S+) \(pip install ([^)]+)\)")
+"""ir-measures' message if the package of a provider is missing."""
 _UNSUPPORTED = re.compile(r"Unsupported measures {(.+)}\.?")
-"""ir-measures' messages for measures that it cannot compute. The first message contains the missing package."""
+"""ir-measures' message if no provider computes a measure."""
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """The documents and queries that a measure is computed over.
+    """Which documents and queries a measure is computed over, as set by trec_eval's options.
 
     Attributes:
-        complete: whether to average over all judged queries (trec_eval's ``-c``). Queries that are not in the run then
-            count as 0. Otherwise, only queries in both run and judgments are averaged, as trec_eval does by default.
+        complete: whether to average over all judged queries (``-c``). Queries that are not in the run then count as 0.
+            Otherwise, only queries in both run and judgments are averaged, as trec_eval does by default.
         relevance_level: the minimum grade of a relevant document, for measures with binary relevance (``-l``).
         depth: the number of top documents of each ranking to measure (``-M``). None measures all documents.
         single_precision: whether to compare scores as 32-bit floats, as trec_eval up to 9.0.8 does.
@@ -91,13 +93,11 @@ def evaluate(
     run = as_run(run)
     evaluator = Evaluator(as_qrels(qrels), measures, averaging)
     evaluator.add(run)
-    return evaluator.evaluation(run.name)
+    return evaluator.summarise(run.name)
 
 
 class Evaluator:
-    """Measures a run batch by batch, so that the whole run need not be in memory.
-
-    It returns the same values as `evaluate` for the whole run. `evaluate` describes the arguments.
+    """Measures a run as `evaluate` does, but batch by batch, so that the whole run need not be in memory.
 
     Raises:
         EvaluationError: a measure is unknown.
@@ -117,37 +117,37 @@ class Evaluator:
         judgments = self._qrels.judgments
         self._measure({query_id: judgments[query_id] for query_id in batch.rankings if query_id in judgments}, batch)
 
-    def evaluation(self, run_name: str) -> Evaluation:
-        """Return the values of all batches.
+    def summarise(self, run_name: str) -> Evaluation:
+        """Return the values of all batches and their means.
 
         Raises:
-            EvaluationError: run and judgments share no query.
+            EvaluationError: a measure has no value for any query, or run and judgments share no query.
         """
         judgments = select_judgments(self._qrels, self._run_query_ids, run_name, complete=self._averaging.complete)
         unranked_judgments = {
             query_id: judged for query_id, judged in judgments.items() if query_id not in self._run_query_ids
         }
         self._measure(unranked_judgments, Run({}))
-        values = {
-            measure: {query_id: by_query[query_id] for query_id in judgments if query_id in by_query}
-            for measure, by_query in self._values.items()
+        per_query = {
+            measure: {query_id: values[query_id] for query_id in judgments if query_id in values}
+            for measure, values in self._values.items()
             if measure != MSMARCO
         }
-        undefined = [measure for measure, by_query in values.items() if not by_query]
+        undefined = [measure for measure, values in per_query.items() if not values]
         if undefined:
             raise EvaluationError(f"{undefined[0]} has no value for any query of run {run_name}; leave it out")
-        overall = {measure: _aggregate(self._parsed[measure], by_query) for measure, by_query in values.items()}
-        if MSMARCO in self._values:  # queries missing from the run count as 0
-            by_query = self._values[MSMARCO]
-            values[MSMARCO] = {query_id: by_query.get(query_id, 0.0) for query_id in self._qrels.judgments}
-            overall[MSMARCO] = math.fsum(values[MSMARCO].values()) / len(values[MSMARCO])
-        return Evaluation(run_name, values, overall)
+        overall = {measure: _compute_overall(self._parsed[measure], values) for measure, values in per_query.items()}
+        if MSMARCO in self._values:  # the official script averages over all judged queries
+            values = self._values[MSMARCO]
+            per_query[MSMARCO] = {query_id: values.get(query_id, 0.0) for query_id in self._qrels.judgments}
+            overall[MSMARCO] = math.fsum(per_query[MSMARCO].values()) / len(per_query[MSMARCO])
+        return Evaluation(run_name, per_query, overall)
 
     def _measure(self, judgments: Mapping[str, Mapping[str, int]], run: Run) -> None:
         if not judgments:
             return
-        for measure, by_query in _compute_values(self._parsed, judgments, run, self._averaging).items():
-            self._values[measure].update(by_query)
+        for measure, values in _compute_values(self._parsed, judgments, run, self._averaging).items():
+            self._values[measure].update(values)
         if MSMARCO in self._values:
             self._values[MSMARCO].update(msmarco_mrr(Qrels(judgments), run))
 
@@ -155,7 +155,7 @@ class Evaluator:
 def select_judgments(
     qrels: Qrels, run_query_ids: Collection[str], run_name: str, *, complete: bool = False
 ) -> dict[str, Mapping[str, int]]:
-    """Return the judgments of the queries to average over: those in the run, or all if ``complete``.
+    """Return the judgments of all queries if ``complete``, otherwise only those of the queries in the run.
 
     Raises:
         EvaluationError: run and judgments share no query.
@@ -163,8 +163,8 @@ def select_judgments(
     shared_judgments = {query_id: judged for query_id, judged in qrels.judgments.items() if query_id in run_query_ids}
     if not shared_judgments:
         raise EvaluationError(
-            f"run {run_name} and the judgments share no query: the run has {_list_first_ids(run_query_ids)}, the "
-            f"judgments have {_list_first_ids(qrels.judgments)}; are both for the same query set?"
+            f"run {run_name} and the judgments share no query: the run has {_format_first_ids(run_query_ids)}, the "
+            f"judgments have {_format_first_ids(qrels.judgments)}; are both for the same query set?"
         )
     return dict(qrels.judgments) if complete else shared_judgments
 
@@ -182,7 +182,7 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
     ir_measures = require("ir_measures", extra="eval")
     measures: dict[str, Any] = {}
     for name in names:
-        named_measures = _parse(ir_measures, name)
+        named_measures = _parse_name(ir_measures, name)
         for measure in named_measures:
             measure_at_level = _set_relevance_level(measure, name, relevance_level)
             is_unchanged = len(named_measures) == 1 and measure_at_level is measure
@@ -216,37 +216,39 @@ def _compute_values(
 ) -> dict[str, dict[str, float]]:
     """Return measure -> query_id -> value, with the queries in the order of the judgments."""
     rankings = {query_id: _rank_doc_ids(run, query_id, averaging) for query_id in judged}
-    values: dict[str, dict[str, float]] = {name: {} for name in measures}
-    names = {}  # measure -> display name, for measures that a provider computes
+    per_query: dict[str, dict[str, float]] = {name: {} for name in measures}
+    provider_measures = {}  # measure -> display name
     for name, measure in measures.items():
         if needs_correction(measure):
-            values[name] = {
+            per_query[name] = {
                 query_id: compute_corrected(measure, grades, rankings[query_id]) for query_id, grades in judged.items()
             }
         else:
-            names[measure] = name
-    if names:
+            provider_measures[measure] = name
+    if provider_measures:
         query_ids = list(judged)
         # gdeval reads only the digits after the last '-' of a query id, so providers get numbers as ids.
         numbers = {query_id: str(number) for number, query_id in enumerate(query_ids, start=1)}
-        provider = _create_provider(list(names), {numbers[query_id]: grades for query_id, grades in judged.items()})
-        scores = {numbers[query_id]: _distinct_scores(doc_ids) for query_id, doc_ids in rankings.items()}
-        with _provider_errors(names, judged):
+        numbered_grades = {numbers[query_id]: grades for query_id, grades in judged.items()}
+        provider = _create_provider(list(provider_measures), numbered_grades)
+        scores = {numbers[query_id]: _encode_ranks(doc_ids) for query_id, doc_ids in rankings.items()}
+        with _provider_errors(provider_measures, judged):
             for metric in provider.iter_calc(scores):
-                values[names[metric.measure]][query_ids[int(metric.query_id) - 1]] = float(metric.value)
+                query_id = query_ids[int(metric.query_id) - 1]
+                per_query[provider_measures[metric.measure]][query_id] = float(metric.value)
     return {
-        name: {query_id: by_query[query_id] for query_id in judged if query_id in by_query}
-        for name, by_query in values.items()
+        name: {query_id: values[query_id] for query_id in judged if query_id in values}
+        for name, values in per_query.items()
     }
 
 
 def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
-    """Return the ids of a query's top documents in trec_eval's order, or none if the query is not in the run."""
+    """Return the ids of a query's top documents in trec_eval's order. A query that is not in the run has none."""
     documents = trec_order(run.rankings.get(query_id, ()), single_precision=averaging.single_precision)
     return [document.doc_id for document in documents[: averaging.depth]]
 
 
-def _distinct_scores(doc_ids: Sequence[str]) -> dict[str, float]:
+def _encode_ranks(doc_ids: Sequence[str]) -> dict[str, float]:
     """Return document id -> a score that encodes the rank: n, n-1, ..., 1."""
     return {doc_id: float(len(doc_ids) - index) for index, doc_id in enumerate(doc_ids)}
 
@@ -288,11 +290,11 @@ def _unsupported_message(measures: Sequence[Any], message: str) -> str:
     return f"cannot measure {', '.join(map(str, measures))}: {message}"
 
 
-def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
+def _parse_name(ir_measures: ModuleType, name: str) -> list[Any]:
     try:
         measures = [ir_measures.parse_measure(name)]
     except (NameError, ValueError, TypeError):
-        measures = _parse_trec(ir_measures, name)
+        measures = _parse_trec_name(ir_measures, name)
     try:
         for measure in measures:
             required = [key for key, parameter in measure.SUPPORTED_PARAMS.items() if parameter.required]
@@ -309,7 +311,7 @@ def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
     return measures
 
 
-def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:
+def _parse_trec_name(ir_measures: ModuleType, name: str) -> list[Any]:
     nicknames = require("pytrec_eval", extra="eval").supported_nicknames
     try:
         if name not in nicknames:  # aliases such as all_trec include measures that ir-measures does not know
@@ -317,11 +319,11 @@ def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:
     except ValueError:
         pass
     names = ", ".join(sorted(ir_measures.measures.registry))
-    raise EvaluationError(f"there is no measure {name!r}; examples are nDCG@10 and P(rel=2)@5, the names are: {names}")
+    raise EvaluationError(f"there is no measure {name!r}; choose one such as nDCG@10 or P(rel=2)@5; names are: {names}")
 
 
 def _set_relevance_level(measure: Any, name: str, level: int) -> Any:
-    """Return the measure with a relevance level, unless its name sets one or the measure has no such parameter."""
+    """Return the measure with a relevance level. It is unchanged if its name sets a level, or if it takes none."""
     if level == 1 or "rel=" in name or "rel" not in measure.SUPPORTED_PARAMS:
         return measure
     if measure.SUPPORTED_PARAMS["rel"].default == 1 or "rel" in measure.params:
@@ -329,14 +331,14 @@ def _set_relevance_level(measure: Any, name: str, level: int) -> Any:
     return measure
 
 
-def _aggregate(measure: Any, values: Mapping[str, float]) -> float:
+def _compute_overall(measure: Any, values: Mapping[str, float]) -> float:
     aggregator = measure.aggregator()
     for value in values.values():
         aggregator.add(value)
     return float(aggregator.result())
 
 
-def _list_first_ids(query_ids: Iterable[str]) -> str:
+def _format_first_ids(query_ids: Iterable[str]) -> str:
     sorted_ids = sorted(query_ids)
     return f"{', '.join(sorted_ids[:3])}{', ...' if len(sorted_ids) > 3 else ''}"
 

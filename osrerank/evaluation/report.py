@@ -1,4 +1,7 @@
-"""The report of `osrerank evaluate`, as JSON values and as CSV; `cli.evaluate_tables` prints it as tables."""
+"""The output of `osrerank evaluate` as JSON and CSV: measured values of runs, and comparisons between the runs.
+
+`cli.evaluate_tables` prints the same report as tables.
+"""
 
 import csv
 import io
@@ -19,8 +22,8 @@ class Report:
         evaluations: an evaluation for each run.
         averaging: the documents and queries that were measured.
         comparisons: the comparisons of runs. Empty if none were requested.
-        letters: (run, measure) -> letters of other runs, as `significance.superscripts` returns them.
-        marks: the rule by which the letters were chosen.
+        letters: (run, measure) -> letters of significantly worse runs; see `significance.letter_significant_runs`.
+        marks: whether the letters come from corrected or raw p-values.
     """
 
     evaluations: Sequence[Evaluation]
@@ -34,7 +37,7 @@ class Report:
         return {
             "averaging": asdict(self.averaging),
             "runs": [self._run_as_json(evaluation, per_query=per_query) for evaluation in self.evaluations],
-            "comparisons": [_null_infinite(asdict(comparison)) for comparison in self.comparisons],
+            "comparisons": [_replace_infinite(asdict(comparison)) for comparison in self.comparisons],
         }
 
     def as_csv(self, *, per_query: bool) -> str:
@@ -42,7 +45,9 @@ class Report:
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
         writer.writerow(["run", "query_id", "measure", "value"])
-        writer.writerows(row for evaluation in self.evaluations for row in _rows(evaluation, per_query=per_query))
+        writer.writerows(
+            row for evaluation in self.evaluations for row in _list_values(evaluation, per_query=per_query)
+        )
         if self.comparisons:
             table.write("\n")
             names = [field.name for field in fields(RunComparison)]
@@ -54,25 +59,25 @@ class Report:
         name = evaluation.run
         run_values: dict[str, Any] = {
             "run": name,
-            "n_queries": n_queries(evaluation),
-            "measures": _null_infinite(evaluation.overall),
+            "n_queries": count_queries(evaluation),
+            "measures": _replace_infinite(evaluation.overall),
         }
         if self.comparisons:
             relation = "better_than" if self.marks == "holm" else "differs_from"
             run_values[relation] = {measure: letters for (run, measure), letters in self.letters.items() if run == name}
         if per_query:
             run_values["per_query"] = {
-                measure: _null_infinite(values) for measure, values in evaluation.per_query.items()
+                measure: _replace_infinite(values) for measure, values in evaluation.per_query.items()
             }
         return run_values
 
 
-def n_queries(evaluation: Evaluation) -> int:
-    """Return the number of queries that were averaged over."""
+def count_queries(evaluation: Evaluation) -> int:
+    """Return the number of queries that were averaged over. Some measures are undefined for some of them."""
     return max(len(values) for values in evaluation.per_query.values())
 
 
-def _rows(evaluation: Evaluation, *, per_query: bool) -> list[tuple[str, str, str, float]]:
+def _list_values(evaluation: Evaluation, *, per_query: bool) -> list[tuple[str, str, str, float]]:
     rows = []
     if per_query:
         for measure, values in evaluation.per_query.items():
@@ -80,7 +85,7 @@ def _rows(evaluation: Evaluation, *, per_query: bool) -> list[tuple[str, str, st
     return rows + [(evaluation.run, "all", measure, value) for measure, value in evaluation.overall.items()]
 
 
-def _null_infinite(values: Mapping[str, Any]) -> dict[str, Any]:
+def _replace_infinite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }

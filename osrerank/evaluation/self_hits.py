@@ -7,12 +7,13 @@ both are numbered from 1. Such documents are seldom among the top hits, so a low
 from collections.abc import Mapping, Sequence
 
 MAX_RANK = 10
+"""Self-hits below this rank are not counted."""
 MIN_SHARE = 0.05
-"""Below this share of queries with a self-hit, the self-hits count as chance."""
+"""Self-hits count as chance if fewer than this share of the queries have one."""
 
 
 def count_self_hits(rankings: Mapping[str, Sequence[str]]) -> int:
-    """Return how many queries have a self-hit among their top ten, or 0 if these are too few to rule out chance.
+    """Return how many queries have a self-hit among their top ten, or 0 if so few can be chance.
 
     Args:
         rankings: query id -> document ids, best first.

@@ -22,10 +22,10 @@ from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
 Differences = npt.NDArray[np.float64]
 TestName = Literal["t", "randomisation"]
 Marks = Literal["holm", "raw"]
-"""``holm`` gives a letter to the better run, by corrected p-values. ``raw`` gives one to both runs, by raw p-values."""
+"""Whether `letter_significant_runs` uses corrected p-values (``holm``) or uncorrected ones (``raw``)."""
 
 SAMPLES = 100_000
-_MAX_EXACT_QUERIES = 16  # 2 ** 16 sign patterns are fewer than SAMPLES
+_MAX_EXACT_QUERIES = 16  # up to here, all 2 ** n sign patterns are fewer than SAMPLES
 _CHUNK_ELEMENTS = 2**22  # signs drawn at a time: 32 MiB of float64
 _TOLERANCE = 1e-12  # absorbs rounding errors when the same differences are summed in another order
 
@@ -122,9 +122,11 @@ def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, 
 def paired_t_test(differences: Differences) -> float:
     """Return the two-tailed p-value of Student's paired t-test for differences ``(n,)``, n at least 2."""
     stats = require("scipy.stats", extra="eval")
-    size = effect_size(differences)
-    if size == 0 or math.isinf(size):  # all differences are equal, so the t statistic is undefined
-        return float(size == 0)
+    effect_size = compute_effect_size(differences)
+    if effect_size == 0:
+        return 1.0
+    if math.isinf(effect_size):  # all differences are equal, so the t statistic is undefined
+        return 0.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
@@ -136,21 +138,21 @@ def randomisation_test(differences: Differences, *, seed: int = 0, samples: int 
     observed one.
     """
     n_queries = len(differences)
-    observed = abs(differences.sum()) - _TOLERANCE
+    observed_sum = abs(differences.sum()) - _TOLERANCE
     if n_queries <= _MAX_EXACT_QUERIES:
         patterns = np.arange(2**n_queries)[:, None] >> np.arange(n_queries) & 1
-        return float(np.mean(np.abs((1 - 2 * patterns) @ differences) >= observed))
+        return float(np.mean(np.abs((1 - 2 * patterns) @ differences) >= observed_sum))
     generator = np.random.default_rng(seed)
     chunk_size = max(1, _CHUNK_ELEMENTS // n_queries)
-    extreme = 0
+    n_extreme = 0
     for start in range(0, samples, chunk_size):
-        size = min(chunk_size, samples - start)
-        signs = 1.0 - 2.0 * generator.integers(0, 2, size=(size, n_queries), dtype=np.int8)
-        extreme += int(np.count_nonzero(np.abs(signs @ differences) >= observed))
-    return (extreme + 1) / (samples + 1)
+        n_patterns = min(chunk_size, samples - start)
+        signs = 1.0 - 2.0 * generator.integers(0, 2, size=(n_patterns, n_queries), dtype=np.int8)
+        n_extreme += int(np.count_nonzero(np.abs(signs @ differences) >= observed_sum))
+    return (n_extreme + 1) / (samples + 1)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def correct_by_holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected by Holm's step-down method, in the given order.
 
     The i-th smallest of m p-values is multiplied by m - i + 1. Each corrected value is at least the one before it, and
@@ -164,7 +166,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def effect_size(differences: Differences) -> float:
+def compute_effect_size(differences: Differences) -> float:
     """Return Cohen's d_z of differences ``(n,)``: mean divided by sample standard deviation, or 0 if all are 0."""
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
     if deviation <= _TOLERANCE * max(1.0, abs(mean)):
@@ -172,7 +174,7 @@ def effect_size(differences: Differences) -> float:
     return mean / deviation
 
 
-def superscripts(
+def letter_significant_runs(
     comparisons: Sequence[RunComparison],
     names: Sequence[str],
     *,
@@ -180,17 +182,17 @@ def superscripts(
     alpha: float = 0.05,
     marks: Marks = "holm",
 ) -> dict[tuple[str, str], str]:
-    """Return the letters that papers print beside a value, for the runs that are significantly worse.
+    """Return the superscript letters that papers print beside a run's value, such as ``.712ᵃᶜ``.
 
-    With ``raw`` marks, the letters stand for all runs that differ significantly, better or worse, without correction
-    (Chen et al., ICIP at TREC-2020, Table 2).
+    Each letter stands for a run that is significantly worse. With ``raw`` marks, it stands for a run that differs
+    significantly, better or worse, by uncorrected p-values (Chen et al., ICIP at TREC-2020, Table 2).
 
     Args:
         comparisons: the comparisons from `compare_runs`.
-        names: the runs' names in the table's order. The first run has the letter ``a``.
+        names: the runs' names in the table's order. The letter ``a`` stands for the first run.
         test: the test whose p-values are used.
         alpha: the significance level. Lower p-values are significant.
-        marks: the rule by which runs get letters.
+        marks: whether p-values are corrected, and which of two runs gets a letter.
 
     Returns:
         (run, measure) -> letters in alphabetical order, for example ``ac``. Runs without letters are absent.
@@ -203,12 +205,12 @@ def superscripts(
                 better, worse = worse, better
             pairs = [(better, worse), (worse, better)] if marks == "raw" else [(better, worse)]
             for run, other in pairs:
-                letters.setdefault((run, comparison.measure), set()).add(run_letter(names.index(other)))
+                letters.setdefault((run, comparison.measure), set()).add(get_run_letter(names.index(other)))
     return {key: "".join(sorted(run_letters)) for key, run_letters in letters.items()}
 
 
-def run_letter(index: int) -> str:
-    """Return the letter of the run in row ``index``, from 0: a, b, ..., z, then (27), (28), ..."""
+def get_run_letter(index: int) -> str:
+    """Return the letter that stands for a run: a, b, ..., z, then (27), (28), ... Indices count from 0."""
     return chr(ord("a") + index) if index < 26 else f"({index + 1})"
 
 
@@ -221,26 +223,28 @@ def _check_comparable(evaluations: Sequence[Evaluation]) -> None:
     for other in evaluations[1:]:
         for measure, values in first.per_query.items():
             if values.keys() != other.per_query[measure].keys():
-                if _queries(first) == _queries(other):
+                if _collect_query_ids(first) == _collect_query_ids(other):
                     raise EvaluationError(
                         f"{first.run} and {other.run} cannot be compared by {measure}, because it has no value for "
-                        "some queries of one run; leave it out"
+                        f"some queries of one run; leave out {measure}"
                     )
-                raise EvaluationError(_different_queries(first.run, values, other.run, other.per_query[measure]))
+                raise _different_queries_error(first.run, values, other.run, other.per_query[measure])
             if len(values) < 2:
                 raise EvaluationError(
                     "a significance test needs at least two queries; only one query is judged and in the runs"
                 )
 
 
-def _queries(evaluation: Evaluation) -> set[str]:
+def _collect_query_ids(evaluation: Evaluation) -> set[str]:
     return {query_id for values in evaluation.per_query.values() for query_id in values}
 
 
-def _different_queries(first: str, values: Mapping[str, float], second: str, second_values: Mapping[str, float]) -> str:
-    only_first, only_second = len(values.keys() - second_values.keys()), len(second_values.keys() - values.keys())
-    return (
-        f"{first} and {second} have different judged queries ({only_first} only in the first, {only_second} only in "
+def _different_queries_error(
+    first: str, first_values: Mapping[str, float], second: str, second_values: Mapping[str, float]
+) -> EvaluationError:
+    n_first, n_second = len(first_values.keys() - second_values.keys()), len(second_values.keys() - first_values.keys())
+    return EvaluationError(
+        f"{first} and {second} have different judged queries ({n_first} only in the first, {n_second} only in "
         "the second); set --complete to average over all judged queries, where a missing query counts as 0"
     )
 
@@ -254,7 +258,7 @@ def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int) 
         measure=measure,
         n_queries=len(differences),
         difference=float(differences.mean()),
-        effect_size=effect_size(differences),
+        effect_size=compute_effect_size(differences),
         wins=int(np.count_nonzero(differences > _TOLERANCE)),
         ties=int(np.count_nonzero(np.abs(differences) <= _TOLERANCE)),
         losses=int(np.count_nonzero(differences < -_TOLERANCE)),
@@ -264,8 +268,8 @@ def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int) 
 
 
 def _correct_p_values(comparisons: Sequence[RunComparison]) -> list[RunComparison]:
-    p_t_holm = holm([comparison.p_t for comparison in comparisons])
-    p_randomisation_holm = holm([comparison.p_randomisation for comparison in comparisons])
+    p_t_holm = correct_by_holm([comparison.p_t for comparison in comparisons])
+    p_randomisation_holm = correct_by_holm([comparison.p_randomisation for comparison in comparisons])
     return [
         replace(comparison, p_t_holm=p_t, p_randomisation_holm=p_randomisation)
         for comparison, p_t, p_randomisation in zip(comparisons, p_t_holm, p_randomisation_holm, strict=True)

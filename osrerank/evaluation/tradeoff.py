@@ -276,7 +276,7 @@ class _Trial:
 
     def values(self) -> list[float]:
         """Return the measure's value. A name that is an alias of several measures has several values."""
-        return list(self._evaluator.evaluation("derived").overall.values())
+        return list(self._evaluator.summarise("derived").overall.values())
 
 
 def _vary_seed(setting: RerankSetting) -> Iterator[RerankSetting]:

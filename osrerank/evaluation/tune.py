@@ -1,4 +1,4 @@
-"""Choose the weights of sentence scores (Birch) by cross-validation.
+"""Choose by cross-validation how Birch weights the scores of a document's best sentences against its BM25 score.
 
 Akkalyoncu Yilmaz et al., EMNLP 2019, section 4: a grid over a, w2 and w3, in steps of .1. The weights with the highest
 mean AP on the training folds rank the queries of the held-out fold. The sentence scores come from a run's side file
@@ -22,7 +22,7 @@ from osrerank.types.values import BM25
 
 STAGE = "sentences"
 DECIMALS = 4
-"""Means are compared after rounding to this many decimals, as trec_eval prints them."""
+"""Means that are equal after rounding to this many decimals count as equal, because trec_eval prints them so."""
 GRID_VALUES = tuple(step / 10 for step in range(11))
 Floats = npt.NDArray[np.float64]
 Setting = TypeVar("Setting")
@@ -31,22 +31,22 @@ Setting = TypeVar("Setting")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Weights:
-    """A point of the grid. At equal AP, the smaller point is preferred, compared by ``second``, ``a`` and ``third``.
+    """A point of the grid. At equal AP, the smaller point is preferred, compared by ``w2``, then ``a``, then ``w3``.
 
     Attributes:
-        second: the weight w2 of the second-best sentence. The weight of the best sentence is 1.
-        a: the weight of the first pass's score, in [0, 1].
-        third: the weight w3 of the third-best sentence.
+        w2: the weight of the second-best sentence. The weight of the best sentence is 1.
+        a: the share of the first pass's score, in [0, 1].
+        w3: the weight of the third-best sentence.
     """
 
-    second: float
+    w2: float
     a: float
-    third: float
+    w3: float
 
     @property
     def sentences(self) -> tuple[float, float, float]:
         """The weights of the three best sentences."""
-        return (1.0, self.second, self.third)
+        return (1.0, self.w2, self.w3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,50 +56,47 @@ class SentenceScores:
     Attributes:
         query_id: the query's id.
         doc_ids: the document ids in first-pass order.
-        first_pass: the first-pass scores ``(n,)``, scaled as in `SentenceStage`.
-        best: the scores of each document's three best sentences ``(n, 3)``, best first, or NaN for missing sentences.
+        first_pass_scores: the first-pass scores ``(n,)``, scaled as in `SentenceStage`.
+        sentence_scores: the scores of each document's three best sentences ``(n, 3)``, best first. Documents with
+            fewer sentences have NaN.
     """
 
     query_id: str
     doc_ids: tuple[str, ...]
-    first_pass: Floats
-    best: Floats
+    first_pass_scores: Floats
+    sentence_scores: Floats
 
     @classmethod
-    def from_record(cls, record: QueryRecord, *, scores: str) -> "SentenceScores":
+    def from_record(cls, record: QueryRecord, *, kind: str) -> "SentenceScores":
         """Extract the scores from a record of a run that was reranked by sentences.
 
         Args:
             record: a record from the run's side file.
-            scores: the kind of sentence scores to extract, ``"logit"`` or ``"probability"``.
+            kind: the kind of sentence scores to extract, ``"logit"`` or ``"probability"``.
         """
         candidates = sorted(record.fields["candidates"], key=lambda candidate: candidate["first_pass"]["rank"])
         doc_ids = tuple(candidate["doc_id"] for candidate in candidates)
         first_pass = [candidate["first_pass"] for candidate in candidates]
-        first_scores = np.array([entry.get(BM25, entry["score"]) for entry in first_pass], dtype=np.float64)
-        names = [scores, *(f"{scores}_{number}" for number in range(2, REPORTED_SENTENCES + 1))]
+        first_pass_scores = np.array([entry.get(BM25, entry["score"]) for entry in first_pass], dtype=np.float64)
+        names = [kind, *(f"{kind}_{number}" for number in range(2, REPORTED_SENTENCES + 1))]
         entries = [candidate["stages"].get(STAGE, {}) for candidate in candidates]
-        best = np.array([[entry.get(name, np.nan) for name in names] for entry in entries])
-        return cls(record.query_id, doc_ids, first_scores, best.reshape(len(candidates), REPORTED_SENTENCES))
+        scores = np.array([[entry.get(name, np.nan) for name in names] for entry in entries])
+        return cls(record.query_id, doc_ids, first_pass_scores, scores.reshape(len(candidates), REPORTED_SENTENCES))
 
-    def order(self, weights: Weights) -> npt.NDArray[np.intp]:
+    def rank(self, weights: Weights) -> npt.NDArray[np.intp]:
         """Return document indices, best first. Documents without sentence scores come last, in first-pass order."""
-        combined = interpolate(self.first_pass, self.best, weights.a, weights.sentences)
-        return np.lexsort((-combined, np.isnan(self.best[:, 0])))
+        combined = interpolate(self.first_pass_scores, self.sentence_scores, weights.a, weights.sentences)
+        return np.lexsort((-combined, np.isnan(self.sentence_scores[:, 0])))
 
 
-def read_sentence_scores(records: Iterable[QueryRecord], *, scores: str) -> list[SentenceScores]:
-    """Extract the sentence scores of each query of a run.
-
-    Args:
-        records: the records from the run's side file.
-        scores: the kind of sentence scores to extract, ``"logit"`` or ``"probability"``.
+def read_sentence_scores(records: Iterable[QueryRecord], *, kind: str) -> list[SentenceScores]:
+    """Extract the sentence scores of each query of a run, as `SentenceScores.from_record` does.
 
     Raises:
         EvaluationError: no document of the run has sentence scores.
     """
-    run_scores = [SentenceScores.from_record(record, scores=scores) for record in records]
-    if all(np.isnan(query_scores.best).all() for query_scores in run_scores):
+    run_scores = [SentenceScores.from_record(record, kind=kind) for record in records]
+    if all(np.isnan(query_scores.sentence_scores).all() for query_scores in run_scores):
         raise EvaluationError(
             "the run has no sentence scores to learn weights from; create it with osrerank run --sentences a=0.5"
         )
@@ -108,93 +105,96 @@ def read_sentence_scores(records: Iterable[QueryRecord], *, scores: str) -> list
 
 @dataclass(frozen=True, slots=True)
 class Fold(Generic[Setting]):
-    """The setting that was learned for a fold.
+    """The setting that was chosen for a fold, on the queries of all other folds.
 
     Attributes:
-        held_out: the ids of the fold's queries.
-        setting: the setting with the highest mean over the queries of all other folds.
-        training: the mean of the measure with this setting over the queries of all other folds.
-        test: the mean of the measure with this setting over the fold's queries.
+        held_out_ids: the ids of the fold's queries.
+        setting: the setting whose mean over the other folds is highest.
+        training_mean: the mean of the measure over the queries of the other folds.
+        held_out_mean: the mean of the measure over the fold's queries.
     """
 
-    held_out: tuple[str, ...]
+    held_out_ids: tuple[str, ...]
     setting: Setting
-    training: float
-    test: float
+    training_mean: float
+    held_out_mean: float
 
 
-def grid(sentences: int, values: Sequence[float] = GRID_VALUES) -> tuple[Weights, ...]:
+def build_grid(sentences: int, values: Sequence[float] = GRID_VALUES) -> tuple[Weights, ...]:
     """Return the weights to try, in the order of preference at equal AP.
 
     Args:
         sentences: the number of best sentences that count: 1, 2 or 3 (the paper's 1S, 2S, 3S).
         values: the values to try for a and for each weight.
     """
-    second = values if sentences > 1 else (0.0,)
-    third = values if sentences > 2 else (0.0,)
-    return tuple(sorted(Weights(w2, a, w3) for a, w2, w3 in itertools.product(values, second, third)))
+    w2_values = values if sentences > 1 else (0.0,)
+    w3_values = values if sentences > 2 else (0.0,)
+    return tuple(sorted(Weights(w2, a, w3) for a, w2, w3 in itertools.product(values, w2_values, w3_values)))
 
 
-def average_precisions(
+def compute_average_precisions(
     run_scores: Sequence[SentenceScores], qrels: Qrels, settings: Sequence[Weights]
 ) -> dict[str, Floats]:
     """Return query_id -> AP with each setting ``(n_settings,)``. Queries without judgments are left out."""
     return {
-        scores.query_id: np.array([_average_precision(scores, judged, weights) for weights in settings])
+        scores.query_id: np.array(
+            [_compute_average_precision(scores, qrels.judgments[scores.query_id], weights) for weights in settings]
+        )
         for scores in run_scores
-        if (judged := qrels.judgments.get(scores.query_id)) is not None
+        if scores.query_id in qrels.judgments
     }
 
 
 def cross_validate(
-    by_query: Mapping[str, Floats], folds: Sequence[Sequence[str]], settings: Sequence[Setting]
+    query_values: Mapping[str, Floats], folds: Sequence[Sequence[str]], settings: Sequence[Setting]
 ) -> list[Fold[Setting]]:
     """Choose a setting for each fold, by the mean of a measure over the queries of all other folds.
 
     Args:
-        by_query: query_id -> value of the measure with each setting ``(n_settings,)``.
+        query_values: query_id -> value of the measure with each setting ``(n_settings,)``.
         folds: the query ids of each fold. Queries without values are ignored.
-        settings: the settings. If means are equal to four decimals, the first setting is chosen.
+        settings: the settings. If several have the same mean to four decimals, the first one is chosen.
 
     Raises:
         EvaluationError: a fold has no queries with values, or all other folds have none.
     """
     learned_folds = []
     for number, fold in enumerate(folds, start=1):
-        held_out = [query_id for query_id in fold if query_id in by_query]
-        training = [
-            by_query[query_id] for other in folds if other is not fold for query_id in other if query_id in by_query
-        ]
-        if not held_out or not training:
-            subject = f"the folds other than fold {number} have" if held_out else f"fold {number} has"
+        held_out_ids = [query_id for query_id in fold if query_id in query_values]
+        other_ids = [query_id for other in folds if other is not fold for query_id in other]
+        training_values = [query_values[query_id] for query_id in other_ids if query_id in query_values]
+        if not held_out_ids or not training_values:
+            subject = f"the folds other than fold {number} have" if held_out_ids else f"fold {number} has"
             raise EvaluationError(f"{subject} no judged query; check the folds' query ids")
-        means = np.mean(training, axis=0)
+        means = np.mean(training_values, axis=0)
         best = int(np.argmax(np.round(means, DECIMALS)))
-        test = float(np.mean([by_query[query_id][best] for query_id in held_out]))
-        learned_folds.append(Fold(tuple(held_out), settings[best], float(means[best]), test))
+        held_out_mean = float(np.mean([query_values[query_id][best] for query_id in held_out_ids]))
+        learned_folds.append(Fold(tuple(held_out_ids), settings[best], float(means[best]), held_out_mean))
     return learned_folds
 
 
 def build_held_out_run(run_scores: Iterable[SentenceScores], folds: Iterable[Fold[Weights]], name: str) -> Run:
-    """Return the run in which each query is ranked with the weights learned on the other folds."""
-    weights = {query_id: fold.setting for fold in folds for query_id in fold.held_out}
+    """Rank each query with the weights that were chosen on the other folds."""
+    weights = {query_id: fold.setting for fold in folds for query_id in fold.held_out_ids}
     rankings = {}
     for query_scores in run_scores:
         if query_scores.query_id in weights:
-            order = query_scores.order(weights[query_scores.query_id])
+            order = query_scores.rank(weights[query_scores.query_id])
             rankings[query_scores.query_id] = score_by_rank([query_scores.doc_ids[index] for index in order])
     return Run(rankings, name)
 
 
-def best_by_a(by_query: Mapping[str, Floats], settings: Sequence[Weights], sentences: int) -> list[tuple[float, float]]:
-    """Return each a with the highest mean AP of its settings, by rising a.
+def find_max_by_share(
+    precisions: Mapping[str, Floats], settings: Sequence[Weights], sentences: int
+) -> list[tuple[float, float]]:
+    """Return pairs of each share a, in rising order, and the highest mean AP of the settings with this share.
 
     Args:
-        by_query: query_id -> AP with each setting ``(n_settings,)``.
+        precisions: query_id -> AP with each setting ``(n_settings,)``.
         settings: the settings.
         sentences: the number of best sentences that count. Settings that weight other sentences are ignored.
     """
-    means = np.mean(list(by_query.values()), axis=0)
+    means = np.mean(list(precisions.values()), axis=0)
     best: dict[float, float] = {}
     for weights, mean in zip(settings, means, strict=True):
         if not any(weights.sentences[sentences:]):
@@ -202,11 +202,11 @@ def best_by_a(by_query: Mapping[str, Floats], settings: Sequence[Weights], sente
     return sorted(best.items())
 
 
-def _average_precision(query_scores: SentenceScores, judged: Mapping[str, int], weights: Weights) -> float:
+def _compute_average_precision(query_scores: SentenceScores, judged: Mapping[str, int], weights: Weights) -> float:
     """Return a query's AP. Relevant documents that are not candidates have precision 0."""
     n_relevant = sum(relevance > 0 for relevance in judged.values())
     if not n_relevant:
         return 0.0
     relevant = np.array([judged.get(doc_id, 0) > 0 for doc_id in query_scores.doc_ids])
-    ranks = np.flatnonzero(relevant[query_scores.order(weights)]) + 1
+    ranks = np.flatnonzero(relevant[query_scores.rank(weights)]) + 1
     return float((np.arange(1, len(ranks) + 1) / ranks).sum() / n_relevant)

@@ -17,7 +17,7 @@ from osrerank.decision.advice.verdict import (
     outcome_of,
     t_quantile,
 )
-from osrerank.evaluation.folds import block_folds
+from osrerank.evaluation.folds import split_into_blocks
 from osrerank.evaluation.measures import Averaging, evaluate
 from osrerank.evaluation.tune import DECIMALS, Fold, cross_validate
 from osrerank.evaluation.values import score_by_rank
@@ -77,10 +77,10 @@ def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSett
     settings = list(values)
     table = np.stack([values[setting] for setting in settings], axis=1)
     by_query = dict(zip(query_ids, table, strict=True))
-    folds = block_folds(query_ids, FOLDS)
+    folds = split_into_blocks(query_ids, FOLDS)
     chosen: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)
     held_out_by_query = {
-        query_id: by_query[query_id][settings.index(fold.setting)] for fold in chosen for query_id in fold.held_out
+        query_id: by_query[query_id][settings.index(fold.setting)] for fold in chosen for query_id in fold.held_out_ids
     }
     held_out = np.array([held_out_by_query[query_id] for query_id in query_ids])
     rows = {query_id: row for row, query_id in enumerate(query_ids)}

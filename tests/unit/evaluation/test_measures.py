@@ -19,12 +19,12 @@ from osrerank.evaluation.measures import (
 )
 from osrerank.evaluation.significance import (
     compare_runs,
-    effect_size,
-    holm,
+    compute_effect_size,
+    correct_by_holm,
+    get_run_letter,
+    letter_significant_runs,
     paired_t_test,
     randomisation_test,
-    run_letter,
-    superscripts,
 )
 from osrerank.formats.trec import read_run
 from osrerank.types import Qrels, Run, ScoredDocument
@@ -53,7 +53,7 @@ def test_a_run_measured_in_parts_equals_a_run_measured_whole(complete: bool) -> 
     for part in (run_of(q2="zx"), run_of(q9="a"), run_of(q1="cab")):
         evaluator.add(part)
     part_evaluation, whole_evaluation = (
-        evaluator.evaluation("part"),
+        evaluator.summarise("part"),
         evaluate(QRELS, run_of(q1="cab", q2="zx", q9="a"), measures, averaging),
     )
     assert (part_evaluation.per_query, part_evaluation.overall) == (
@@ -156,9 +156,9 @@ def test_t_test_equals_scipys() -> None:
 def test_effect_size_and_differences_without_spread() -> None:
     assert paired_t_test(np.zeros(5)) == 1.0
     assert paired_t_test(np.full(5, 0.1)) == 0.0
-    assert effect_size(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.0)
-    assert effect_size(np.zeros(5)) == 0.0
-    assert effect_size(np.full(5, -0.1)) == -math.inf
+    assert compute_effect_size(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.0)
+    assert compute_effect_size(np.zeros(5)) == 0.0
+    assert compute_effect_size(np.full(5, -0.1)) == -math.inf
 
 
 def test_exact_randomisation_by_hand() -> None:
@@ -179,9 +179,9 @@ def test_sampled_randomisation_equals_scipys_permutation_test() -> None:
 
 
 def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
-    assert holm([]) == []
+    assert correct_by_holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert correct_by_holm([0.5, 0.9]) == [1.0, 1.0]
+    assert correct_by_holm([]) == []
 
 
 def test_comparison_counts_wins_ties_and_losses() -> None:
@@ -195,16 +195,18 @@ def test_holm_corrects_all_pairs_of_runs_together() -> None:
     runs = [evaluation("a", 0.1, 0.2, 0.3), evaluation("b", 0.2, 0.3, 0.5), evaluation("c", 0.0, 0.3, 0.3)]
     comparisons = compare_runs(runs, all_pairs=True)
     assert [(comparison.baseline, comparison.run) for comparison in comparisons] == [("a", "b"), ("a", "c"), ("b", "c")]
-    assert [comparison.p_t_holm for comparison in comparisons] == holm([comparison.p_t for comparison in comparisons])
+    assert [comparison.p_t_holm for comparison in comparisons] == correct_by_holm(
+        [comparison.p_t for comparison in comparisons]
+    )
 
 
 def test_letters_name_the_runs_that_a_run_beats() -> None:
     weak, strong = [0.1 + n / 1000 for n in range(20)], [0.5 + n / 900 for n in range(20)]
     comparisons = compare_runs([evaluation("weak", *weak), evaluation("strong", *strong)])
-    assert superscripts(comparisons, ["weak", "strong"]) == {("strong", "AP"): "a"}
+    assert letter_significant_runs(comparisons, ["weak", "strong"]) == {("strong", "AP"): "a"}
     comparisons = compare_runs([evaluation("strong", *strong), evaluation("weak", *weak)])
-    assert superscripts(comparisons, ["strong", "weak"], test="randomisation") == {("strong", "AP"): "b"}
-    assert run_letter(26) == "(27)"
+    assert letter_significant_runs(comparisons, ["strong", "weak"], test="randomisation") == {("strong", "AP"): "b"}
+    assert get_run_letter(26) == "(27)"
 
 
 @pytest.mark.parametrize(

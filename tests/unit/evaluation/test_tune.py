@@ -9,14 +9,21 @@ from click.testing import CliRunner
 
 from osrerank.cli import cli
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.folds import block_folds, read_folds
+from osrerank.evaluation.folds import read_folds, split_into_blocks
 from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import SideFile
-from osrerank.evaluation.tune import SentenceScores, Weights, average_precisions, best_by_a, cross_validate, grid
+from osrerank.evaluation.tune import (
+    SentenceScores,
+    Weights,
+    build_grid,
+    compute_average_precisions,
+    cross_validate,
+    find_max_by_share,
+)
 from osrerank.formats.trec import read_run
 from osrerank.types import Qrels
 
-TRUE = Weights(second=0.0, a=0.5, third=0.0)
+TRUE = Weights(w2=0.0, a=0.5, w3=0.0)
 
 
 def synthetic(queries=20, documents=40, *, third=0.0):
@@ -36,78 +43,78 @@ def synthetic(queries=20, documents=40, *, third=0.0):
 
 
 def learn(evidence, qrels, settings):
-    by_query = average_precisions(evidence, qrels, settings)
-    return cross_validate(by_query, block_folds(by_query, 5), settings)
+    by_query = compute_average_precisions(evidence, qrels, settings)
+    return cross_validate(by_query, split_into_blocks(by_query, 5), settings)
 
 
 @pytest.mark.long
 def test_tune_finds_a_known_optimum():
     evidence, qrels = synthetic()
-    folds = learn(evidence, qrels, grid(2))
+    folds = learn(evidence, qrels, build_grid(2))
     assert [fold.setting for fold in folds] == [TRUE] * 5
-    assert all(fold.test == fold.training == 1.0 for fold in folds)
+    assert all(fold.held_out_mean == fold.training_mean == 1.0 for fold in folds)
     evidence, qrels = synthetic(third=0.6)
-    assert {fold.setting for fold in learn(evidence, qrels, grid(3))} == {Weights(0.0, 0.5, 0.6)}
+    assert {fold.setting for fold in learn(evidence, qrels, build_grid(3))} == {Weights(0.0, 0.5, 0.6)}
 
 
 @pytest.mark.long
 def test_held_out_labels_never_change_the_choice():
     evidence, qrels = synthetic()
-    settings = grid(2)
+    settings = build_grid(2)
     chosen = [fold.setting for fold in learn(evidence, qrels, settings)]
     rng = np.random.default_rng(1)
-    for index, fold in enumerate(block_folds(qrels.judgments, 5)):
+    for index, fold in enumerate(split_into_blocks(qrels.judgments, 5)):
         permuted = dict(qrels.judgments)
         for query_id in fold:
             labels = list(permuted[query_id].values())
             permuted[query_id] = dict(zip(permuted[query_id], rng.permutation(labels).tolist(), strict=True))
         outcome = learn(evidence, Qrels(permuted), settings)[index]
         assert outcome.setting == chosen[index]
-        assert outcome.test < 0.9
+        assert outcome.held_out_mean < 0.9
 
 
 def test_tune_tries_every_weight_of_the_grid():
-    assert [len(grid(count)) for count in (1, 2, 3)] == [11, 121, 1331]
-    assert len(grid(3, tuple(step / 10 for step in range(10)))) == 1000
-    assert grid(3)[0] == Weights(0.0, 0.0, 0.0)
+    assert [len(build_grid(count)) for count in (1, 2, 3)] == [11, 121, 1331]
+    assert len(build_grid(3, tuple(step / 10 for step in range(10)))) == 1000
+    assert build_grid(3)[0] == Weights(0.0, 0.0, 0.0)
 
 
 def test_equal_settings_take_the_lighter_second_sentence():
     for less in (0.0, 4e-5):  # the same when printed with four decimals
         values = np.ones(121)
         values[0] -= less
-        (fold, _) = cross_validate({"1": values, "2": values}, [["1"], ["2"]], grid(2))
+        (fold, _) = cross_validate({"1": values, "2": values}, [["1"], ["2"]], build_grid(2))
         assert fold.setting == Weights(0.0, 0.0, 0.0)
 
 
 def test_documents_without_sentences_stay_below():
     best = np.array([[np.nan] * 3, [-5.0, np.nan, np.nan], [-4.0, np.nan, np.nan], [np.nan] * 3])
     evidence = SentenceScores("1", ("a", "b", "c", "d"), np.array([9.0, 2.0, 1.0, 0.5]), best)
-    assert evidence.order(Weights(0.0, 0.0, 0.0)).tolist() == [2, 1, 0, 3]
-    assert evidence.order(Weights(0.0, 1.0, 0.0)).tolist() == [1, 2, 0, 3]
+    assert evidence.rank(Weights(0.0, 0.0, 0.0)).tolist() == [2, 1, 0, 3]
+    assert evidence.rank(Weights(0.0, 1.0, 0.0)).tolist() == [1, 2, 0, 3]
 
 
 def test_precision_counts_relevant_documents_that_were_not_found():
     evidence = SentenceScores("1", ("a", "b"), np.array([2.0, 1.0]), np.full((2, 3), np.nan))
     qrels = Qrels({"1": {"b": 1, "elsewhere": 2, "a": 0}, "2": {"x": 1}})
-    assert average_precisions([evidence], qrels, [Weights(0, 1, 0)])["1"] == pytest.approx([0.25])
-    assert average_precisions([evidence], Qrels({"1": {"a": 0}}), [Weights(0, 1, 0)])["1"] == [0.0]
+    assert compute_average_precisions([evidence], qrels, [Weights(0, 1, 0)])["1"] == pytest.approx([0.25])
+    assert compute_average_precisions([evidence], Qrels({"1": {"a": 0}}), [Weights(0, 1, 0)])["1"] == [0.0]
 
 
 def test_curve_is_the_best_of_each_share():
     evidence, qrels = synthetic()
-    settings = grid(2)
-    by_query = average_precisions(evidence, qrels, settings)
-    curves = {count: best_by_a(by_query, settings, count) for count in (1, 2)}
+    settings = build_grid(2)
+    by_query = compute_average_precisions(evidence, qrels, settings)
+    curves = {count: find_max_by_share(by_query, settings, count) for count in (1, 2)}
     assert [a for a, _ in curves[1]] == [step / 10 for step in range(11)]
     assert max(curves[1], key=lambda point: point[1]) == (0.5, 1.0)
     assert all(two >= one for (_, one), (_, two) in zip(curves[1], curves[2], strict=True))
 
 
 def test_block_folds_sort_numbers_as_numbers():
-    assert block_folds(["10", "9", "x", "2"], 2) == (("2", "9"), ("10", "x"))
+    assert split_into_blocks(["10", "9", "x", "2"], 2) == (("2", "9"), ("10", "x"))
     with pytest.raises(EvaluationError, match="too few for 3 folds"):
-        block_folds(["1", "2"], 3)
+        split_into_blocks(["1", "2"], 3)
 
 
 def test_the_published_folds_of_robust04_are_read(shared):
@@ -118,7 +125,7 @@ def test_the_published_folds_of_robust04_are_read(shared):
     assert {frozenset(fold) for fold in yang} == {frozenset(fold) for fold in paper2}
     core18 = read_folds(folder / "core18_birch_folds.json")
     every = [query_id for fold in core18 for query_id in fold]
-    assert {frozenset(fold) for fold in core18} == {frozenset(fold) for fold in block_folds(every, 5)}
+    assert {frozenset(fold) for fold in core18} == {frozenset(fold) for fold in split_into_blocks(every, 5)}
 
 
 @pytest.mark.parametrize(
@@ -141,14 +148,16 @@ def test_a_malformed_folds_file_is_named(tmp_path, content, said):
 
 def test_folds_without_judged_queries_are_refused():
     with pytest.raises(EvaluationError, match="fold 2 has no judged query"):
-        cross_validate({"1": np.ones(1), "3": np.ones(1)}, [["1"], ["7"], ["3"]], grid(1)[:1])
+        cross_validate({"1": np.ones(1), "3": np.ones(1)}, [["1"], ["7"], ["3"]], build_grid(1)[:1])
 
 
 def write_side_file(path: Path, evidence) -> None:
     with SideFile(path, {}) as checkpoint:
         for one in evidence:
             candidates = []
-            for rank, (doc_id, score, best) in enumerate(zip(one.doc_ids, one.first_pass, one.best, strict=True), 1):
+            for rank, (doc_id, score, best) in enumerate(
+                zip(one.doc_ids, one.first_pass_scores, one.sentence_scores, strict=True), 1
+            ):
                 own = {"first_pass": {"score": float(score), "rank": rank}}
                 stages = {"sentences": {"score": 0.0, "rank": rank, **marks(best)}}
                 candidates.append({"doc_id": doc_id, "score": 0.0, **own, "stages": stages})

@@ -82,7 +82,7 @@ def test_tuning_reads_second_logit_and_log_odds(scores: str) -> None:
     marks = {"first_pass": {"score": 1.0, "rank": 1}, "stages": {"sentences": parts_of(candidate)}, "doc_id": "a"}
     record: Any = type("Record", (), {"query_id": "1", "fields": {"candidates": [marks]}})()
     expected = [0.25, -1.0] if scores == "logit" else [softmax("low"), softmax("heat")]
-    assert SentenceScores.from_record(record, scores=scores).best[0, :2] == pytest.approx(expected, abs=1e-6)
+    assert SentenceScores.from_record(record, kind=scores).sentence_scores[0, :2] == pytest.approx(expected, abs=1e-6)
 
 
 def test_documents_are_ordered_and_cut_by_the_softmax_of_both_labels() -> None:
