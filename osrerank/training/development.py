@@ -1,8 +1,9 @@
-"""Score documents with a network during training, and measure the network on a development set.
+"""Measure a network on a development set during training, so that the best weights can be chosen.
 
-The development set chooses the best weights. `plan_schedule` decides how often it is measured.
+`plan_schedule` decides how often, and on how many of the set's queries.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,13 +27,13 @@ from osrerank.training.weights.models import Trainee
 
 MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank, "AP": average_precision}
 RAW_SCORE_AGGREGATIONS = ("maxp", "firstp")
-"""Aggregations of passage scores that need no probabilities, only raw scores."""
-MAX_TIME_SHARE = 0.1
-"""The maximum share of the training time for measuring, unless the recipe sets ``evaluate_every``."""
+"""Passage aggregations that need only raw scores, not probabilities."""
+MEASURING_SHARE = 0.1
+"""Measuring takes at most this share of the time, unless the recipe sets ``evaluate_every``."""
 MAX_MEASUREMENTS = 10
 MIN_MEASUREMENTS = 2
 MIN_QUERIES = 10
-"""The minimum number of queries that distinguish better weights from worse ones."""
+"""Fewer queries than these would choose the best weights by chance."""
 MEASURE_ALL = "set evaluate_every=STEPS in the recipe to measure all of them after every STEPS steps"
 CHARACTERS_PER_TOKEN = 5
 """The length of an English word piece with its space, to estimate cost."""
@@ -44,7 +45,7 @@ class NetworkScorer:
 
     Attributes:
         device: the network's device.
-        budget_tokens: the maximum number of padded tokens in a batch.
+        budget_tokens: the maximum number of tokens in a batch, including padding.
         autocast: returns a context in which matrix products have the training's precision.
     """
 
@@ -118,16 +119,19 @@ class DevelopmentSet:
             ConfigError: see `check_aggregation`.
         """
         self.check_aggregation(trainee.card.kind)
-        passages = [self.split(example) for example in self.examples]
-        inputs = []
+        passages = [self._split_documents(example) for example in self.examples]
+        passage_examples = []
         for example, documents in zip(self.examples, passages, strict=True):
             texts = tuple(text for document in documents for text in document)
-            inputs.append(Example(example.query, texts, (0,) * len(texts)))
-        all_scores = scorer.score_documents(trainee, inputs)
+            passage_examples.append(Example(example.query, texts, (0,) * len(texts)))
+        all_scores = scorer.score_documents(trainee, passage_examples)
         values = []
         for example, documents, scores in zip(self.examples, passages, all_scores, strict=True):
-            passage_scores = split_by_counts([len(document) for document in documents], scores)
-            values.append(self._measure_order(example, [self._aggregate(part, trainee) for part in passage_scores]))
+            document_scores = [
+                self._aggregate(passage_scores, trainee)
+                for passage_scores in split_by_counts([len(document) for document in documents], scores)
+            ]
+            values.append(self._measure_order(example, document_scores))
         return float(np.mean(values))
 
     def measure_first_pass(self) -> float:
@@ -135,16 +139,17 @@ class DevelopmentSet:
         return float(np.mean([self._measure_order(example, []) for example in self.examples]))
 
     def check_aggregation(self, kind: Kind) -> None:
-        """Raise `ConfigError` if the aggregation needs probabilities, which a duo model's sums of scores are not."""
+        """Raise `ConfigError` if passages are aggregated by probabilities, because a duo model has only sums."""
         if self.passages and self.passages.aggregation not in RAW_SCORE_AGGREGATIONS and kind == "duo":
             reason = f"dev-passages: {self.passages.aggregation} needs probabilities; for a duo model, set maxp"
             raise ConfigError(reason, setting="dev-passages")
 
-    def texts(self) -> list[tuple[str, ...]]:
+    def list_texts(self) -> list[tuple[str, ...]]:
         """Return, for each query, the texts to score: whole documents, or all passages of all documents."""
-        return [tuple(text for document in self.split(example) for text in document) for example in self.examples]
+        documents = [self._split_documents(example) for example in self.examples]
+        return [tuple(itertools.chain.from_iterable(passages)) for passages in documents]
 
-    def split(self, example: Example) -> list[list[str]]:
+    def _split_documents(self, example: Example) -> list[list[str]]:
         """Return the passages of each candidate that is reordered."""
         if self.passages is None:
             return [[text] for text in example.documents[: self.depth]]
@@ -176,15 +181,15 @@ class Schedule:
     """How often the network is measured, and on which queries.
 
     Attributes:
-        development: the development set, or a part of it. None turns measuring off.
+        development: the development set, or a part of it. If None, nothing is measured.
         max_measurements: the maximum number of measurements.
-        measures_start: whether the network is also measured before the training.
-        note: a sentence that tells the user about the schedule and how to change it. Empty if the recipe sets it.
+        measures_untrained: whether the network is also measured before the first step.
+        note: what the user is told about the schedule. It is empty if the recipe sets the schedule.
     """
 
     development: DevelopmentSet | None
     max_measurements: int
-    measures_start: bool
+    measures_untrained: bool
     note: str
 
 
@@ -200,42 +205,45 @@ def plan_schedule(development: DevelopmentSet, training_cost: float, kind: Kind,
     """Choose a schedule whose measurements take at most a tenth of the time.
 
     Time is estimated from the number of characters, as in ``training_cost``, so that repeated trainings measure at the
-    same steps. Measuring is overestimated, because its characters count as in training, but it has no backward pass.
+    same steps. Measuring takes less time than estimated, because it has no backward pass.
 
     If time allows, all queries are measured two to ten times. Otherwise, some queries with a relevant candidate, evenly
     spaced in the set, are measured twice. If they would be fewer than ten, nothing is measured.
     """
     costs = [
         estimate_cost(example.query, texts, len(texts) * (len(texts) - 1 if kind == "duo" else 1), kind, max_tokens)
-        for example, texts in zip(development.examples, development.texts(), strict=True)
+        for example, texts in zip(development.examples, development.list_texts(), strict=True)
     ]
-    max_cost = MAX_TIME_SHARE / (1 - MAX_TIME_SHARE) * training_cost
+    max_cost = MEASURING_SHARE / (1 - MEASURING_SHARE) * training_cost
     total_cost, count = sum(costs), len(costs)
     if total_cost * (MAX_MEASUREMENTS + 1) <= max_cost:
         note = f"{count} queries choose the best weights"
-        return Schedule(development, MAX_MEASUREMENTS, measures_start=True, note=note)
+        return Schedule(development, MAX_MEASUREMENTS, measures_untrained=True, note=note)
     limit = "measuring is limited to a tenth of the time"
-    times = min(int(max_cost // total_cost), MAX_MEASUREMENTS)
-    if times >= MIN_MEASUREMENTS:
-        note = f"{count} queries choose the best weights, measured {times} times: {limit}"
-        return Schedule(development, times, measures_start=False, note=note)
-    with_relevant = [index for index, example in enumerate(development.examples) if example.relevant_documents]
-    mean_cost = sum(costs[index] for index in with_relevant) / len(with_relevant)
-    size = min(len(with_relevant), int(max_cost / (MIN_MEASUREMENTS * mean_cost)))
-    while size and MIN_MEASUREMENTS * sum(costs[index] for index in _spread(with_relevant, size)) > max_cost:
-        size -= 1
-    min_size = min(MIN_QUERIES, len(with_relevant))
-    if size < min_size:
+    measurements = min(int(max_cost // total_cost), MAX_MEASUREMENTS)
+    if measurements >= MIN_MEASUREMENTS:
+        note = f"{count} queries choose the best weights, measured {measurements} times: {limit}"
+        return Schedule(development, measurements, measures_untrained=False, note=note)
+    relevant_indices = [index for index, example in enumerate(development.examples) if example.relevant_documents]
+    sample = _sample_affordable(relevant_indices, costs, max_cost / MIN_MEASUREMENTS)
+    min_size = min(MIN_QUERIES, len(relevant_indices))
+    if len(sample) < min_size:
         reason = f"a tenth of the time is too short to measure even {min_size} of {count} queries"
         note = f"the last weights are kept: {reason}; {MEASURE_ALL}"
-        return Schedule(None, MIN_MEASUREMENTS, measures_start=False, note=note)
-    examples = tuple(development.examples[index] for index in _spread(with_relevant, size))
-    note = (
-        f"{size} of {count} queries choose the best weights, measured {MIN_MEASUREMENTS} times: {limit}; {MEASURE_ALL}"
-    )
-    return Schedule(replace(development, examples=examples), MIN_MEASUREMENTS, measures_start=False, note=note)
+        return Schedule(None, MIN_MEASUREMENTS, measures_untrained=False, note=note)
+    sampled_set = replace(development, examples=tuple(development.examples[index] for index in sample))
+    times = f"measured {MIN_MEASUREMENTS} times: {limit}"
+    note = f"{len(sample)} of {count} queries choose the best weights, {times}; {MEASURE_ALL}"
+    return Schedule(sampled_set, MIN_MEASUREMENTS, measures_untrained=False, note=note)
 
 
-def _spread(indices: Sequence[int], size: int) -> list[int]:
-    """Return ``size`` of the indices, evenly spaced."""
-    return [indices[number * len(indices) // size] for number in range(size)]
+def _sample_affordable(indices: Sequence[int], costs: Sequence[float], max_cost: float) -> list[int]:
+    """Return evenly spaced indices, as many as have a total cost of at most ``max_cost``."""
+    mean_cost = sum(costs[index] for index in indices) / len(indices)
+    size = min(len(indices), int(max_cost / mean_cost))
+    while size:
+        sample = [indices[number * len(indices) // size] for number in range(size)]
+        if sum(costs[index] for index in sample) <= max_cost:
+            return sample
+        size -= 1
+    return []

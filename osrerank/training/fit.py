@@ -212,7 +212,7 @@ def _fit(
         measure_network = partial(schedule.development.measure_network, trainee, scorer)
         if not training.state.step and machine.is_main_process:
             measures = [f"first pass {schedule.development.measure_first_pass():.4f}"]
-            if schedule.measures_start:
+            if schedule.measures_untrained:
                 measures.append(f"before training {measure_network():.4f}")
             request.report(f"{recipe.measure}: {', '.join(measures)}")
     mine_at = round(total * recipe.mine_at) if recipe.draw == "list" else 0
@@ -264,12 +264,12 @@ def _mine(
 def _choose_schedule(request: TrainingRequest, trainee: Trainee, training_cost: float) -> Schedule:
     """Return the schedule that ``evaluate_every`` in the recipe sets, or plan one and report it."""
     if request.development is None:
-        return Schedule(None, MAX_MEASUREMENTS, measures_start=False, note="")
+        return Schedule(None, MAX_MEASUREMENTS, measures_untrained=False, note="")
     examples = tuple(request.development.read())
     development = DevelopmentSet(examples, request.recipe.measure, request.depth, request.passages)
     development.check_aggregation(trainee.card.kind)
     if request.recipe.evaluate_every:
-        return Schedule(development, MAX_MEASUREMENTS, measures_start=True, note="")
+        return Schedule(development, MAX_MEASUREMENTS, measures_untrained=True, note="")
     schedule = plan_schedule(development, training_cost, trainee.card.kind, trainee.card.max_tokens)
     request.report(schedule.note)
     return schedule
