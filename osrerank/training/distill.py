@@ -16,7 +16,7 @@ from osrerank.training.objective import Objective, Parts, output_loss, to_device
 from osrerank.training.probe import NetworkProbe
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import Trainee
-from osrerank.training.weights.student import layer_map
+from osrerank.training.weights.student import find_block_ends
 
 METHODS = ("simplified-tinybert", "logits")
 
@@ -24,36 +24,41 @@ METHODS = ("simplified-tinybert", "logits")
 class DistillationObjective(Objective):
     """The loss of a student against its teacher, and against the labels if the recipe sets ``hard``.
 
-    Its parts are ``attention``, ``hidden``, ``soft`` and ``hard``. The method ``logits`` uses only the last two, and a
-    recipe can leave out either of the first two. ``soft`` is the cross-entropy between teacher and student
-    on each sequence or, with a listwise loss, their divergence on each list. All hidden states share one projection
-    W to the teacher's width. It is trained, but is not part of the student, and starts as the identity if the widths
-    are equal.
+    The loss is a sum of up to four parts:
+
+    - ``attention``: the distance of the attention logits, for the method ``simplified-tinybert``
+    - ``hidden``: the distance of the hidden states, for the same method
+    - ``soft``: the cross-entropy between teacher and student on each sequence or, with a listwise loss, their
+      divergence on each list
+    - ``hard``: the loss against the labels
+
+    One linear projection maps all hidden states of the student to the teacher's width. It is trained, but does not
+    become part of the student.
 
     Args:
         student: the model to train.
         teacher: the model to learn from. It is not changed, and computes without dropout.
         recipe: the recipe, whose method, parts, loss and temperature are used.
-        targets: for each student layer, the index of the teacher layer that it learns from. By default, the teacher's
-            layers are divided into as many blocks as the student has layers, and each learns from its block's last one.
+        target_layers: for each student layer, the index of the teacher layer that it imitates. If None, the teacher's
+            layers are divided into as many blocks as the student has layers, and each imitates its block's last one.
 
     Raises:
         ConfigError: the method is unknown, or teacher and student cannot be compared layer by layer.
     """
 
     def __init__(
-        self, student: Trainee, teacher: Trainee, recipe: Recipe, targets: tuple[int, ...] | None = None
+        self, student: Trainee, teacher: Trainee, recipe: Recipe, target_layers: tuple[int, ...] | None = None
     ) -> None:
         super().__init__(student.network)
         if recipe.method not in METHODS:
             raise ConfigError(f"recipe: method is {recipe.method!r}; it must be one of {', '.join(METHODS)}")
-        # The list keeps the teacher out of this module's parameters.
+        # torch does not look into lists for modules, so the teacher's weights are not among this module's parameters.
         self._teacher = [teacher.network.eval().requires_grad_(requires_grad=False)]
         self._heads = student.card.head, teacher.card.head
         self._recipe = recipe
         self._compares_layers = recipe.method == "simplified-tinybert"
         if self._compares_layers:
-            self._attach_probes(student, teacher, targets)
+            self._attach_probes(student, teacher, target_layers)
 
     @property
     def teacher(self) -> nn.Module:
@@ -62,7 +67,7 @@ class DistillationObjective(Objective):
 
     def forward(self, micro_batch: MicroBatch) -> Parts:
         device = next(self.network.parameters()).device
-        teacher_inputs = to_device(device, micro_batch.teacher or micro_batch.inputs)
+        teacher_inputs = to_device(device, micro_batch.teacher_inputs or micro_batch.inputs)
         inputs = to_device(device, micro_batch.inputs)
         if next(self.teacher.parameters()).device != device:
             self.teacher.to(device)
@@ -81,26 +86,26 @@ class DistillationObjective(Objective):
             parts["hidden"] = self._hidden_distance(mask)
         return {**parts, **output_loss(student_logits, teacher_logits, micro_batch, self._heads, self._recipe)}
 
-    def _attach_probes(self, student: Trainee, teacher: Trainee, targets: tuple[int, ...] | None) -> None:
+    def _attach_probes(self, student: Trainee, teacher: Trainee, target_layers: tuple[int, ...] | None) -> None:
         self._probe = NetworkProbe(student.network)
         self._teacher_probe = NetworkProbe(teacher.network)
         if self._probe.heads != self._teacher_probe.heads:
             reason = "teacher and student differ in the number of attention heads; set method=logits"
             raise ConfigError(reason, setting="recipe.method")
-        self._targets = targets or layer_map(self._teacher_probe.layers, self._probe.layers)
-        if len(self._targets) != self._probe.layers:
-            reason = f"the student has {self._probe.layers} layers, but {len(self._targets)} teacher layers are listed"
-            raise ConfigError(reason, setting="layers")
+        self._target_layers = target_layers or find_block_ends(self._teacher_probe.layers, self._probe.layers)
+        if len(self._target_layers) != self._probe.layers:
+            counts = f"{self._probe.layers} layers, but {len(self._target_layers)} teacher layers are listed"
+            raise ConfigError(f"the student has {counts}; list a teacher layer for each", setting="layers")
         student_width = int(student.config["hidden_size"])
         teacher_width = int(teacher.config["hidden_size"])
         self.projection = nn.Linear(student_width, teacher_width)
         if student_width == teacher_width:
-            nn.init.eye_(self.projection.weight)
+            nn.init.eye_(self.projection.weight)  # states of equal width are first compared as they are
         nn.init.zeros_(self.projection.bias)
 
     def _attention_distance(self, mask: Tensor) -> Tensor:
-        """Return the sum over the student's layers of their distance from the target layers."""
-        teacher_attention = [self._teacher_probe.attention[layer] for layer in self._targets]
+        """Return the sum of the distances of each student layer's attention from its target layer's."""
+        teacher_attention = [self._teacher_probe.attention[layer] for layer in self._target_layers]
         distances = [
             losses.attention_distance(student.float(), teacher.float(), mask)
             for student, teacher in zip(self._probe.attention, teacher_attention, strict=True)
@@ -110,7 +115,8 @@ class DistillationObjective(Objective):
     def _hidden_distance(self, mask: Tensor) -> Tensor:
         """Return the sum of the distances of the embeddings, and of each student layer from its target layer."""
         # A probe's first states are the embeddings, so layer i has states i + 1.
-        teacher_states = [self._teacher_probe.states[index] for index in (0, *(layer + 1 for layer in self._targets))]
+        indices = (0, *(layer + 1 for layer in self._target_layers))
+        teacher_states = [self._teacher_probe.states[index] for index in indices]
         distances = [
             losses.hidden_distance(self.projection(student).float(), teacher.float(), mask)
             for student, teacher in zip(self._probe.states, teacher_states, strict=True)

@@ -39,11 +39,11 @@ from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.model_directory import write_model
 from osrerank.training.weights.models import Trainee, check_loss, load_trainee
-from osrerank.training.weights.student import layer_map, select_layers, target_layers
+from osrerank.training.weights.student import find_block_ends, find_target_layers, select_layers
 
 logger = logging.getLogger(__name__)
 COUNTS_FILE = "data.json"
-"""The file of `DataCounts`, next to the checkpoints, so that a resumed training need not count again."""
+"""The file in the training's folder that stores `DataCounts`, so that a resumed training need not count again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class TrainingRequest:
         data: the examples.
         development: the development set, which chooses the best weights. Without one, the last weights are kept.
         depth: how many candidates of each development query are reordered.
-        passages: how the development set's documents are split into passages. None scores whole documents.
-        max_minutes: the minutes after which training stops. The same request resumes it. None sets no limit.
+        passages: how the development set's documents are split into passages. If None, whole documents are scored.
+        max_minutes: the minutes after which training stops. The same request resumes it. If None, there is no limit.
         report: called with each line of progress.
         clock: returns the time in seconds, from which ``max_minutes`` counts.
     """
@@ -85,7 +85,7 @@ def train(request: TrainingRequest, kind: Kind | None = None) -> Path | None:
 
     Args:
         request: the training.
-        kind: the kind of the model. The default is the recipe's kind or, if the recipe sets none, the checkpoint's.
+        kind: the kind of the model. If None, it is the recipe's kind or, if the recipe sets none, the checkpoint's.
 
     Raises:
         ConfigError: the output exists, or the recipe does not fit the data or the checkpoint.
@@ -98,8 +98,8 @@ def train(request: TrainingRequest, kind: Kind | None = None) -> Path | None:
     request = replace(request, report=machine.on_main_process(request.report))
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
     objective = RankingObjective(trainee.network, trainee.card.head, request.recipe)
-    step_builder = _step_builder(request.recipe, trainee, machine)
-    return _fit(request, trainee, objective, machine, step_builder, _fingerprint(request))
+    step_builder = _create_step_builder(request.recipe, trainee, machine)
+    return _run_training(request, trainee, objective, machine, step_builder, _compute_fingerprint(request))
 
 
 def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, student: Path | None = None) -> Path | None:
@@ -109,10 +109,10 @@ def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, studen
 
     Args:
         request: the training.
-        layers: the number of student layers, or the teacher layers to keep, counted from 1. With a number, the
-            teacher's layers are divided into as many blocks. Each student layer starts as its block's last layer and
-            learns its states. With a list, each kept layer also learns to replace the dropped layers after it.
-        student: another checkpoint that the student starts from. ``layers`` then only chooses the states to learn.
+        layers: the number of student layers, or a list of the teacher layers to keep, counted from 1. With a number,
+            the teacher's layers are divided into as many blocks, and each student layer starts as its block's last
+            layer and learns to imitate it. With a list, each kept layer learns to replace the dropped layers after it.
+        student: another checkpoint that the student starts from. ``layers`` then only chooses the layers to imitate.
 
     Raises:
         ConfigError: the output exists; the recipe does not fit the data or the checkpoints, or sets ``soft``; or the
@@ -131,27 +131,32 @@ def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, studen
     teacher_recipe = replace(request.recipe, head="", kind="", freeze="", loss="listwise")
     teacher = load_trainee(request.source, teacher_recipe, kind=kind, name=request.source.name)
     teacher_layers = int(teacher.config["num_hidden_layers"])
-    student_origin = {"layers": layers, "student": _checkpoint_digest(student) if student else ""}
-    fingerprint = _fingerprint(request, json.dumps(student_origin))
-    targets = None
+    student_options = {"layers": layers, "student": _hash_checkpoint(student) if student else ""}
+    fingerprint = _compute_fingerprint(request, json.dumps(student_options))
+    target_layers = None
     if not isinstance(layers, int):
-        targets = target_layers(teacher_layers, [layer - 1 for layer in layers])
+        target_layers = find_target_layers(teacher_layers, [layer - 1 for layer in layers])
     if student is not None:
         student_kind = kind if kind == "duo" else None
         trainee = load_trainee(student, request.recipe, kind=student_kind, name=request.output.name)
     elif isinstance(layers, int):
-        trainee = select_layers(teacher, layer_map(teacher_layers, layers), request.output.name)
+        trainee = select_layers(teacher, find_block_ends(teacher_layers, layers), request.output.name)
     else:
         trainee = select_layers(teacher, tuple(layer - 1 for layer in layers), request.output.name)
-    step_builder = _step_builder(request.recipe, trainee, machine, teacher)
+    step_builder = _create_step_builder(request.recipe, trainee, machine, teacher)
     torch.manual_seed(request.recipe.seed)
-    objective = DistillationObjective(trainee, teacher, request.recipe, targets)
+    objective = DistillationObjective(trainee, teacher, request.recipe, target_layers)
     objective.teacher.to(machine.device)
-    return _fit(request, trainee, objective, machine, step_builder, fingerprint)
+    return _run_training(request, trainee, objective, machine, step_builder, fingerprint)
 
 
-def _step_builder(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None) -> StepBuilder:
-    """Return a builder of training steps. It also builds the teacher's inputs if the teacher tokenises differently."""
+def _create_step_builder(
+    recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None
+) -> StepBuilder:
+    """Create the builder of training steps. It also builds the teacher's inputs if the teacher tokenises differently.
+
+    ``teacher`` is None if training learns only from the examples.
+    """
 
     def sequence_builder(builder: InputBuilder) -> SequenceBuilder:
         if trainee.card.kind != "duo":
@@ -159,7 +164,7 @@ def _step_builder(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: T
         return DuoSequenceBuilder(builder, skips_equal_labels=recipe.hard or not recipe.soft)
 
     teacher_builder = None
-    if teacher is not None and _tokenisation_key(teacher) != _tokenisation_key(trainee):
+    if teacher is not None and _build_tokenisation_key(teacher) != _build_tokenisation_key(trainee):
         teacher_builder = sequence_builder(teacher.builder)
     return StepBuilder(
         sequence_builder(trainee.builder),
@@ -172,14 +177,14 @@ def _step_builder(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: T
     )
 
 
-def _tokenisation_key(trainee: Trainee) -> tuple[Any, ...]:
+def _build_tokenisation_key(trainee: Trainee) -> tuple[Any, ...]:
     """Return a key that is equal for two models if they tokenise all texts to the same sequences."""
     card = trainee.card
     tokenizer = hashlib.sha256(tokenizer_file(trainee.source).read_bytes()).hexdigest()
     return tokenizer, card.kind, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
 
 
-def _fit(
+def _run_training(
     request: TrainingRequest,
     trainee: Trainee,
     objective: Objective,
@@ -187,7 +192,10 @@ def _fit(
     step_builder: StepBuilder,
     fingerprint: str,
 ) -> Path | None:
-    """Run the training loop and write the model. If the recipe mines negatives, they are mined between two runs."""
+    """Train and write the model, or return None if time ran out.
+
+    If the recipe mines hard negatives, training pauses at the mining step, and continues on the mined examples.
+    """
     recipe = request.recipe
     check_loss(trainee.card, recipe)
     counts = _load_counts(request, step_builder.builder, trainee.card.kind, fingerprint, machine)
@@ -215,28 +223,30 @@ def _fit(
             if schedule.measures_untrained:
                 measures.append(f"before training {measure_network():.4f}")
             request.report(f"{recipe.measure}: {', '.join(measures)}")
-    mine_at = round(total * recipe.mine_at) if recipe.draw == "list" else 0
+    mining_step = round(total * recipe.mine_at) if recipe.draw == "list" else 0
     sources = [source.read for source in request.data]
     source_counts = counts.examples
-    if mine_at:
-        if training.state.step < mine_at:
+    if mining_step:
+        if training.state.step < mining_step:
             examples = endless_passes(sources, source_counts, recipe)
-            if not training.run(step_builder.build(examples, training.state.step), mine_at, measure_network):
+            steps = step_builder.build(examples, skip=training.state.step)
+            if not training.run(steps, mining_step, measure_network):
                 return None
-        mined = _mine(request, source_counts, trainee, scorer, training, machine, total - mine_at)
+        mined = _mine_negatives(request, source_counts, trainee, scorer, training, machine, total - mining_step)
         if mined is None:
             return None
         sources, source_counts = [mined.read], (mined.count,)
     examples = endless_passes(sources, source_counts, recipe)
-    if not training.run(step_builder.build(examples, training.state.step - mine_at), total, measure_network):
+    steps = step_builder.build(examples, skip=training.state.step - mining_step)
+    if not training.run(steps, total, measure_network):
         return None
     if machine.is_main_process:
-        _finish(request, trainee, training, counts, schedule)
+        _write_trained_model(request, trainee, training, counts, schedule)
     machine.wait()
     return request.output
 
 
-def _mine(
+def _mine_negatives(
     request: TrainingRequest,
     source_counts: Sequence[int],
     trainee: Trainee,
@@ -245,7 +255,10 @@ def _mine(
     machine: Machine,
     remaining_steps: int,
 ) -> MinedExamples | None:
-    """Mine as many examples as the remaining steps need, or return None if time ran out. The main process mines."""
+    """Mine as many examples as the remaining steps need, or return None if time ran out.
+
+    Only the main process mines. It broadcasts the number of mined examples to the others, or -1 if time ran out.
+    """
     recipe = request.recipe
     example_count = math.ceil(remaining_steps * recipe.batch / (1 + recipe.negatives))
     sources = [source.read for source in request.data]
@@ -262,7 +275,7 @@ def _mine(
 
 
 def _choose_schedule(request: TrainingRequest, trainee: Trainee, training_cost: float) -> Schedule:
-    """Return the schedule that ``evaluate_every`` in the recipe sets, or plan one and report it."""
+    """Return the schedule that the recipe sets by ``evaluate_every``. Otherwise, plan one and report it."""
     if request.development is None:
         return Schedule(None, MAX_MEASUREMENTS, measures_untrained=False, note="")
     examples = tuple(request.development.read())
@@ -278,7 +291,7 @@ def _choose_schedule(request: TrainingRequest, trainee: Trainee, training_cost: 
 def _load_counts(
     request: TrainingRequest, builder: SequenceBuilder, kind: Kind, fingerprint: str, machine: Machine
 ) -> DataCounts:
-    """Read the counts that an earlier call or the main process wrote, or count the data and write the counts."""
+    """Read the counts of the data from the file of an earlier call. If there is none, count the data and write it."""
     file = request.folder / COUNTS_FILE
     with machine.main_process_first():
         if file.exists():
@@ -292,23 +305,23 @@ def _load_counts(
     return counts
 
 
-def _fingerprint(request: TrainingRequest, student_origin: str = "") -> str:
+def _compute_fingerprint(request: TrainingRequest, student_options: str = "") -> str:
     """Return a hash of the recipe, the data and the checkpoints, which determine the trained weights.
 
-    In a distillation, ``student_origin`` contains the student's layers and checkpoint, as JSON.
+    In a distillation, ``student_options`` contains the student's layers and checkpoint, as JSON.
     """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]
-    content = [recipe, _checkpoint_digest(request.source), data, student_origin]
+    content = [recipe, _hash_checkpoint(request.source), data, student_options]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _checkpoint_digest(source: Path) -> str:
+def _hash_checkpoint(source: Path) -> str:
     files = [name for name in (CARD_FILE, CONFIG_FILE) if (source / name).exists()]
     return digest(source, [*files, *parameter_files(source)])
 
 
-def _finish(
+def _write_trained_model(
     request: TrainingRequest, trainee: Trainee, training: Training, counts: DataCounts, schedule: Schedule
 ) -> None:
     training.restore_best()

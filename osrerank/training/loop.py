@@ -1,9 +1,11 @@
 """The training loop, which rankers, distilled students and pre-trained encoders share.
 
-The recipe, the data and the starting checkpoint determine the result: the dropout of step t depends only on the seed
-and t, the order of the data only on the seed and the pass. A killed training therefore resumes from its last checkpoint
-with the same result, on a CPU to the last bit. If Accelerate or torchrun starts several processes, they divide each
-step's micro-batches and sum their gradients. The main process measures, writes, and decides when time is over.
+The recipe, the data and the starting checkpoint determine the trained weights: the dropout of step t depends only on
+the seed and t, and the order of the data only on the seed and the pass. A killed training therefore resumes from its
+last checkpoint with the same outcome. On a CPU, the weights are equal to the last bit.
+
+If Accelerate or torchrun starts several processes, they divide each step's micro-batches and sum their gradients. The
+main process measures, writes, and decides when time is over.
 """
 
 import atexit
@@ -37,15 +39,16 @@ from osrerank.training.recipes import Recipe
 
 logger = logging.getLogger(__name__)
 DEFAULT_BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
-"""Device type -> the padded tokens in a micro-batch, unless the recipe sets ``budget_tokens``."""
+"""Device type -> the tokens in a micro-batch, including padding, unless the recipe sets ``budget_tokens``."""
 SEED_STRIDE = 1_000_003
-"""The distance between the seeds of two processes, and of two trainings."""
+"""The distance between the random seeds of two processes. It exceeds any number of steps, each of which adds 1."""
 SAVE_EVERY_S = 120.0
 MAX_WAIT = timedelta(hours=12)
-"""How long the other processes wait while the main process measures and mines."""
+"""The other processes wait at most this long while the main process measures and mines."""
 FP16_DEVICES = ("cuda",)
-"""The device types that can train in fp16; on others the first steps overflow."""
+"""The device types that can train in fp16. On others, the first steps overflow."""
 MAX_LOSS_PARTS = 16
+"""The length of the tensor in which processes sum the parts of the loss. No objective has more parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class TrainingPlan:
         folder: the folder of the checkpoints and the loss curve.
         fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the result.
         max_measurements: the maximum number of measurements, unless the recipe sets ``evaluate_every``.
-        max_minutes: the minutes after which this call saves a checkpoint and stops. None sets no limit.
+        max_minutes: the minutes after which this call saves a checkpoint and stops. If None, there is no limit.
         save_every_s: the seconds between checkpoints.
         report: called with each line of progress.
         clock: returns the time in seconds.
@@ -181,7 +184,7 @@ class Machine:
     def sum_losses(self, parts: dict[str, float]) -> dict[str, float]:
         """Return the sum of each part of the loss over all processes.
 
-        In a process without micro-batches, which does not know the names, the parts are ``part 0``, ``part 1`` ...
+        A process without micro-batches does not know the parts' names, and calls them ``part 0``, ``part 1`` ...
         """
         if self.process_count == 1:
             return parts
@@ -203,7 +206,7 @@ def _choose_precision(precision: str, device_type: str) -> str:
 
 
 def _destroy_process_group() -> None:
-    """End the process group's threads before the interpreter ends. A thread that outlives it might abort."""
+    """End the process group's threads before the interpreter ends. A thread that outlives the interpreter can crash."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
@@ -235,15 +238,15 @@ class Training:
         machine.broadcast_parameters(self._parameters.values())
         self._curve = Curve(plan.folder / CURVE_FILE, self.state.step)
         self._started_s = self._saved_s = plan.clock()
-        self._sequences = self._tokens = 0
+        self._sequence_count = self._token_count = 0
 
-    def run(self, steps: Iterator[TrainingStep], until: int, measure: Callable[[], float] | None) -> bool:
-        """Train until ``until`` steps are done, and return True, or return False if time ran out first.
+    def run(self, steps: Iterator[TrainingStep], last_step: int, measure: Callable[[], float] | None) -> bool:
+        """Train up to step ``last_step``, and return whether it was reached before time ran out.
 
         Args:
             steps: the remaining steps, in order.
-            until: the number of steps, from the start of the training, after which to stop.
-            measure: returns the measure of the current network; higher is better. None turns measuring off.
+            last_step: the number of the last step, counted from 1 at the start of the training.
+            measure: returns the measure of the current network; higher is better. If None, nothing is measured.
 
         Raises:
             EvaluationError: the loss is not finite, or the data ended.
@@ -251,7 +254,7 @@ class Training:
         evaluate_every = self.plan.evaluate_every
         prefetched_steps = prefetch(steps)
         try:
-            while self.state.step < until:
+            while self.state.step < last_step:
                 if self.plan.max_minutes is not None and self._machine.broadcast(self.is_time_over()):
                     self.save()
                     return False
@@ -286,7 +289,7 @@ class Training:
             self._checkpoints.restore_best(self._parameters)
 
     def is_time_over(self) -> bool:
-        """Return whether this process's clock has passed ``max_minutes``."""
+        """Return whether ``max_minutes`` are over by this process's clock."""
         minutes = self.plan.max_minutes
         return minutes is not None and self.plan.clock() - self._started_s > minutes * 60
 
@@ -325,12 +328,12 @@ class Training:
             locations = "; ".join(step.locations[:3])
             raise EvaluationError(f"the loss of step {number + 1} is {total}; lower the rate, or inspect {locations}")
         self._update_weights(recipe.clip)
-        self._sequences += step.sequences
-        self._tokens += step.tokens
+        self._sequence_count += step.sequences
+        self._token_count += step.tokens
         return {"step": number + 1, "rate": rate, "loss": total, **(parts if len(parts) > 1 else {})}
 
     def _update_weights(self, clip: float) -> None:
-        """Take a step of the optimiser, or count a skipped step if gradients overflowed in fp16."""
+        """Take a step of the optimiser. The scaler skips it if gradients overflowed in fp16, and lowers its scale."""
         scale = self._scaler.get_scale()
         self._scaler.unscale_(self._optimiser)
         if clip:
@@ -354,5 +357,7 @@ class Training:
         elapsed_s = max(self.plan.clock() - self._started_s, 1e-9)
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""
         skipped = f", {self.state.skipped} steps skipped" if self.state.skipped else ""
-        speed = f"{self._sequences / elapsed_s:.1f} sequences and {self._tokens / elapsed_s:.0f} tokens a second"
+        speed = (
+            f"{self._sequence_count / elapsed_s:.1f} sequences and {self._token_count / elapsed_s:.0f} tokens a second"
+        )
         self.plan.report(f"step {step} of {self.plan.total}: loss {row['loss']:.4f}{measured}{skipped}; {speed}")

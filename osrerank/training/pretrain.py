@@ -36,7 +36,7 @@ from osrerank.training.examples.sampling import shuffle
 from osrerank.training.loop import Machine, Training, TrainingPlan
 from osrerank.training.objective import Objective, Parts, to_device
 from osrerank.training.recipes import Recipe
-from osrerank.training.weights.model_directory import describe_encoder
+from osrerank.training.weights.model_directory import write_encoder_description
 from osrerank.training.weights.models import build_network, put_weights, read_checkpoint, write_encoder
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -249,7 +249,7 @@ def pretrain(
     if machine.is_main_process:
         with new_directory(output) as directory:
             write_encoder(directory, network, source)
-            describe_encoder(directory, folder, _provenance(source, corpora, recipe, total))
+            write_encoder_description(directory, folder, _provenance(source, corpora, recipe, total))
         shutil.rmtree(folder)
     machine.wait()
     return output

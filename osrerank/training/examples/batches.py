@@ -29,18 +29,20 @@ class MicroBatch:
 
     Attributes:
         inputs: the padded sequences, one list after the other.
-        targets: int64 ``(n,)``, 1 if relevant; in pre-training ``(n, tokens)``, the ids of the hidden pieces.
+        targets: int64 ``(n,)``, 1 if the document is relevant, otherwise 0. In pre-training, they are ``(n, tokens)``,
+            the ids of the masked word pieces.
         sizes: the number of sequences in each list. With a pointwise loss, each sequence is a list of its own.
         share: the share of the step's lists in this micro-batch. The shares of a step add up to 1.
-        teacher: the teacher's sequences, if it tokenises the texts differently from the student.
-        scores: a teacher's logits ``(n,)`` from the examples, zeros without a teacher. Empty in pre-training.
+        teacher_inputs: the teacher's padded sequences, or None if it reads the same sequences as the student.
+        scores: a teacher's logits ``(n,)`` from the examples. They are zeros if the examples have none, and the array
+            is empty in pre-training.
     """
 
     inputs: PaddedBatch
     targets: Ids
     sizes: tuple[int, ...]
     share: float
-    teacher: PaddedBatch | None = None
+    teacher_inputs: PaddedBatch | None = None
     scores: Logits = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
 

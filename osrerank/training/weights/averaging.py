@@ -39,13 +39,13 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
         raise ConfigError(f"{reason}, at least one of them above 0", setting="shares")
     first_card = read_card(models[0])
     normalised = [share / sum(shares) for share in shares]
-    mean = _load(models[0], first_card)
+    mean = _load_like(models[0], first_card)
     parameters = dict(mean.network.named_parameters())
     with torch.no_grad():
         for parameter in parameters.values():
             parameter.mul_(normalised[0])
         for model, share in zip(models[1:], normalised[1:], strict=True):
-            other_parameters = dict(_load(model, first_card).network.named_parameters())
+            other_parameters = dict(_load_like(model, first_card).network.named_parameters())
             for name, parameter in parameters.items():
                 if name not in other_parameters or other_parameters[name].shape != parameter.shape:
                     raise ConfigError(
@@ -64,7 +64,7 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
     return output
 
 
-def _load(model: Path, card: ModelCard) -> Trainee:
+def _load_like(model: Path, card: ModelCard) -> Trainee:
     fields = {name: getattr(card, name) for name in ("kind", "max_tokens", "max_query_tokens", "length_rule")}
     head = "" if card.is_bi_encoder else card.head
     recipe = Recipe.from_options({**fields, "head": head}, "modern")

@@ -4,12 +4,12 @@ from torch import Tensor, nn
 
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 
-TEMPERATURE = 20.0
-"""The factor between cosines and logits, as a softmax over cosines alone would be almost flat."""
+COSINE_SCALE = 20.0
+"""The factor from cosines to logits, because a softmax over cosines in [-1, 1] would be almost flat."""
 
 
 class BiEncoderNetwork(nn.Module):
-    """A bi-encoder whose logits are its cosines times `TEMPERATURE`."""
+    """A bi-encoder whose logits are its cosines times `COSINE_SCALE`."""
 
     def __init__(self, encoder: PaddedBiEncoder) -> None:
         super().__init__()
@@ -18,4 +18,4 @@ class BiEncoderNetwork(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return logits ``(n, 1)``; see `PaddedBiEncoder.forward` for the arguments."""
         scores: Tensor = self.encoder(input_ids, attention_mask, token_type_ids)
-        return TEMPERATURE * scores
+        return COSINE_SCALE * scores

@@ -26,13 +26,13 @@ def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mappin
     """
     with new_directory(output) as directory:
         replace(trainee, card=replace(trainee.card, provenance=provenance)).save(directory)
-        _write_description(directory, folder, trainee.card.name, _summarise(trainee.card), provenance)
+        _write_readme_and_curve(directory, folder, trainee.card.name, _summarise(trainee.card), provenance)
 
 
-def describe_encoder(directory: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
+def write_encoder_description(directory: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
     """Write the README and the loss curve of a pre-trained encoder."""
     summary = "An encoder to start a training from, not a reranker."
-    _write_description(directory, folder, directory.name, summary, provenance)
+    _write_readme_and_curve(directory, folder, directory.name, summary, provenance)
 
 
 def write_average_readme(directory: Path, card: ModelCard) -> None:
@@ -46,8 +46,10 @@ def _summarise(card: ModelCard) -> str:
     return f"A reranking model ({card.kind}) with a {card.head} head. Its input has at most {card.max_tokens} tokens."
 
 
-def _write_description(directory: Path, folder: Path, name: str, summary: str, provenance: Mapping[str, Any]) -> None:
-    (directory / README_FILE).write_text(_readme(name, summary, provenance), encoding="utf-8")
+def _write_readme_and_curve(
+    directory: Path, folder: Path, name: str, summary: str, provenance: Mapping[str, Any]
+) -> None:
+    (directory / README_FILE).write_text(_format_readme(name, summary, provenance), encoding="utf-8")
     if (folder / CURVE_FILE).exists():
         shutil.copyfile(folder / CURVE_FILE, directory / CURVE_FILE)
         _plot_curve(directory)
@@ -65,7 +67,7 @@ def _plot_curve(directory: Path) -> None:
     plot_curve(directory / "curve.svg", losses, measures)
 
 
-def _readme(name: str, summary: str, provenance: Mapping[str, Any]) -> str:
+def _format_readme(name: str, summary: str, provenance: Mapping[str, Any]) -> str:
     recipe = provenance["our_training"]
     student = f"; the student began as `{provenance['student_from']}`" if "student_from" in provenance else ""
     lines = [
@@ -76,7 +78,7 @@ def _readme(name: str, summary: str, provenance: Mapping[str, Any]) -> str:
         "",
         "## Data",
         "",
-        *_data_lines(provenance["data"]),
+        *_format_data(provenance["data"]),
         "",
         "## Recipe",
         "",
@@ -88,12 +90,12 @@ def _readme(name: str, summary: str, provenance: Mapping[str, Any]) -> str:
         "",
         "## Measures",
         "",
-        *_measure_lines(provenance.get("measures", {})),
+        *_format_measures(provenance.get("measures", {})),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _data_lines(sources: Sequence[Mapping[str, Any]]) -> list[str]:
+def _format_data(sources: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for source in sources:
         count = f": {source['examples']} examples" if "examples" in source else ""
@@ -101,7 +103,7 @@ def _data_lines(sources: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _measure_lines(measures: Mapping[str, Any]) -> list[str]:
+def _format_measures(measures: Mapping[str, Any]) -> list[str]:
     if not measures:
         return ["None: no development set was measured, so the last weights were kept."]
     return [f"- {name}: {value}" for name, value in measures.items()]

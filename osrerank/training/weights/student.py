@@ -1,4 +1,7 @@
-"""Create a student from layers of its teacher, and choose the teacher's states that each of its layers learns."""
+"""Create a smaller model, the student, from some layers of its teacher, and choose which teacher layer each imitates.
+
+Layers are numbered from 0, except in messages, which number them from 1 as users do.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,10 +16,10 @@ from osrerank.training.weights.models import Trainee, build_network, checkpoint_
 
 
 def select_layers(teacher: Trainee, kept_layers: tuple[int, ...], name: str) -> Trainee:
-    """Return a student that starts as a copy of some of the teacher's layers, numbered from 0.
+    """Return a student that starts as a copy of some of the teacher's layers.
 
     Raises:
-        ConfigError: the teacher has no such layer. The message counts layers from 1, as users do.
+        ConfigError: the teacher has no such layer.
     """
     _check_layers(int(teacher.config["num_hidden_layers"]), kept_layers)
     config = {**teacher.config, "num_hidden_layers": len(kept_layers)}
@@ -36,10 +39,8 @@ def _check_layers(count: int, kept_layers: Sequence[int]) -> None:
         raise ConfigError(f"layers are numbered 1 to {count}; the request lists {names}", setting="layers")
 
 
-def layer_map(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+def find_block_ends(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
     """Divide the teacher's layers into as many blocks as the student has layers, and return each block's last layer.
-
-    Layers count from 0.
 
     Raises:
         ConfigError: the number of the student's layers does not divide the teacher's.
@@ -50,11 +51,11 @@ def layer_map(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
     return tuple(range(block_size - 1, teacher_layers, block_size))
 
 
-def target_layers(teacher_layers: int, kept_layers: Sequence[int]) -> tuple[int, ...]:
-    """Return, for each kept layer, the teacher's layer whose states it learns: the last one before the next kept layer.
+def find_target_layers(teacher_layers: int, kept_layers: Sequence[int]) -> tuple[int, ...]:
+    """Return, for each kept layer, the teacher layer that it imitates: the last one before the next kept layer.
 
     A kept layer thus learns to replace the dropped layers after it, and the next one gets the same input as in the
-    teacher. Layers count from 0.
+    teacher.
 
     Raises:
         ConfigError: the teacher has no such layer.

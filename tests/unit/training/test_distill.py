@@ -15,7 +15,7 @@ from osrerank.training.objective import to_device
 from osrerank.training.probe import NetworkProbe
 from osrerank.training.recipes import PRESETS, Recipe
 from osrerank.training.weights.models import Trainee, load_trainee
-from osrerank.training.weights.student import layer_map, select_layers, target_layers
+from osrerank.training.weights.student import find_block_ends, find_target_layers, select_layers
 from tests.bi_encoders import carded
 from tests.servers import ROOT
 
@@ -51,7 +51,7 @@ def test_the_distillation_loss_of_a_model_with_itself_is_0(recipe: Recipe) -> No
 
 def test_padding_and_other_sequences_do_not_change_the_distillation_loss() -> None:
     teacher = load_trainee(CLASSIFIER, POINTWISE)
-    student = select_layers(teacher, layer_map(2, 1), "student")
+    student = select_layers(teacher, find_block_ends(2, 1), "student")
     objective = DistillationObjective(student, teacher, POINTWISE)
     objective.requires_grad_(requires_grad=False)
     terms = objective(micro_batch(student, POINTWISE))
@@ -83,12 +83,12 @@ def test_the_teacher_has_no_gradients_and_no_dropout() -> None:
 def test_each_student_layer_learns_from_the_last_teacher_layer_of_its_block(
     teacher: int, student: int, expected: tuple[int, ...]
 ) -> None:
-    assert layer_map(teacher, student) == expected
+    assert find_block_ends(teacher, student) == expected
 
 
 @pytest.mark.parametrize(("layers", "expected"), [((0, 1, 4, 5), (0, 3, 4, 5)), ((2,), (5,)), ((0, 2), (1, 5))])
 def test_a_kept_layer_replaces_the_dropped_layers_after_it(layers, expected):
-    assert target_layers(6, layers) == expected
+    assert find_target_layers(6, layers) == expected
 
 
 def test_a_student_whose_layers_do_not_fit_the_teacher_is_refused() -> None:
@@ -96,9 +96,9 @@ def test_a_student_whose_layers_do_not_fit_the_teacher_is_refused() -> None:
     with pytest.raises(ConfigError, match="the student has 2 layers, but 1 teacher layers are listed"):
         DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
     with pytest.raises(ConfigError, match="layers are numbered 1 to 6; the request lists 2, 7"):
-        target_layers(6, (1, 6))
+        find_target_layers(6, (1, 6))
     with pytest.raises(ConfigError, match="4 layers do not divide the teacher's 6"):
-        layer_map(6, 4)
+        find_block_ends(6, 4)
 
 
 @pytest.mark.parametrize("form", ["cross-encoder", "bi-encoder"])

@@ -19,7 +19,7 @@ from osrerank.training.development import NetworkScorer
 from osrerank.training.examples.lists import Example
 from osrerank.training.fit import train
 from osrerank.training.recipes import Recipe
-from osrerank.training.weights.bi_encoder import TEMPERATURE
+from osrerank.training.weights.bi_encoder import COSINE_SCALE
 from osrerank.training.weights.models import load_trainee
 from tests.bi_encoders import carded, plain, saved
 from tests.unit.training.test_fit import request
@@ -42,7 +42,7 @@ def test_training_computes_the_same_cosines_as_scoring(tmp_path: Path, pooling: 
     trainee = load_trainee(source, replace(SMALL, max_tokens=512))
     example = Example(QUERY, DOCUMENTS, (1, 0, 0, 0))
     (found,) = NetworkScorer(torch.device("cpu"), 200).score_documents(trainee, [example])
-    np.testing.assert_allclose(np.array(found) / TEMPERATURE, values(source), atol=1e-5)
+    np.testing.assert_allclose(np.array(found) / COSINE_SCALE, values(source), atol=1e-5)
 
 
 @pytest.mark.long
