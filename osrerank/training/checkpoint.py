@@ -1,4 +1,4 @@
-"""Write and restore checkpoints of a training, as safetensors and JSON, without pickles."""
+"""Write and restore the checkpoints from which a killed training resumes, as safetensors and JSON, without pickles."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ WEIGHTS_FILE = "weights.safetensors"
 OPTIMISER_FILE = "optimiser.safetensors"
 BEST_FILE = "best.safetensors"
 CHECKPOINT_PREFIX = "step-"
-"""A checkpoint is a folder, named by the number of steps done."""
+"""A checkpoint is a folder with this prefix and the number of steps done as its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class State:
         step: the number of steps done.
         best: the best measure on the development set so far, or None before the first measurement.
         best_step: the number of steps done at the best measurement.
-        fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the result.
+        fingerprint: identifies the recipe, the data and the starting checkpoint, which determine the trained weights.
         skipped: the number of steps that changed nothing, because gradients overflowed in fp16.
-        scaler: the state of the loss scaler in fp16. Empty in other precisions.
+        scaler: the state of the loss scaler in fp16. It is empty in other precisions.
     """
 
     step: int
@@ -51,7 +51,7 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
 
     def newest(self) -> Path | None:
-        """Return the newest complete checkpoint."""
+        """Return the newest complete checkpoint, or None if there is none."""
         folders = self._folder.glob(f"{CHECKPOINT_PREFIX}*")
         return max(folders, key=lambda path: int(path.name.removeprefix(CHECKPOINT_PREFIX)), default=None)
 
@@ -73,7 +73,7 @@ class Checkpoints:
             shutil.rmtree(previous)
 
     def restore(self, parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> State | None:
-        """Restore weights and optimiser from the newest checkpoint, and return its state, or None without a checkpoint.
+        """Restore weights and optimiser from the newest checkpoint, and return its state, or None if there is none.
 
         Raises:
             ConfigError: the checkpoint belongs to a training with another fingerprint.
@@ -118,7 +118,7 @@ def _cpu_tensors(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
 
 
 def _optimiser_tensors(parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return ``PARAMETER/MOMENT`` -> Adam's running mean. `MOMENTS` lists the moments."""
+    """Return Adam's running means, under names such as ``classifier.weight/first`` (see `MOMENTS`)."""
     return {
         f"{name}/{moment}": tensor.cpu().contiguous()
         for name, parameter in parameters.items()

@@ -1,4 +1,4 @@
-"""The loss curve of a training: a CSV file with a row for each step."""
+"""Write the loss curve of a training: a CSV file with a row for each step."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ CURVE_FILE = "curve.csv"
 
 
 class Curve:
-    """Writes a curve's rows: step, rate, loss, parts of the loss and, after a measurement, the measure.
+    """Writes rows of step, learning rate, loss, parts of the loss, and the measure if the step was measured.
 
-    A training that resumes after ``steps_done`` steps removes the rows of later steps.
+    A training that resumes after ``steps_done`` steps removes the rows of later steps, which a killed process wrote.
     """
 
     def __init__(self, path: Path, steps_done: int) -> None:
@@ -30,7 +30,7 @@ class Curve:
             with self._path.open("a", encoding="utf-8", newline="") as file:
                 file.writelines(_lines(names, [values])[1:])
             return
-        # The first row rewrites the file, without the rows that a killed process wrote after its checkpoint.
+        # The first row rewrites the file, without the removed rows.
         write_atomically(self._path, _lines(names, [*self._rows, values]))
         self._is_rewritten = True
 

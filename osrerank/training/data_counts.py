@@ -1,4 +1,4 @@
-"""Count the training data, to compute the number of steps and the cost of a training."""
+"""Count the examples and sequences of the training data, to compute the steps and the cost of a training."""
 
 import random
 from collections.abc import Sequence
@@ -40,8 +40,8 @@ def count_data(sources: Sequence[ExampleSource], recipe: Recipe, builder: Sequen
     max_tokens = builder.input_builder.max_tokens
     rng = random.Random(recipe.seed)  # noqa: S311 - only counts
     for source in sources:
-        number = 0
-        for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
+        example_count = 0
+        for example_count, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
             if recipe.soft and example.documents and not example.scores:
                 raise EvaluationError(
                     f"{example.location}: soft=true learns from scores, but the example has no scores"
@@ -50,9 +50,9 @@ def count_data(sources: Sequence[ExampleSource], recipe: Recipe, builder: Sequen
                 sequence_count = builder.count(sample)
                 sequences += sequence_count
                 cost += estimate_cost(sample.query, sample.documents, sequence_count, kind, max_tokens)
-        counts.append(number)
+        counts.append(example_count)
     if not sequences:
         names = "; ".join(source.name for source in sources)
-        need = "relevant documents and negatives" if recipe.draw in {"balanced", "list"} else "documents"
-        raise EvaluationError(f"there is nothing to learn from in {names}: no example has {need}")
+        required = "relevant documents and negatives" if recipe.draw in {"balanced", "list"} else "documents"
+        raise EvaluationError(f"there is nothing to learn from in {names}: no example has {required}")
     return DataCounts(tuple(counts), sequences, cost)

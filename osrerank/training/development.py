@@ -119,7 +119,7 @@ class DevelopmentSet:
             ConfigError: see `check_aggregation`.
         """
         self.check_aggregation(trainee.card.kind)
-        passages = [self._split_documents(example) for example in self.examples]
+        passages = [self.split_documents(example) for example in self.examples]
         passage_examples = []
         for example, documents in zip(self.examples, passages, strict=True):
             texts = tuple(text for document in documents for text in document)
@@ -146,10 +146,10 @@ class DevelopmentSet:
 
     def list_texts(self) -> list[tuple[str, ...]]:
         """Return, for each query, the texts to score: whole documents, or all passages of all documents."""
-        documents = [self._split_documents(example) for example in self.examples]
+        documents = [self.split_documents(example) for example in self.examples]
         return [tuple(itertools.chain.from_iterable(passages)) for passages in documents]
 
-    def _split_documents(self, example: Example) -> list[list[str]]:
+    def split_documents(self, example: Example) -> list[list[str]]:
         """Return the passages of each candidate that is reordered."""
         if self.passages is None:
             return [[text] for text in example.documents[: self.depth]]

@@ -21,7 +21,7 @@ from osrerank.types import Scorer
 
 logger = logging.getLogger(__name__)
 DEFAULT_KEEP = 5
-"""How many passages of a relevant document are kept."""
+"""The number of passages of a relevant document that are kept by default."""
 
 
 def passage_triples(
@@ -32,14 +32,14 @@ def passage_triples(
     scorer: Scorer | None = None,
     seed: int = 1,
 ) -> Iterator[Example]:
-    """Yield triples of a query, a passage of a relevant document and a random passage of the negatives.
+    """Turn examples of whole documents into triples: a query, a relevant document's passage and a negative's passage.
 
     Args:
-        examples: whole documents.
+        examples: examples of whole documents. Those without negatives are skipped.
         options: how documents are split.
-        keep: how many passages of each relevant document to keep, highest scores first.
-        scorer: a model trained on passages. Without one, all passages are kept.
-        seed: the seed of the random passages.
+        keep: how many passages of each relevant document to keep, those with the highest scores.
+        scorer: a model trained on passages. If None, all passages are kept.
+        seed: the seed by which a negative's passage is drawn for each triple.
     """
     rng = random.Random(seed)  # noqa: S311 - a repeatable draw
     for example in examples:

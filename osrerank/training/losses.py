@@ -24,7 +24,7 @@ def raw_scores(logits: Tensor, head: Head) -> Tensor:
 
 
 def two_logits(logits: Tensor) -> Tensor:
-    """Return logits ``(n, 2)`` for not relevant and relevant. A single logit z becomes (0, z)."""
+    """Return two logits ``(n, 2)`` for each sequence, not relevant and relevant. A single logit z becomes (0, z)."""
     return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
 
 
@@ -33,7 +33,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
     Args:
         logits: ``(n, 1)`` or ``(n, 2)``.
-        targets: int64 ``(n,)``, 1 if the document, or the first one of a pair, is relevant.
+        targets: int64 ``(n,)``, 1 if the document, or the first one of a pair, is relevant, otherwise 0.
     """
     return functional.cross_entropy(two_logits(logits), targets)
 
@@ -87,7 +87,7 @@ def hidden_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
     Args:
         student: the student's states ``(n, tokens, hidden)``, projected to the teacher's width.
         teacher: the teacher's states ``(n, tokens, hidden)``, without a gradient.
-        mask: ``(n, tokens)``, 0 for padding, which is ignored, else 1.
+        mask: ``(n, tokens)``, 1 for tokens and 0 for padding, which is ignored.
     """
     squares = (student - teacher).square().mean(dim=2) * mask
     return (squares.sum(dim=1) / mask.sum(dim=1)).mean()
@@ -99,7 +99,7 @@ def attention_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor
     Args:
         student: the student's logits ``(n, heads, tokens, tokens)`` before the softmax, scaled and masked.
         teacher: the teacher's logits, of the same shape.
-        mask: ``(n, tokens)``, 0 for padding, which is ignored, else 1.
+        mask: ``(n, tokens)``, 1 for tokens and 0 for padding, which is ignored.
     """
     student_logits = student.masked_fill(student <= MASKED_LOGIT, 0.0)
     teacher_logits = teacher.masked_fill(teacher <= MASKED_LOGIT, 0.0)

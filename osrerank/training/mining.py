@@ -15,7 +15,7 @@ from osrerank.training.weights.models import Trainee
 
 MINED_FILE = "mined.jsonl"
 KEPT_PER_NEGATIVE = 2
-"""Mined negatives that an example keeps for each negative that a training step samples (the recipe's ``negatives``)."""
+"""An example keeps this many times the recipe's ``negatives``, so that training steps can sample different ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class MinedExamples:
     count: int
 
     def read(self) -> Iterator[Example]:
-        """Read the examples from the first one on."""
+        """Read the examples from the beginning."""
         return read_examples(self.path)
 
 
@@ -43,7 +43,7 @@ def mine(
     recipe: Recipe,
     is_time_over: Callable[[], bool],
 ) -> MinedExamples | None:
-    """Write each example with its relevant documents and its hardest 2 x ``negatives`` negatives.
+    """Write each example with its relevant documents and its hardest negatives, twice as many as ``negatives``.
 
     Args:
         folder: the folder of the file. An incomplete file is continued.

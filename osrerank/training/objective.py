@@ -14,7 +14,7 @@ from osrerank.training.examples.batches import MicroBatch
 from osrerank.training.recipes import Loss, Recipe
 
 Parts = Mapping[str, Tensor]
-"""Name -> part of a micro-batch's loss, a mean over lists, sequences or hidden pieces. The parts add up to the loss."""
+"""Name -> part of a micro-batch's loss, a mean over lists, sequences or masked pieces. The parts add up to the loss."""
 
 
 class Objective(nn.Module, ABC):
@@ -34,7 +34,7 @@ class Objective(nn.Module, ABC):
 
 
 class RankingObjective(Objective):
-    """The loss of a ranker on labels, on the scores in the examples, or on both.
+    """The loss of a ranker against the labels (``hard``), against the scores in the examples (``soft``), or both.
 
     The network returns logits ``(n, labels)``. The recipe's ``loss``, ``soft``, ``hard`` and ``temperature`` are used.
     """
@@ -56,10 +56,14 @@ class RankingObjective(Objective):
 def output_loss(
     logits: Tensor, teacher_logits: Tensor, micro_batch: MicroBatch, heads: tuple[Head, Head], recipe: Recipe
 ) -> Parts:
-    """Return the parts of the loss on logits: ``soft`` and, if the recipe sets it, ``hard``.
+    """Return the loss against teacher logits (``soft``) and, if the recipe sets it, against the labels (``hard``).
 
-    ``logits`` are ``(n, labels)``. ``teacher_logits`` come from a teacher, or are the examples' scores ``(n, 1)``.
-    ``heads`` are the heads of the network and the teacher.
+    Args:
+        logits: the network's logits ``(n, labels)``.
+        teacher_logits: a teacher's logits ``(n, labels)``, or the examples' scores ``(n, 1)``.
+        micro_batch: the labels and the sizes of the lists.
+        heads: the heads of the network and of the teacher.
+        recipe: the recipe.
     """
     student_head, teacher_head = heads
     if recipe.loss == "listwise":

@@ -20,9 +20,9 @@ MOMENTS = ("first", "second")
 def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from: DecayFrom) -> float:
     """Return the learning rate of a step: linear warm-up, then linear decay to 0.
 
-    With ``start``, as in BERT, the rate is peak * t / W before step W, then peak * (1 - t / T). It drops by the share
-    W / T at step W, and the first step changes nothing. With ``warmup``, the rate decays from the peak at step W on,
-    and the first step has the rate peak / W.
+    If the decay counts from the ``start``, as in BERT, the rate is peak * t / W before step W, then peak * (1 - t / T).
+    The first step then has the rate 0, and the rate never reaches the peak. If the decay counts from the end of the
+    ``warmup``, the first step has the rate peak / W, and step W the peak.
 
     Args:
         step: the number t of the step, from 0.

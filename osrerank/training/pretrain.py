@@ -1,9 +1,9 @@
-"""Pre-train an encoder by masked language modelling, from scratch or further on the collection that it will rank.
+"""Pre-train an encoder by masked language modelling: train a new one, or continue on the corpus that it will rank.
 
-In Devlin et al. 2018 (arXiv 1810.04805, section 3.1), 15% of the word pieces are hidden: 80% of these become [MASK],
-10% a random piece, and 10% stay unchanged. Nogueira et al. 2019 (arXiv 1910.14424, section 4) pre-train on the target
-corpus before fine-tuning: 100,000 steps of 128 full sequences of 512 tokens, with several passages in each. osrerank
-leaves out next-sentence prediction.
+Texts are sequences of word pieces, called pieces here. Devlin et al. 2018 (arXiv 1810.04805, section 3.1) mask 15% of
+them: 80% of these become [MASK], 10% a random piece, and 10% stay unchanged. Nogueira et al. 2019 (arXiv 1910.14424,
+section 4) pre-train on the target corpus before fine-tuning: 100,000 steps of 128 full sequences of 512 tokens, with
+several passages in each. osrerank leaves out next-sentence prediction.
 """
 
 import itertools
@@ -37,19 +37,19 @@ from osrerank.training.loop import Machine, Training, TrainingPlan
 from osrerank.training.objective import Objective, Parts, to_device
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.model_directory import write_encoder_description
-from osrerank.training.weights.models import build_network, put_weights, read_checkpoint, write_encoder
+from osrerank.training.weights.models import build_network, load_weights, read_checkpoint, write_encoder
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-FAMILY_TOKENS = (("[CLS]", "[SEP]", "[MASK]"), ("<s>", "</s>", "<mask>"))
-"""BERT's and RoBERTa's tokens that begin a sequence, end it and hide a piece."""
+START_END_MASK = (("[CLS]", "[SEP]", "[MASK]"), ("<s>", "</s>", "<mask>"))
+"""The tokens of BERT and of RoBERTa that begin a sequence, end it and mask a piece."""
 MIN_PIECES = 4
-"""The minimum number of pieces in a sequence. Shorter ones are left out."""
+"""Sequences with fewer pieces are left out."""
 IGNORE_INDEX = -100
-"""The target of a piece that is not hidden."""
+"""The target of a piece that is not masked. torch's cross-entropy ignores it."""
 MASK_SHARE = 0.8
-"""The share of the hidden pieces that become [MASK]."""
+"""The share of the masked pieces that become [MASK]."""
 RANDOM_SHARE = 0.1
-"""The share of the hidden pieces that become a random piece."""
+"""The share of the masked pieces that become a random piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class EncoderSize:
     Attributes:
         layers: the number of layers.
         hidden: the width of a hidden state.
-        heads: the number of attention heads in a layer. 0 chooses it so that each head has 32 dimensions.
+        heads: the number of attention heads in a layer. If 0, it is chosen so that each head has 32 dimensions.
         vocabulary: the number of pieces, including special tokens, that the tokenizer learns from the corpus.
     """
 
@@ -70,27 +70,27 @@ class EncoderSize:
 
 
 class MaskedObjective(Objective):
-    """The cross-entropy of a transformers masked language model on the hidden pieces."""
+    """The loss of a transformers masked language model: its cross-entropy on the masked pieces."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__(network)
-        # The lists keep the parts of the network from being registered a second time.
+        # torch does not look into lists for modules, so the parts of the network are not registered a second time.
         self._encoder: Any = [network.base_model]
-        self._predict: Any = [network.cls if hasattr(network, "cls") else network.lm_head]
+        self._head: Any = [network.cls if hasattr(network, "cls") else network.lm_head]
 
     def forward(self, micro_batch: MicroBatch) -> Parts:
         device = next(self.network.parameters()).device
         inputs = to_device(device, micro_batch.inputs)
         targets = torch.from_numpy(micro_batch.targets).to(device)
-        hidden = targets != IGNORE_INDEX
-        states = self._encoder[0](**inputs).last_hidden_state  # (n, tokens, hidden)
-        logits = self._predict[0](states[hidden]).float()  # (hidden pieces, vocabulary)
-        return {"masked": functional.cross_entropy(logits, targets[hidden])}
+        is_masked = targets != IGNORE_INDEX
+        states = self._encoder[0](**inputs).last_hidden_state  # (n, tokens, width)
+        logits = self._head[0](states[is_masked]).float()  # (masked pieces, vocabulary)
+        return {"masked": functional.cross_entropy(logits, targets[is_masked])}
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedStepBuilder:
-    """Turns a corpus into steps of sequences ``[CLS] pieces [SEP]``.
+    """Turns a corpus into training steps of sequences ``[CLS] pieces [SEP]``.
 
     Each text becomes one or several sequences. If the recipe sets ``pack``, a sequence holds several texts, ``[CLS]
     pieces [SEP] pieces [SEP]``, and a text that does not fit continues in the next one. Every sequence of a pass except
@@ -98,8 +98,8 @@ class MaskedStepBuilder:
 
     Attributes:
         tokenizer: the tokenizer of the model.
-        recipe: the recipe, whose batch, lengths, share of hidden pieces, packing and seed are used.
-        budget_tokens: the maximum number of padded tokens in a micro-batch.
+        recipe: the recipe, whose batch, lengths, share of masked pieces, packing and seed are used.
+        budget_tokens: the maximum number of tokens in a micro-batch, including padding.
         pad_id: the id of the padding token.
     """
 
@@ -119,31 +119,34 @@ class MaskedStepBuilder:
 
     @property
     def _special_ids(self) -> tuple[int, int, int]:
-        for tokens in FAMILY_TOKENS:
+        for tokens in START_END_MASK:
             start_id, end_id, mask_id = (self.tokenizer.token_to_id(token) for token in tokens)
             if start_id is not None and end_id is not None and mask_id is not None:
                 return start_id, end_id, mask_id
-        names = " nor ".join(", ".join(tokens) for tokens in FAMILY_TOKENS)
+        names = " nor ".join(", ".join(tokens) for tokens in START_END_MASK)
         raise ConfigError(f"the model's tokenizer has neither {names}; start from another model", setting="init_from")
+
+    @property
+    def _max_pieces(self) -> int:
+        return self.recipe.max_tokens - 2  # without [CLS] and [SEP]
 
     def _split(self, texts_ids: Iterable[list[int]]) -> Iterator[list[int]]:
         """Yield the pieces of each text in parts that fit into a sequence."""
-        room = self.recipe.max_tokens - 2
-        return (piece_ids[start : start + room] for piece_ids in texts_ids for start in range(0, len(piece_ids), room))
+        size = self._max_pieces
+        return (piece_ids[start : start + size] for piece_ids in texts_ids for start in range(0, len(piece_ids), size))
 
     def _pack(self, texts_ids: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
         """Join the pieces of all texts by separators, and yield them in parts that fill a sequence.
 
-        A separator at the beginning or end of a part is left out, because each sequence gets its own.
+        A separator at the beginning or end of a part is left out, because [CLS] and [SEP] are added to each part.
         """
-        room = self.recipe.max_tokens - 2
         buffer: list[int] = []
         for piece_ids in texts_ids:
             if buffer and piece_ids:
                 buffer.append(separator)
             buffer += piece_ids
-            while len(buffer) >= room:
-                part, buffer = buffer[:room], buffer[room:]
+            while len(buffer) >= self._max_pieces:
+                part, buffer = buffer[: self._max_pieces], buffer[self._max_pieces :]
                 if part[-1] == separator:
                     part.pop()
                 if buffer[:1] == [separator]:
@@ -152,7 +155,7 @@ class MaskedStepBuilder:
         yield buffer
 
     def build(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[TrainingStep]:
-        """Yield steps without end, leaving out the first ``skip``."""
+        """Yield steps without end. The first ``skip`` steps are left out, because a resumed training did them."""
         for number, sequences in enumerate(self._batches(texts)):
             if number >= skip:
                 yield self._step(sequences, np.random.default_rng([self.recipe.seed, number]))
@@ -169,35 +172,35 @@ class MaskedStepBuilder:
                     batch = []
 
     def _step(self, sequences: Sequence[Ids], rng: np.random.Generator) -> TrainingStep:
-        masked = [self.mask_pieces(ids, rng) for ids in sequences]
-        hidden_count = sum(int((targets != IGNORE_INDEX).sum()) for _, targets in masked)
-        lists = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in masked]
+        masked_sequences = [self.mask_pieces(ids, rng) for ids in sequences]
+        masked_count = sum(int((targets != IGNORE_INDEX).sum()) for _, targets in masked_sequences)
+        lists = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in masked_sequences]
         micro_batches = []
         for indices in plan_batches(lists, self.budget_tokens):
             inputs = pad([lists[index][0] for index in indices], self.pad_id)
             batch_targets = np.full_like(inputs.input_ids, IGNORE_INDEX)
             for row, index in enumerate(indices):
-                _, targets = masked[index]
+                _, targets = masked_sequences[index]
                 batch_targets[row, : len(targets)] = targets
-            share = int((batch_targets != IGNORE_INDEX).sum()) / hidden_count
+            share = int((batch_targets != IGNORE_INDEX).sum()) / masked_count
             micro_batches.append(MicroBatch(inputs, batch_targets, (1,) * len(indices), share))
         return TrainingStep(tuple(micro_batches), len(sequences), sum(len(ids) for ids in sequences))
 
     def mask_pieces(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Hide at least one piece of a sequence, and return the changed sequence and the targets.
+        """Mask at least one piece of a sequence, and return the changed sequence and the targets.
 
-        The targets are the ids of the hidden pieces, and `IGNORE_INDEX` elsewhere.
+        The targets are the original ids of the masked pieces, and `IGNORE_INDEX` elsewhere.
         """
         start_id, end_id, mask_id = self._special_ids
         pieces = np.flatnonzero(~np.isin(ids, (start_id, end_id)))
         count = max(1, round(self.recipe.mask * len(pieces)))
-        hidden = np.sort(rng.choice(pieces, count, replace=False))
+        masked = np.sort(rng.choice(pieces, count, replace=False))
         targets = np.full_like(ids, IGNORE_INDEX)
-        targets[hidden] = ids[hidden]
+        targets[masked] = ids[masked]
         draws = rng.random(count)
         masked_ids = ids.copy()
-        masked_ids[hidden[draws < MASK_SHARE]] = mask_id
-        replaced = hidden[(draws >= MASK_SHARE) & (draws < MASK_SHARE + RANDOM_SHARE)]
+        masked_ids[masked[draws < MASK_SHARE]] = mask_id
+        replaced = masked[(draws >= MASK_SHARE) & (draws < MASK_SHARE + RANDOM_SHARE)]
         masked_ids[replaced] = rng.integers(len(SPECIAL_TOKENS), self.tokenizer.get_vocab_size(), len(replaced))
         return masked_ids, targets
 
@@ -217,9 +220,9 @@ def pretrain(
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors.
         output: the directory to create.
-        corpora: files of JSON lines with ``text`` and perhaps ``title``, or of plain text with a document in each line.
+        corpora: files of JSON lines with ``text`` and optionally ``title``, or of plain text with a document per line.
         recipe: the hyperparameters.
-        max_minutes: the minutes after which training stops. None sets no limit.
+        max_minutes: the minutes after which training stops. If None, there is no limit.
         report: called with each line of progress.
         clock: returns the time in seconds.
 
@@ -241,7 +244,7 @@ def pretrain(
     total = recipe.steps or math.ceil(recipe.epochs * count / recipe.batch)
     report(f"{count} sequences a pass, {total} steps")
     folder = output.with_name(f"{output.name}.training")
-    fingerprint = _fingerprint(source, corpora, recipe)
+    fingerprint = _compute_fingerprint(source, corpora, recipe)
     plan = TrainingPlan(recipe, total, folder, fingerprint, max_minutes=max_minutes, report=report, clock=clock)
     training = Training(MaskedObjective(network), plan, machine)
     if not training.run(steps.build(lambda: read_texts(corpora), training.state.step), total, None):
@@ -249,7 +252,7 @@ def pretrain(
     if machine.is_main_process:
         with new_directory(output) as directory:
             write_encoder(directory, network, source)
-            write_encoder_description(directory, folder, _provenance(source, corpora, recipe, total))
+            write_encoder_description(directory, folder, _build_provenance(source, corpora, recipe, total))
         shutil.rmtree(folder)
     machine.wait()
     return output
@@ -260,7 +263,7 @@ def _load(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedSt
     config, weights = read_checkpoint(source)
     rates = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
     network = build_network("AutoModelForMaskedLM", {**config, **rates})
-    put_weights(network, weights, source)
+    load_weights(network, weights, source)
     tokenizer = Tokenizer.from_file(str(tokenizer_file(source)))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -270,8 +273,8 @@ def _load(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedSt
     return network, MaskedStepBuilder(tokenizer, recipe, budget_tokens, int(config.get("pad_token_id") or 0))
 
 
-def _fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
-    """Return the recipe, the source's hash and the corpora's sizes, which determine the result, as JSON."""
+def _compute_fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
+    """Return as JSON what determines the trained weights: the recipe, the source's hash and the corpora's sizes."""
     files = [(str(path), path.stat().st_size) for path in corpora]
     settings = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
     return json.dumps([settings, digest(source, parameter_files(source)), files], sort_keys=True)
@@ -322,12 +325,12 @@ def read_texts(corpora: Sequence[Path]) -> Iterator[str]:
         FormatError: a line is malformed, or a corpus has no text.
     """
     for path in corpora:
-        empty = True
+        has_text = False
         for number, line in numbered_lines(path):
             if line.strip():
-                empty = False
+                has_text = True
                 yield _parse_json_line(path, number, line) if line.startswith("{") else line
-        if empty:
+        if not has_text:
             raise FormatError(f"{path} has no text", file=str(path))
 
 
@@ -338,7 +341,7 @@ def _parse_json_line(path: Path, number: int, line: str) -> str:
         raise bad_line(path, number, f"expected JSON with a text: {error!r}") from None
 
 
-def _provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total: int) -> Mapping[str, Any]:
+def _build_provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total: int) -> Mapping[str, Any]:
     return {
         "base_model": source.name,
         "our_training": recipe.as_json(),

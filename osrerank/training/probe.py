@@ -13,11 +13,14 @@ from osrerank.errors import ConfigError
 
 
 class NetworkProbe:
-    """Records the hidden states and attention logits of a BERT `Classifier` in the last pass through `run`.
+    """Records the hidden states and attention logits of a BERT `Classifier`.
 
     Attributes:
-        states: the embeddings, then each layer's states ``(n, tokens, hidden)``.
-        attention: each layer's attention logits ``(n, heads, tokens, tokens)``.
+        states: the embeddings, then each layer's states ``(n, tokens, hidden)``, from the last call of `run`.
+        attention: each layer's attention logits ``(n, heads, tokens, tokens)``, from the last call of `run`.
+        layers: the number of layers.
+        heads: the number of attention heads in a layer.
+        width: the dimensions of a head.
 
     Raises:
         ConfigError: the network is not built like BERT.
@@ -39,7 +42,7 @@ class NetworkProbe:
         except AttributeError as error:
             reason = f"{type(network).__name__} is not built like BERT ({error}); use method=logits"
             raise ConfigError(reason, setting="recipe.method") from None
-        encoder.embeddings.register_forward_hook(self._record_states)
+        encoder.embeddings.register_forward_hook(self._record_embeddings)
         for query, key in projections:
             query.register_forward_hook(self._record_projection)
             key.register_forward_hook(self._record_projection)
@@ -67,7 +70,7 @@ class NetworkProbe:
         self.attention.append(self._attention_logits(query, key))
         self.states.append(output[0] if isinstance(output, tuple) else output)
 
-    def _record_states(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
+    def _record_embeddings(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
         if self._is_recording:
             self.states.append(output)
 

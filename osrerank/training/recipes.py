@@ -1,4 +1,4 @@
-"""Training recipes: the hyperparameters of a training as one value, with presets from papers and our own.
+"""Training recipes: all hyperparameters of a training in one object, with presets from papers and our own.
 
 ``docs/training.md`` lists the origin of each number, and the differences between papers and released code.
 """
@@ -21,6 +21,9 @@ ThirdRow = Literal["zeros", "frozen", "copy"]
 class Recipe:
     """The hyperparameters of a training: everything except its data and the checkpoint that it starts from.
 
+    The fields are grouped by what they determine: the loss and its data, the model, the optimisation, the computation,
+    the measuring, distillation, and pre-training.
+
     Attributes:
         name: the preset's name.
         loss: "pointwise", the cross-entropy of single sequences, or "listwise", the softmax cross-entropy of lists.
@@ -28,39 +31,44 @@ class Recipe:
             and "list" with several. "top" draws the first ``depth`` documents, and "all" draws all documents.
         negatives: with "list", the number of negatives to sample for each relevant document.
         depth: how many of the highest-ranked negatives to sample from. With "top", the number of documents.
-        mine_at: the share of the steps after which the hardest negatives are mined by the model itself. 0 turns
-            mining off.
-        head: the head of a cross-encoder or duo model: "logits2", "logit1" or "next-sentence". Empty keeps the
-            checkpoint's head, or creates "logits2" if it has none. A bi-encoder always keeps its head.
-        kind: "cross-encoder" trains a cross-encoder from any checkpoint. Empty keeps the checkpoint's kind.
+        mine_at: the share of the steps after which the hardest negatives are mined by the model itself. If 0, none are
+            mined.
+        head: the head of a cross-encoder or duo model: "logits2", "logit1" or "next-sentence". If empty, the
+            checkpoint's head is kept, or "logits2" is created if it has none. A bi-encoder always keeps its head.
+        kind: "cross-encoder" trains a cross-encoder from any checkpoint. If empty, the checkpoint's kind is kept.
         third_row: how the third row of a duo model's token type table starts if the checkpoint has two rows:
             "zeros" that are trained, "frozen" zeros as in the released duoBERT, or a "copy" of the second row.
-        max_tokens, max_query_tokens, length_rule: the model card's fields of these names.
+        max_tokens: the maximum length of a sequence.
+        max_query_tokens: the maximum length of a query.
+        length_rule: how the query's tokens are counted, as in the model card.
         batch: the number of sequences in a step.
-        steps: the number of steps. With 0, ``epochs`` determines it.
+        steps: the number of steps. If 0, ``epochs`` determines it.
         epochs: the number of passes over the data.
         rate: the maximum learning rate.
         warmup: the number of warm-up steps or, below 1, their share of all steps.
         decay_from: where the decay of the learning rate starts: "start" or "warmup" (`optimiser.learning_rate`).
         weight_decay, beta1, beta2, eps, bias_correction: the parameters of Adam.
-        clip: the maximum norm of the gradient. 0 sets no limit.
+        clip: the maximum norm of the gradient. If 0, there is no limit.
         dropout: the dropout probability. Bi-encoders are trained without dropout.
-        freeze: "embeddings" excludes the embedding tables from training. Empty trains all weights.
+        freeze: "embeddings" excludes the embedding tables from training. If empty, all weights are trained.
         shuffle: the size of the shuffle buffer, in examples.
         seed: the seed of all random choices.
         precision: the precision of the matrix products. Weights are always fp32. "mixed" is bf16 on the CPU and on
             GPUs that support it, otherwise fp16. "fp16" needs CUDA. It scales the loss, so that small gradients are not
             lost, and skips a step whose gradients overflow.
-        budget_tokens: the maximum number of padded tokens in a forward pass. A larger step takes several passes.
+        budget_tokens: the maximum number of tokens in a forward pass, including padding. A larger step takes several
+            passes. If 0, the device determines it.
         measure: the measure on the development set that chooses the best weights.
-        evaluate_every: the number of steps between measurements on the whole development set. With 0, measuring takes
+        evaluate_every: the number of steps between measurements on the whole development set. If 0, measuring takes
             at most a tenth of the time: there are at most ten measurements, on a part of the set if necessary.
-        method: the method of distillation: "simplified-tinybert", or only "logits".
-        attention, hidden: whether Simplified TinyBERT compares attention logits and hidden states.
+        method: the method of distillation: "simplified-tinybert" compares teacher and student layer by layer, "logits"
+            only their outputs.
+        attention: whether "simplified-tinybert" compares attention logits.
+        hidden: whether "simplified-tinybert" compares hidden states.
         soft: whether training learns from the scores in the examples. Distillation learns from its teacher's instead.
         hard: whether training from scores, a teacher's or the examples', also learns from the labels.
         temperature: the temperature of soft labels.
-        mask: the share of the word pieces that pre-training hides.
+        mask: the share of the word pieces that pre-training masks.
         pack: whether pre-training fills each sequence with several texts.
     """
 
@@ -121,7 +129,9 @@ class Recipe:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any] | None, default: str) -> "Recipe":
-        """Return a preset with changes, from options ``{"name": preset, field: value}`` with a default preset.
+        """Return a preset with changes, from options ``{"name": preset, field: value}``.
+
+        ``default`` is the preset if the options contain no name.
 
         Raises:
             ConfigError: the preset or a field does not exist, or a value is not valid.

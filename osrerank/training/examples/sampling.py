@@ -13,15 +13,15 @@ from osrerank.training.recipes import Recipe
 
 Item = TypeVar("Item")
 ReadSource = Callable[[], Iterable[Example]]
-"""Reads a source's examples from the first one on."""
+"""A function that reads a source's examples from the beginning."""
 
 
 def sample_documents(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Example]:
-    """Yield an example's documents to train on, as one or several smaller examples.
+    """Choose the documents of an example to train on, and yield them as one or several smaller examples.
 
-    With the recipe's draw ``all`` or ``top``, yield one example with all documents or the first ``depth``. With
-    ``balanced`` or ``list``, yield one for each relevant document, with negatives sampled without replacement from the
-    first ``depth``. An example without relevant documents or without negatives then yields nothing.
+    With the recipe's draw ``all`` or ``top``, there is one smaller example, with all documents or the first ``depth``.
+    With ``balanced`` or ``list``, there is one for each relevant document, with negatives sampled without replacement
+    from the first ``depth``. An example without relevant documents or without negatives is then skipped.
     """
     if recipe.draw == "all":
         yield example
@@ -52,10 +52,10 @@ def shuffle(items: Iterable[Item], buffer_size: int, rng: random.Random) -> Iter
 
 
 def interleave(sources: Sequence[ReadSource], counts: Sequence[int], rng: random.Random) -> Iterator[Example]:
-    """Yield all examples of several sources, spread evenly. Each source keeps its own order.
+    """Merge the examples of several sources so that each source is spread evenly. Each source keeps its own order.
 
-    Each source is drawn with a probability proportional to its number of remaining examples. ``counts`` contains each
-    source's number of examples.
+    The next source is drawn with a probability proportional to its remaining examples. ``counts`` has the number of
+    examples of each source.
     """
     remaining = list(counts)
     readers = [iter(source()) for source in sources]
@@ -66,13 +66,13 @@ def interleave(sources: Sequence[ReadSource], counts: Sequence[int], rng: random
 
 
 def read_pass(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe, number: int) -> Iterator[Example]:
-    """Yield the examples of one pass over the data, in training order. ``counts`` contains each source's number."""
+    """Yield the examples of one pass over the data, in training order. `interleave` describes ``counts``."""
     rng = random.Random(f"{recipe.seed}/{number}")  # noqa: S311 - a repeatable draw, no secret
     for example in shuffle(interleave(sources, counts, rng), recipe.shuffle, rng):
         yield from sample_documents(example, recipe, rng)
 
 
 def endless_passes(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe) -> Iterator[Example]:
-    """Yield the examples of one pass after another without end."""
+    """Yield the examples of one pass after another, without end."""
     for number in count():
         yield from read_pass(sources, counts, recipe, number)

@@ -41,10 +41,10 @@ from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 INITIAL_STD = 0.02
 """The standard deviation of new weights, which are drawn from a normal distribution truncated at two deviations."""
 HEAD_PREFIXES = ("classifier.", "pre_classifier.", "head.", "score.", "pooler.", "cls.", "lm_head.")
-"""Prefixes of a head's weights. A checkpoint without them gets a new head."""
+"""The prefixes of a head's weights. Such weights are initialised if the checkpoint lacks them."""
 TWO_LOGIT_HEADS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
 """Head -> its weights' prefix in BERT. Both heads compute two logits from the pooled [CLS]. The second is relevance."""
-TYPE_TABLE = "embeddings.token_type_embeddings.weight"
+TOKEN_TYPE_TABLE = "embeddings.token_type_embeddings.weight"  # noqa: S105 - the name of a weight
 logger = logging.getLogger(__name__)
 
 
@@ -75,7 +75,7 @@ class Trainee:
             if (self.source / name).exists():
                 shutil.copyfile(self.source / name, directory / name)
         (directory / CONFIG_FILE).write_text(f"{json.dumps(dict(self.config), indent=2)}\n", encoding="utf-8")
-        save_file(checkpoint_weights(self.network), directory / WEIGHTS_FILE, metadata={"format": "pt"})
+        save_file(collect_weights(self.network), directory / WEIGHTS_FILE, metadata={"format": "pt"})
         write_card(directory, self.card)
 
 
@@ -85,16 +85,16 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors, of an encoder, a masked language
             model or a reranker; or a model that osrerank exported, even if only its graph contains the weights.
-        recipe: the training recipe. An empty ``head`` or ``kind`` keeps the source's.
-        kind: the model's kind. The default is the recipe's.
-        name: the name for the model's card. The default is the directory's.
+        recipe: the training recipe. If its ``head`` or ``kind`` is empty, the source's is kept.
+        kind: the model's kind. If None, the recipe's is used.
+        name: the name in the model's card. If empty, it is the directory's name.
 
     Raises:
         ModelLoadError: the source cannot be read, or an encoder weight is missing.
         ConfigError: the recipe sets a head, kind or loss that the model cannot have.
     """
     torch.manual_seed(recipe.seed)
-    card = _trainee_card(source, recipe, kind, name or source.name)
+    card = _create_card(source, recipe, kind, name or source.name)
     config = read_config(source)
     if card.is_bi_encoder:
         network: nn.Module = _load_bi_encoder(source, config, card)
@@ -106,7 +106,7 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name
     return Trainee(network, card, InputBuilder.load(source, card), config, source, pad_id)
 
 
-def checkpoint_weights(network: nn.Module) -> dict[str, Tensor]:
+def collect_weights(network: nn.Module) -> dict[str, Tensor]:
     """Return the fp32 weights on the CPU, under the names of published checkpoints."""
     if isinstance(network, BiEncoderNetwork):
         weights = network.encoder.export_bert_weights()
@@ -117,8 +117,8 @@ def checkpoint_weights(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
 
 
-def _trainee_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> ModelCard:
-    source_card = _source_card(source, name)
+def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> ModelCard:
+    source_card = _read_source_card(source, name)
     source_kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
     new_kind = kind or recipe.kind or source_kind
     if new_kind == "bi-encoder":
@@ -143,9 +143,9 @@ def _trainee_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) ->
             kind=new_kind,  # type: ignore[arg-type] # the card checks it
             head=head,  # type: ignore[arg-type] # the card checks it
             max_tokens=min(recipe.max_tokens, max_positions),
-            max_query_tokens=_max_query_tokens(source_card, recipe),
+            max_query_tokens=_choose_max_query_tokens(source_card, recipe),
             length_rule=recipe.length_rule,  # type: ignore[arg-type] # the card checks it
-            segment_rows=_segment_rows(source, new_kind, config, source_card),
+            segment_rows=_count_segments(source, new_kind, config, source_card),
             onnx={},
             provenance={},
         )
@@ -153,15 +153,15 @@ def _trainee_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) ->
         raise ConfigError(f"recipe: {error}", setting="recipe", source="argument") from None
 
 
-def _source_card(source: Path, name: str) -> ModelCard | None:
+def _read_source_card(source: Path, name: str) -> ModelCard | None:
     """Return the card of a reranker or a sentence-transformers bi-encoder, or None for a bare encoder."""
     if _is_reranker(source):
         return read_card(source, name=name)
     return read_bi_encoder(source, name).card if is_bi_encoder(source) else None
 
 
-def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], source_card: ModelCard | None) -> int:
-    """Return the number of input segments: three in a duo model, one if the tokenizer returns no token types."""
+def _count_segments(source: Path, kind: str, config: Mapping[str, Any], source_card: ModelCard | None) -> int:
+    """Return the number of token types: three or more in a duo model, and one if the tokenizer returns none."""
     rows = int(config.get("type_vocab_size", 2))
     if kind == "duo":
         return max(3, rows)
@@ -179,7 +179,7 @@ def _check_trainable(source: Path, card: ModelCard) -> None:
         "modules": bool(card.modules),
         "dimensions": bool(card.dimensions),
     }
-    field = next((field for field, is_set in is_unsupported.items() if is_set), None)
+    field = next((field for field, unsupported in is_unsupported.items() if unsupported), None)
     if field is not None:
         file = next((file for file in (source / CARD_FILE, source / MODULES_FILE) if file.exists()), source)
         reason = f"{file}: {field} is {card.to_json()[field]!r}, and such bi-encoders cannot be trained"
@@ -194,8 +194,8 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
         raise ConfigError(reason, setting="recipe.loss")
 
 
-def _max_query_tokens(source_card: ModelCard | None, recipe: Recipe) -> int:
-    """Return the recipe's maximum query length. A bi-encoder keeps its own, limited to the recipe's ``max_tokens``."""
+def _choose_max_query_tokens(source_card: ModelCard | None, recipe: Recipe) -> int:
+    """Return the recipe's maximum query length. A bi-encoder keeps its own, up to the recipe's ``max_tokens``."""
     if source_card is None or not source_card.is_bi_encoder:
         return recipe.max_query_tokens
     return min(source_card.max_query_tokens, recipe.max_tokens)
@@ -234,19 +234,19 @@ def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Cla
         config["type_vocab_size"] = max(3, int(config.get("type_vocab_size", 2)))
         third_row_init: ThirdRow = "copy" if recipe.third_row == "copy" else "zeros"
         for name, tensor in weights.items():
-            if name.endswith(TYPE_TABLE) and len(tensor) <= 2:
+            if name.endswith(TOKEN_TYPE_TABLE) and len(tensor) <= 2:
                 weights[name] = add_third_row(tensor, third_row_init)
-    network = build_network(network_class(card), config)
-    put_weights(network, _rename_head(weights, card, source), source)
+    network = build_network(choose_network_class(card), config)
+    load_weights(network, _rename_head(weights, card, source), source)
     if card.kind == "duo" and recipe.third_row == "frozen":
-        dict(network.base_model.named_parameters())[TYPE_TABLE].register_hook(_zero_third_row)
-    return Classifier(network), config_json(network)
+        dict(network.base_model.named_parameters())[TOKEN_TYPE_TABLE].register_hook(_zero_third_row)
+    return Classifier(network), build_config_json(network)
 
 
 def _rename_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> dict[str, Tensor]:
-    """Rename a reranker's trained head weights to match the card's head, if the two heads are equivalent.
+    """Rename the weights of a trained head, so that training continues with an equivalent head of another name.
 
-    Otherwise, log a warning. Training then starts with a new head.
+    If the heads are not equivalent, log a warning. Training then starts with a new head.
     """
     trained_head = read_card(source).head if _is_reranker(source) else card.head
     if trained_head == card.head:
@@ -272,7 +272,7 @@ def read_checkpoint(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def build_network(class_name: str, config: Mapping[str, Any]) -> Any:
-    """Return an untrained transformers network for the content of a ``config.json``."""
+    """Build an untrained transformers network from the content of a ``config.json``."""
     transformers = require("transformers", extra="torch")
     settings = {name: value for name, value in config.items() if name not in ("model_type", "num_labels")}
     network_config = transformers.AutoConfig.for_model(config["model_type"], **settings)
@@ -280,7 +280,7 @@ def build_network(class_name: str, config: Mapping[str, Any]) -> Any:
     return network_type.from_config(network_config) if class_name.startswith("Auto") else network_type(network_config)
 
 
-def config_json(network: Any) -> dict[str, Any]:
+def build_config_json(network: Any) -> dict[str, Any]:
     """Return the content of a network's ``config.json``."""
     content = json.loads(network.config.to_json_string(use_diff=False))
     return {**content, "architectures": [type(network).__name__]}
@@ -290,38 +290,40 @@ def write_encoder(directory: Path, network: Any, source: Path) -> None:
     """Write a transformers network and the source's tokenizer as a checkpoint that training can start from."""
     if source != directory:
         shutil.copyfile(tokenizer_file(source), directory / TOKENIZER_FILE)
-    (directory / CONFIG_FILE).write_text(f"{json.dumps(config_json(network), indent=2)}\n", encoding="utf-8")
+    (directory / CONFIG_FILE).write_text(f"{json.dumps(build_config_json(network), indent=2)}\n", encoding="utf-8")
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.named_parameters()}
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
-def network_class(card: ModelCard) -> str:
+def choose_network_class(card: ModelCard) -> str:
     """Return the name of the transformers class for a card's head."""
     is_next_sentence = card.head == "next-sentence"
     return "BertForNextSentencePrediction" if is_next_sentence else "AutoModelForSequenceClassification"
 
 
-def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> None:
+def load_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> None:
     """Load weights into a network. A head that is missing or differs in shape is initialised.
 
     Raises:
         ModelLoadError: an encoder weight is missing or differs in shape.
     """
     prefix = f"{network.base_model_prefix}."
-    renamed = _rename_weights(weights, prefix)
+    named_weights = _normalise_names(weights, prefix)
     parameters = dict(network.named_parameters())
     missing = [
-        name for name, tensor in parameters.items() if name not in renamed or renamed[name].shape != tensor.shape
+        name
+        for name, tensor in parameters.items()
+        if name not in named_weights or named_weights[name].shape != tensor.shape
     ]
-    missing_encoder = [name for name in missing if not name.removeprefix(prefix).startswith(HEAD_PREFIXES)]
-    if missing_encoder:
-        names = ", ".join(sorted(missing_encoder)[:3])
+    missing_encoder_weights = [name for name in missing if not name.removeprefix(prefix).startswith(HEAD_PREFIXES)]
+    if missing_encoder_weights:
+        names = ", ".join(sorted(missing_encoder_weights)[:3])
         reason = f"in {source}, weights that its config requires are missing or differ in shape: {names}"
         raise ModelLoadError(reason, path=str(source))
     with torch.no_grad():
         for name, tensor in parameters.items():
             if name not in missing:
-                tensor.copy_(renamed[name])
+                tensor.copy_(named_weights[name])
             elif name.lower().endswith("norm.weight"):
                 tensor.fill_(1.0)
             elif tensor.ndim > 1:
@@ -330,26 +332,26 @@ def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> No
                 tensor.zero_()
 
 
-def _rename_weights(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Replace TensorFlow names by PyTorch's, and add a classifier's prefix to a bare encoder's weights."""
+def _normalise_names(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Replace TensorFlow's names by PyTorch's, and add the prefix that a classifier puts before its encoder's names."""
     is_bare_encoder = not any(name.startswith(prefix) for name in weights)
-    renamed = {}
+    named_weights = {}
     for name, tensor in weights.items():
         for old, new in OLD_NAMES.items():
             name = name.replace(old, new)  # noqa: PLW2901 - the PyTorch name
         is_head = name.startswith(("classifier.", "score.", "cls.", "lm_head."))
-        renamed[f"{prefix}{name}" if is_bare_encoder and not is_head else name] = tensor
-    return renamed
+        named_weights[f"{prefix}{name}" if is_bare_encoder and not is_head else name] = tensor
+    return named_weights
 
 
 def _zero_third_row(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:2], torch.zeros_like(gradient[2:])])
 
 
-def _freeze(network: nn.Module, parameters: str) -> None:
-    """Exclude parameters from training. Only "embeddings", the embedding tables, can be frozen."""
-    if parameters != "embeddings":
-        raise ConfigError(f"recipe: freeze is {parameters!r}; it must be embeddings, or empty", setting="recipe.freeze")
+def _freeze(network: nn.Module, part: str) -> None:
+    """Exclude a part of the network from training. Only "embeddings", the embedding tables, can be frozen."""
+    if part != "embeddings":
+        raise ConfigError(f"recipe: freeze is {part!r}; it must be embeddings, or empty", setting="recipe.freeze")
     for module in network.modules():
         if isinstance(module, nn.Embedding):
             module.requires_grad_(requires_grad=False)

@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 from osrerank.scoring.backends.networks.classifier import Classifier
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
-from osrerank.training.weights.models import Trainee, build_network, checkpoint_weights, network_class, put_weights
+from osrerank.training.weights.models import Trainee, build_network, choose_network_class, collect_weights, load_weights
 
 
 def select_layers(teacher: Trainee, kept_layers: tuple[int, ...], name: str) -> Trainee:
@@ -23,13 +23,13 @@ def select_layers(teacher: Trainee, kept_layers: tuple[int, ...], name: str) -> 
     """
     _check_layers(int(teacher.config["num_hidden_layers"]), kept_layers)
     config = {**teacher.config, "num_hidden_layers": len(kept_layers)}
-    weights = _renumber_layers(checkpoint_weights(teacher.network), kept_layers)
+    weights = _renumber_layers(collect_weights(teacher.network), kept_layers)
     card = replace(teacher.card, name=name, onnx={})
     if card.is_bi_encoder:
         network: nn.Module = BiEncoderNetwork(PaddedBiEncoder(config, card.pooling).load_bert(weights))
     else:
-        network = Classifier(build_network(network_class(card), config))
-        put_weights(network.network, weights, teacher.source)
+        network = Classifier(build_network(choose_network_class(card), config))
+        load_weights(network.network, weights, teacher.source)
     return replace(teacher, network=network, card=card, config=config)
 
 

@@ -97,7 +97,7 @@ def test_prepared_training_passages_are_reproducible(options, official, tmp_path
     assert list(inference) == list(DOCUMENTS)
     (training,) = open_source(official).read()
     (developed,) = open_source({"candidates": str(candidates), "qrels": official["qrels"]}).read()
-    cut = DevelopmentSet([developed], "RR@10", passages=options).split(developed)
+    cut = DevelopmentSet([developed], "RR@10", passages=options).split_documents(developed)
     for place, (doc_id, expected) in enumerate(inference.items()):
         assert split_document(training, place, options) == expected, doc_id
         assert cut[place] == expected, doc_id

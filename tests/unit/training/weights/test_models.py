@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import export_model
 from osrerank.scoring.registry import load_scorer
 from osrerank.training.recipes import Recipe
-from osrerank.training.weights.models import TYPE_TABLE, load_trainee
+from osrerank.training.weights.models import TOKEN_TYPE_TABLE, load_trainee
 from tests.bi_encoders import plain
 from tests.servers import ROOT
 
@@ -45,8 +45,8 @@ def test_an_untrained_model_scores_the_same_after_saving(form: str, tmp_path: Pa
 @pytest.mark.parametrize(("row", "expected"), [("zeros", 0.0), ("frozen", 0.0), ("copy", None)])
 def test_a_duo_models_third_segment_starts_as_the_recipe_says(row: str, expected: float | None) -> None:
     trainee = load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, third_row=row), kind="duo")
-    table = dict(trainee.network.network.base_model.named_parameters())[TYPE_TABLE]
-    before = load_file(DATA / "tiny-bert-two-labels" / "model.safetensors")[f"bert.{TYPE_TABLE}"]
+    table = dict(trainee.network.network.base_model.named_parameters())[TOKEN_TYPE_TABLE]
+    before = load_file(DATA / "tiny-bert-two-labels" / "model.safetensors")[f"bert.{TOKEN_TYPE_TABLE}"]
     assert trainee.card.segment_rows == 3
     assert torch.equal(table[:2], before)
     assert torch.equal(table[2], before[1] if expected is None else torch.zeros(32))
