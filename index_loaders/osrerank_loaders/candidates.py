@@ -16,9 +16,9 @@ from typing import Any
 from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.common_layout import write_lines
 from osrerank.formats.id_table import open_scratch_database
-from osrerank.formats.lines import excerpt, invalid_id_reason, raise_errors, text_lines
+from osrerank.formats.lines import explain_invalid_id, quote_start, raise_errors, read_text_lines
 from osrerank.formats.sources import SourceFile, file_errors, open_sources, record_error
-from osrerank.formats.trec import run_lines
+from osrerank.formats.trec import read_run_lines
 from osrerank_loaders.collections.base import Record
 
 _TOP1000_FIELDS = 4
@@ -43,10 +43,10 @@ def read_top1000(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         for position, (source, number, line) in enumerate(_read_lines(files)):
             fields = line.split("\t")
             if len(fields) != _TOP1000_FIELDS:
-                reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {excerpt(line)}"
+                reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {quote_start(line)}"
                 raise record_error(source, reason, line=number)
             query_id, doc_id, query, text = fields
-            id_problem = invalid_id_reason(query_id, is_query=True) or invalid_id_reason(doc_id)
+            id_problem = explain_invalid_id(query_id, is_query=True) or explain_invalid_id(doc_id)
             if id_problem:
                 raise record_error(source, id_problem, line=number)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (position, query_id, query, doc_id))
@@ -70,7 +70,7 @@ def join_run_and_texts(
         FormatError: a line is not a run line, a query or document is missing, or two documents share a rank.
     """
     with tempfile.TemporaryDirectory() as folder, closing(_create_database(Path(folder))) as database:
-        for position, line in enumerate(run_lines(files)):
+        for position, line in enumerate(read_run_lines(files)):
             if line.query_id not in queries:
                 raise line.error(f"query {line.query_id!r} is not in the queries file")
             row = (position, line.query_id, queries[line.query_id], line.doc_id, line.score, line.rank)
@@ -98,7 +98,7 @@ def _create_database(folder: Path) -> sqlite3.Connection:
 def _read_lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]:
     for source in open_sources(files):
         with file_errors(source):
-            for number, line in raise_errors(text_lines(source)):
+            for number, line in raise_errors(read_text_lines(source)):
                 yield source, number, line
 
 

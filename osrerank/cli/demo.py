@@ -17,7 +17,7 @@ from osrerank.cli.options import open_client, wants_json
 from osrerank.client import Client
 from osrerank.errors import ModelLoadError, OsrerankError
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
-from osrerank.formats.lines import numbered_objects
+from osrerank.formats.lines import read_numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, WITH_DUO
@@ -61,7 +61,7 @@ class Sample:
     def load(cls) -> "Sample":
         """Read the sample from the package."""
         folder = Path(str(files("osrerank") / "data" / "squad"))
-        documents = tuple(document for _line, document in numbered_objects(folder / "corpus.jsonl.gz"))
+        documents = tuple(document for _line, document in read_numbered_objects(folder / "corpus.jsonl.gz"))
         queries = {query.query_id: query.text for query in read_queries(folder / "queries.tsv")}
         return cls(documents, queries, read_qrels(folder / "qrels.txt").judgments)
 

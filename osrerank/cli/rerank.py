@@ -77,13 +77,13 @@ def _read_candidates(options: dict[str, Any]) -> Any:
     Raises:
         ConfigError: not exactly one of ``--candidates`` and ``--run`` is set, or ``--run`` lacks other options.
     """
-    from osrerank.formats.candidates import assemble, candidate_lists
+    from osrerank.formats.candidates import assemble_candidates, candidate_lists
 
     run_inputs = [options["run"], options["corpus"], options["queries"]]
     has_two_corpora = options["index"] is not None and isinstance(options["corpus"], Path)
     if options["candidates"] and not any(run_inputs):
         return candidate_lists(options["candidates"])
     if all(run_inputs) and not options["candidates"] and not has_two_corpora:
-        return assemble(*run_inputs)
+        return assemble_candidates(*run_inputs)
     reason = "pass either --candidates, or --run with --queries and one of --corpus and --index"
     raise ConfigError(reason, setting="candidates", source="flag")

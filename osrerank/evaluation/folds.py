@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError
-from osrerank.formats.lines import json_file
+from osrerank.formats.lines import read_json_file
 
 Folds = tuple[tuple[str, ...], ...]
 """The query ids of each fold."""
@@ -20,7 +20,7 @@ def read_folds(path: Path) -> Folds:
         EvaluationError: the file has neither format, a query is in two folds, or there are fewer than two folds.
     """
     try:
-        content = json_file(path)
+        content = read_json_file(path)
     except ValueError as error:
         raise EvaluationError(f"{path} is not JSON: {error}") from None
     try:

@@ -18,7 +18,7 @@ from osrerank._optional import require
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.corrections import compute_corrected, needs_correction
 from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
-from osrerank.formats.trec import trec_order
+from osrerank.formats.trec import sort_as_trec_eval
 from osrerank.types import Qrels, Run
 
 MSMARCO = "MRR@10 (MS MARCO)"
@@ -244,7 +244,7 @@ def _compute_values(
 
 def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
     """Return the ids of a query's top documents in trec_eval's order. A query that is not in the run has none."""
-    documents = trec_order(run.rankings.get(query_id, ()), single_precision=averaging.single_precision)
+    documents = sort_as_trec_eval(run.rankings.get(query_id, ()), single_precision=averaging.single_precision)
     return [document.doc_id for document in documents[: averaging.depth]]
 
 

@@ -14,7 +14,7 @@ from osrerank.evaluation.measures import Averaging, evaluate
 from osrerank.evaluation.published import MEASURE, Collection, PublishedFile, PublishedValue
 from osrerank.evaluation.significance import RunComparison, compare_runs
 from osrerank.evaluation.values import score_by_rank
-from osrerank.formats.candidates import CandidateList, CandidateLists, Texts, assemble, candidate_lists
+from osrerank.formats.candidates import CandidateList, CandidateLists, Texts, assemble_candidates, candidate_lists
 from osrerank.formats.trec import read_qrels
 from osrerank.types import Qrels, Run
 
@@ -105,7 +105,7 @@ def find_materials(folder: Path, collection: Collection, depth: int, texts: Text
         _verify_checksum(published_copy, published)
         files, candidates = [published_copy], candidate_lists(published_copy)
     elif run is not None and queries.is_file() and (texts is not None or corpus.is_file()):
-        files, candidates = [run, queries], assemble(run, texts or corpus, queries)
+        files, candidates = [run, queries], assemble_candidates(run, texts or corpus, queries)
     else:
         missing = [published] if qrels is not None else [published, collection.qrels]
         raise _missing_files_error(folder, collection, missing)

@@ -6,7 +6,7 @@ from typing import Any
 
 from osrerank.errors import EvaluationError
 from osrerank.formats.frames import frame_to_qrels, frame_to_run, is_frame
-from osrerank.formats.trec import read_qrels, read_run, trec_order
+from osrerank.formats.trec import read_qrels, read_run, sort_as_trec_eval
 from osrerank.types import Qrels, Run, ScoredDocument
 
 RunLike = Run | Mapping[str, Any] | Path | str | Any
@@ -67,7 +67,7 @@ def as_qrels(value: QrelsLike) -> Qrels:
 def _parse_ranking(query_id: object, documents: Any) -> tuple[ScoredDocument, ...]:
     if isinstance(documents, Mapping):
         try:
-            return trec_order({str(doc_id): float(score) for doc_id, score in documents.items()})
+            return sort_as_trec_eval({str(doc_id): float(score) for doc_id, score in documents.items()})
         except (TypeError, ValueError):
             raise _type_error(f"run of query {query_id}", "{doc_id: score}", documents) from None
     if isinstance(documents, str) or not isinstance(documents, Sequence):

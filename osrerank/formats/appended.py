@@ -1,4 +1,4 @@
-"""Append lines to a file that several processes share."""
+"""Append lines to a log file that several processes share."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,10 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 class AppendedLines:
-    """A file to which several processes append whole lines. It can be renamed or removed at any time.
+    """A file to which several processes append whole lines.
 
-    For each line, the file is opened and written by one call. Local Unix file systems do not interleave such writes.
+    Each line is written by one call, which local Unix file systems do not interleave with other writes. The file is
+    opened anew for each line, so it can be renamed or removed at any time.
 
     Args:
         path: the file. The first line creates it and its folder. Only its owner can read it.

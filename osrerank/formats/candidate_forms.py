@@ -1,25 +1,39 @@
-"""Parse published formats of candidates with texts. An entry is a query with its documents."""
+"""Parse the formats of candidate files: queries with the texts of their candidates, as published by other projects."""
 
 import json
 import math
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
-from osrerank.formats.ir_datasets import document_fields, load_dataset
-from osrerank.formats.lines import excerpt
+from osrerank.formats.ir_datasets import extract_fields, load_dataset
+from osrerank.formats.lines import quote_start
 from osrerank.formats.sources import SourceFile, record_error
-from osrerank.formats.tables import DOCNO, QID, QUERY, SCORE, TEXT, table_rows
+from osrerank.formats.tables import DOCNO, QID, QUERY, SCORE, TEXT, read_table_rows
 
 Fields = Mapping[str, Any]
-Entry = tuple[int, str, Any, tuple[Fields, ...]]
-"""Line number, query id, query text, and documents with ``id``, ``text`` and optionally ``title`` and ``score``."""
 _TEXT_FIELDS = ("text", "segment", "contents", "content", "body", "passage")
 """The fields that can contain a document's text in rank_llm's files, in order of preference."""
 
 
-def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
-    """Return the entry of a JSON line in osrerank's or rank_llm's format.
+class Entry(NamedTuple):
+    """A query and its candidates, before validation.
+
+    Attributes:
+        line: the line's number, for error messages. In an array, it is the entry's number.
+        query_id: the query's id.
+        query: the query's text.
+        documents: the candidates, with ``id``, ``text`` and optionally ``title`` and ``score``.
+    """
+
+    line: int
+    query_id: str
+    query: Any
+    documents: tuple[Fields, ...]
+
+
+def parse_json_line(source: SourceFile, number: int, value: Fields) -> Entry:
+    """Parse a JSON line in osrerank's or rank_llm's format.
 
     Raises:
         FormatError: the line is in neither format.
@@ -28,16 +42,16 @@ def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
         query = value["query"]
         if isinstance(query, Mapping):
             documents = tuple(_parse_rank_llm(candidate, candidate["doc"]) for candidate in value["candidates"])
-            return number, str(query["qid"]), query["text"], documents
-        documents = tuple(make_document(candidate["doc_id"], candidate) for candidate in value["candidates"])
-        return number, str(value["query_id"]), query, documents
+            return Entry(number, str(query["qid"]), query["text"], documents)
+        documents = tuple(create_document(candidate["doc_id"], candidate) for candidate in value["candidates"])
+        return Entry(number, str(value["query_id"]), query, documents)
     except (KeyError, TypeError) as error:
         expected = "expected query_id, query and candidates with doc_id, or rank_llm's query, docid and doc"
         raise record_error(source, f"{expected}: {error}", line=number) from None
 
 
-def array_entries(source: SourceFile) -> Iterator[Entry]:
-    """Yield the entries of a JSON array from older versions of rank_llm, with their numbers as line numbers.
+def read_json_array(source: SourceFile) -> Iterator[Entry]:
+    """Yield the entries of a JSON array, the format of older versions of rank_llm.
 
     Raises:
         FormatError: the file is not such an array.
@@ -49,28 +63,28 @@ def array_entries(source: SourceFile) -> Iterator[Entry]:
     for number, value in enumerate(values, start=1):
         try:
             hits = value["hits"]
-            documents = tuple(_parse_rank_llm(hit, hit) for hit in hits)
-            yield number, str(hits[0]["qid"]) if hits else "", value["query"], documents
+            query_id = str(hits[0]["qid"]) if hits else ""
+            yield Entry(number, query_id, value["query"], tuple(_parse_rank_llm(hit, hit) for hit in hits))
         except (KeyError, TypeError) as error:
             reason = f"entry {number}: expected rank_llm's query and hits with content, qid and docid: {error}"
             raise record_error(source, reason) from None
 
 
-def table_entries(source: SourceFile) -> Iterator[Entry]:
+def read_table(source: SourceFile) -> Iterator[Entry]:
     """Yield the entries of a PyTerrier table, with documents sorted by score.
 
     Raises:
         FormatError: a column is missing, or a score is not a number.
     """
-    rows = table_rows(source, (QID, QUERY, DOCNO, TEXT))
+    rows = read_table_rows(source, (QID, QUERY, DOCNO, TEXT))
     for query_id, group in groupby(rows, key=lambda row: row[1][QID]):
         numbered_rows = list(group)
         first_line, first_row = numbered_rows[0]
         documents = [_parse_row(source, line, row) for line, row in numbered_rows]
-        yield first_line, query_id, first_row[QUERY], tuple(sorted(documents, key=_score_key))
+        yield Entry(first_line, query_id, first_row[QUERY], tuple(sorted(documents, key=_get_sort_key)))
 
 
-def dataset_entries(name: str) -> Iterator[Entry]:
+def read_dataset(name: str) -> Iterator[Entry]:
     """Yield the entries of an ir_datasets collection, with documents sorted by score and queries numbered from 1.
 
     Raises:
@@ -83,20 +97,20 @@ def dataset_entries(name: str) -> Iterator[Entry]:
         scores = {candidate.doc_id: candidate.score for candidate in group}
         documents_by_id = store.get_many(list(scores))
         documents = [
-            make_document(doc_id, {**_parse_texts(document_fields(documents_by_id[doc_id])), SCORE: score})
+            create_document(doc_id, {**_parse_texts(extract_fields(documents_by_id[doc_id])), SCORE: score})
             for doc_id, score in scores.items()
         ]
-        yield number, query_id, queries.get(query_id), tuple(sorted(documents, key=_score_key))
+        yield Entry(number, query_id, queries.get(query_id), tuple(sorted(documents, key=_get_sort_key)))
 
 
-def make_document(doc_id: object, fields: Fields) -> dict[str, Any]:
+def create_document(doc_id: object, fields: Fields) -> dict[str, Any]:
     """Return a document with id, text, title and score. Fields that are missing or None are left out."""
     values = {name: fields[name] for name in (TEXT, "title", SCORE) if fields.get(name) is not None}
     return {"id": str(doc_id), **values}
 
 
 def _parse_rank_llm(candidate: Fields, document: Fields) -> dict[str, Any]:
-    return make_document(candidate["docid"], {**_parse_texts(document), SCORE: candidate.get("score")})
+    return create_document(candidate["docid"], {**_parse_texts(document), SCORE: candidate.get("score")})
 
 
 def _parse_texts(document: Fields) -> dict[str, Any]:
@@ -110,10 +124,10 @@ def _parse_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[
     try:
         score = float(row[SCORE]) if row.get(SCORE) else None
     except ValueError:
-        raise record_error(source, f"the score {excerpt(row[SCORE])} is not a number", line=number) from None
-    return make_document(row[DOCNO], {TEXT: row[TEXT], "title": row.get("title") or None, SCORE: score})
+        raise record_error(source, f"the score {quote_start(row[SCORE])} is not a number", line=number) from None
+    return create_document(row[DOCNO], {TEXT: row[TEXT], "title": row.get("title") or None, SCORE: score})
 
 
-def _score_key(document: Fields) -> float:
+def _get_sort_key(document: Fields) -> float:
     """Return a key that sorts documents by descending score. Documents without a score come last."""
     return -float(document[SCORE]) if SCORE in document else math.inf

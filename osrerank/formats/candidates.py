@@ -1,4 +1,4 @@
-"""Read candidates to rerank without a search engine: files with texts, or a run with its corpus and queries."""
+"""Read candidates to rerank without a search engine, from files with texts or from a run, a corpus and queries."""
 
 import hashlib
 import json
@@ -12,16 +12,16 @@ from typing import Any
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.candidate_forms import (
     Entry,
-    array_entries,
-    dataset_entries,
-    line_entry,
-    make_document,
-    table_entries,
+    create_document,
+    parse_json_line,
+    read_dataset,
+    read_json_array,
+    read_table,
 )
-from osrerank.formats.files import bad_line
+from osrerank.formats.files import bad_line_error
 from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.ir_datasets import is_dataset
-from osrerank.formats.lines import invalid_id_reason, json_lines, numbered_objects, raise_errors
+from osrerank.formats.lines import explain_invalid_id, raise_errors, read_json_lines, read_numbered_objects
 from osrerank.formats.sources import file_errors, open_paths
 from osrerank.formats.tables import is_table
 from osrerank.formats.topics import read_queries
@@ -44,7 +44,7 @@ class CandidateList:
 
 @dataclass(frozen=True, slots=True)
 class CandidateLists:
-    """An iterable of candidate lists that need not fit into memory, because each iteration reads them again.
+    """Candidate lists that need not fit into memory, because each iteration reads them again.
 
     Attributes:
         read: a function that reads the lists from the beginning.
@@ -57,15 +57,17 @@ class CandidateLists:
 
 
 class CandidatesByQuery:
-    """Returns the candidates of one query at a time, from lists that need not fit into memory. It is thread-safe.
+    """Looks up the candidates of a query in lists that need not fit into memory. It is thread-safe.
+
+    The constructor reads all lists once, to check them. Lookups in the lists' order read them once more. A lookup that
+    goes back to an earlier list reads them again from the beginning.
 
     Args:
-        lists: the candidate lists. The constructor reads and checks all of them. `documents` reads them a second time
-            if queries are requested in the lists' order, and more often in another order.
+        lists: the candidate lists.
 
     Attributes:
         queries: the queries, in the lists' order.
-        digest: a digest of all query ids and candidates, to detect changes.
+        digest: a hash of all query ids and candidates, to detect changes.
 
     Raises:
         FormatError: a list is malformed.
@@ -94,14 +96,17 @@ class CandidatesByQuery:
         """
         expected_digest = self._digests[query_id]
         with self._lock:
-            for _attempt in range(2):  # search from the current position, then from the beginning
-                candidate_list = next((each for each in self._remaining if each.query.query_id == query_id), None)
-                if candidate_list is not None and _digest(_serialise(candidate_list)) == expected_digest:
-                    return candidate_list.documents
-                if candidate_list is not None:
-                    break
+            candidate_list = self._find_next(query_id)
+            if candidate_list is None:  # the query is before the current position
                 self._remaining = iter(self._lists)
+                candidate_list = self._find_next(query_id)
+        if candidate_list is not None and _digest(_serialise(candidate_list)) == expected_digest:
+            return candidate_list.documents
         raise FormatError(f"the candidates of query {query_id} were changed while they were being read; start again")
+
+    def _find_next(self, query_id: str) -> CandidateList | None:
+        """Read on to a query's list, or return None if the remaining lists do not contain it."""
+        return next((each for each in self._remaining if each.query.query_id == query_id), None)
 
 
 def _serialise(candidate_list: CandidateList) -> str:
@@ -113,7 +118,7 @@ def _digest(line: str) -> bytes:
 
 
 def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
-    """Read a file of candidates with texts, in any format of `candidate_lists`.
+    """Read a file of candidates with texts into memory. `candidate_lists` describes the formats.
 
     Raises:
         FormatError: a line is malformed, a query appears twice, a query has a document twice, or the file is empty.
@@ -122,7 +127,7 @@ def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
 
 
 def candidate_lists(path: Path | str) -> CandidateLists:
-    """Return the candidate lists of a file with texts, whose format is detected.
+    """Open a file of candidates with texts, whose format is detected, and return its candidate lists.
 
     - JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?, "score"?}]}``
     - rank_llm's JSON lines ``{"query": {"text", "qid"}, "candidates": [{"docid", "score", "doc": {...}}]}``, and the
@@ -144,36 +149,39 @@ def candidate_lists(path: Path | str) -> CandidateLists:
 
 def _read_lists(path: Path) -> Iterator[CandidateList]:
     query_ids: set[str] = set()
-    for number, query_id, text, documents in _entries(path):
-        if query_id in query_ids:
-            raise bad_line(path, number, f"query {query_id} appears twice, or its rows are not adjacent; remove one")
-        if reason := _invalid_entry_reason(query_id, text, documents):
-            raise bad_line(path, number, reason)
-        query_ids.add(query_id)
-        yield CandidateList(Query(query_id, text), documents)
+    for entry in _read_entries(path):
+        reason = _explain_invalid_entry(entry)
+        if entry.query_id in query_ids:
+            reason = f"query {entry.query_id} appears twice, or its rows are not adjacent; remove one"
+        if reason:
+            raise bad_line_error(path, entry.line, reason)
+        query_ids.add(entry.query_id)
+        yield CandidateList(Query(entry.query_id, entry.query), entry.documents)
     if not query_ids:
         raise FormatError(f"{path} has no candidates", file=str(path))
 
 
-def _entries(path: Path) -> Iterator[Entry]:
+def _read_entries(path: Path) -> Iterator[Entry]:
     if is_dataset(path):
-        yield from dataset_entries(str(path))
+        yield from read_dataset(str(path))
         return
     for source in open_paths(path):
         with file_errors(source):
             if is_table(source):
-                yield from table_entries(source)
+                yield from read_table(source)
             elif source.stream.peek(1).lstrip().startswith(b"["):
-                yield from array_entries(source)
+                yield from read_json_array(source)
             else:
-                yield from (line_entry(source, number, value) for number, value in raise_errors(json_lines(source)))
+                yield from (
+                    parse_json_line(source, number, value) for number, value in raise_errors(read_json_lines(source))
+                )
 
 
 Texts = Callable[[AbstractSet[str]], Iterable[Mapping[str, Any]]]
-"""A function from ids to documents, each with ``id``, ``text`` and optionally ``title``. Missing ids are skipped."""
+"""A function from ids to documents, each with ``id``, ``text`` and optionally ``title``. It skips unknown ids."""
 
 
-def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -> CandidateLists:
+def assemble_candidates(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -> CandidateLists:
     """Assemble candidate lists from a run, a corpus and a query set. The texts are stored in a temporary file.
 
     Args:
@@ -189,14 +197,16 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
     """
     rankings = read_run(run).rankings
     queries_by_id = {query.query_id: query for query in read_queries(queries)}
-    missing = {document.doc_id for ranking in rankings.values() for document in ranking}
+    doc_ids = frozenset(document.doc_id for ranking in rankings.values() for document in ranking)
+    missing_ids = set(doc_ids)
     if callable(corpus):
-        rows, corpus_name = _rows_from_index(corpus(frozenset(missing)), missing), "the index"
+        rows, corpus_name = _collect_from_index(corpus(doc_ids), missing_ids), "the index"
     else:
-        rows, corpus_name = _rows_from_file(Path(corpus), frozenset(missing), missing), str(corpus)
+        rows, corpus_name = _collect_from_file(Path(corpus), doc_ids, missing_ids), str(corpus)
     documents = IdTable.create_temporary(rows)
-    if missing:
-        raise EvaluationError(f"{len(missing)} documents of {run} are not in {corpus_name}, such as {min(missing)}")
+    if missing_ids:
+        count = len(missing_ids)
+        raise EvaluationError(f"{count} documents of {run} are not in {corpus_name}, such as {min(missing_ids)}")
     missing_queries = rankings.keys() - queries_by_id.keys()
     if missing_queries:
         raise EvaluationError(
@@ -205,7 +215,7 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
     return CandidateLists(
         lambda: (
             CandidateList(
-                queries_by_id[query_id], tuple(_with_score(documents, *scored) for scored in rankings[query_id])
+                queries_by_id[query_id], tuple(_load_scored(documents, *scored) for scored in rankings[query_id])
             )
             for query_id in rankings
         )
@@ -213,63 +223,63 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
 
 
 def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
-    """Return document id -> title and text, from a file of JSON lines. The last line with an id counts.
+    """Return document id -> title and text, from a file of JSON lines. If an id is repeated, the last line counts.
 
     Raises:
         FormatError: a line is malformed.
         EvaluationError: a document is not in the file.
     """
-    missing = set(doc_ids)
-    documents = {row.id: json.loads(str(row.value)) for row in _rows_from_file(corpus, doc_ids, missing)}
-    if missing:
-        raise EvaluationError(f"{len(missing)} documents of the runs are not in {corpus}, such as {min(missing)}")
+    missing_ids = set(doc_ids)
+    documents = {row.id: json.loads(str(row.value)) for row in _collect_from_file(corpus, doc_ids, missing_ids)}
+    if missing_ids:
+        count = len(missing_ids)
+        raise EvaluationError(f"{count} documents of the runs are not in {corpus}, such as {min(missing_ids)}")
     return {
         doc_id: " ".join(filter(None, (document.get("title"), document["text"])))
         for doc_id, document in documents.items()
     }
 
 
-def _rows_from_index(documents: Iterable[Mapping[str, Any]], missing: set[str]) -> Iterator[IdRow]:
-    """Yield documents as JSON, and remove their ids from ``missing``."""
+def _collect_from_index(documents: Iterable[Mapping[str, Any]], missing_ids: set[str]) -> Iterator[IdRow]:
+    """Yield documents as JSON, and remove their ids from ``missing_ids``."""
     for document in documents:
-        missing.discard(document["id"])
-        yield IdRow(document["id"], 0, json.dumps(make_document(document["id"], document)))
+        missing_ids.discard(document["id"])
+        yield IdRow(document["id"], 0, json.dumps(create_document(document["id"], document)))
 
 
-def _rows_from_file(path: Path, doc_ids: AbstractSet[str], missing: set[str]) -> Iterator[IdRow]:
-    """Yield documents as JSON, and remove their ids from ``missing``.
+def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[str]) -> Iterator[IdRow]:
+    """Yield documents as JSON, and remove their ids from ``missing_ids``.
 
-    Row numbers are negative line numbers, so that the table returns the last line with an id.
+    A table returns the row with the lowest number. Here, numbers are negative line numbers, so the last line counts.
     """
-    for number, value in numbered_objects(path):
+    for number, value in read_numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
         if doc_id is None:
-            raise bad_line(path, number, "the document has no id")
+            raise bad_line_error(path, number, "the document has no id")
         if doc_id in doc_ids:
             if not isinstance(value.get("text"), str):
-                raise bad_line(path, number, f"document {doc_id} has no text")
-            missing.discard(doc_id)
-            yield IdRow(doc_id, -number, json.dumps(make_document(doc_id, value)))
+                raise bad_line_error(path, number, f"document {doc_id} has no text")
+            missing_ids.discard(doc_id)
+            yield IdRow(doc_id, -number, json.dumps(create_document(doc_id, value)))
 
 
-def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]:
+def _load_scored(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]:
     row = documents.get(doc_id)
-    assert row is not None  # `assemble` checked that no document is missing
+    assert row is not None  # `assemble_candidates` checked that no document is missing
     return {**json.loads(str(row.value)), "score": score}
 
 
-def _invalid_entry_reason(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
+def _explain_invalid_entry(entry: Entry) -> str:
     """Return why an entry is invalid, or "" if it is valid."""
-    if not isinstance(text, str) or not text.strip():
-        return f"query {query_id} has no text"
-    if reason := invalid_id_reason(query_id, is_query=True):
-        return reason
-    for document in documents:
-        if reason := invalid_id_reason(document["id"]):
-            return reason
-    if len({document["id"] for document in documents}) != len(documents):
-        return f"query {query_id} has a document twice; remove one"
-    for document in documents:
+    if not isinstance(entry.query, str) or not entry.query.strip():
+        return f"query {entry.query_id} has no text"
+    doc_ids = [document["id"] for document in entry.documents]
+    reasons = [explain_invalid_id(entry.query_id, is_query=True), *map(explain_invalid_id, doc_ids)]
+    if any(reasons):
+        return next(filter(None, reasons))
+    if len(set(doc_ids)) != len(doc_ids):
+        return f"query {entry.query_id} has a document twice; remove one"
+    for document in entry.documents:
         if not isinstance(document.get("text"), str):
-            return f"document {document['id']} of query {query_id} has no text"
+            return f"document {document['id']} of query {entry.query_id} has no text"
     return ""

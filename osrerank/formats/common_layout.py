@@ -1,4 +1,4 @@
-"""Write the files of the layout that collections are converted to, such as ``corpus.jsonl`` and ``queries.tsv``."""
+"""Write a collection as ``corpus.jsonl``, ``queries.tsv`` and qrels, the layout of `osrerank convert`."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ def write_corpus(documents: Iterable[Document], path: Path) -> int:
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> int:
-    """Write ``query_id TAB text`` lines, with white space in texts replaced by single spaces. Return their number."""
+    """Write ``query_id<TAB>text`` lines, and return their number. White space in texts becomes single spaces."""
     return write_lines((f"{query.query_id}\t{' '.join(query.text.split())}" for query in queries), path)
 
 

@@ -1,4 +1,4 @@
-"""Write text files atomically, and create the error for a bad line of a file."""
+"""Write text files so that no reader sees an incomplete file, and create the error for a bad line of a file."""
 
 import gzip
 import os
@@ -11,7 +11,7 @@ from osrerank.errors import FormatError
 STDOUT = Path("/dev/stdout")
 
 
-def bad_line(path: Path, line: int, reason: str) -> FormatError:
+def bad_line_error(path: Path, line: int, reason: str) -> FormatError:
     """Return the error for a bad line. Its message starts with file and line."""
     return FormatError(f"{path}, line {line}: {reason}", file=str(path), line=line)
 
@@ -19,8 +19,7 @@ def bad_line(path: Path, line: int, reason: str) -> FormatError:
 def write_atomically(path: Path, lines: Iterable[str]) -> None:
     """Write lines to a temporary file beside ``path``, then rename it, so that readers never see an incomplete file.
 
-    Pipes, devices and standard output are written to directly. A file that is renamed to ``/dev/stdout`` would replace
-    that link.
+    Pipes, devices and standard output are written to directly, because the rename would replace them.
     """
     if path == STDOUT:
         sys.stdout.buffer.writelines(line.encode() for line in lines)

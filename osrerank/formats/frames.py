@@ -1,7 +1,7 @@
-"""Read DataFrames with PyTerrier's columns and create new ones, without importing pandas.
+"""Read runs, judgments and candidates from pandas DataFrames with PyTerrier's columns, without importing pandas.
 
-Queries have the columns ``qid`` and ``query``, documents also ``docno``, ``text``, ``title`` and ``score``, and
-judgments ``label``.
+Runs have the columns ``qid``, ``docno`` and ``score``, judgments ``qid``, ``docno`` and ``label``, and candidates
+``qid``, ``query``, ``docno``, ``text`` and optionally ``title`` and ``score``.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 from osrerank.errors import ConfigError
 from osrerank.formats.tables import DOCNO, LABEL, QID, QUERY, SCORE, TEXT
-from osrerank.formats.trec import trec_order
+from osrerank.formats.trec import sort_as_trec_eval
 from osrerank.types import Qrels, Run
 
 RANK = "rank"
@@ -39,7 +39,7 @@ def read_frame_rows(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, A
 
 
 def group_by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
-    """Return query id -> numbers in the frame and rows, by falling score.
+    """Group the rows of a frame by query: query id -> pairs of row number and row, highest score first.
 
     Rows without scores come last, by rank. Rows without ranks stay in the order of the frame.
 
@@ -60,7 +60,7 @@ def group_by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
 
 
 def with_scores(frame: Any, order: Sequence[int], scores: Sequence[float], ranks: Sequence[int]) -> Any:
-    """Return a new frame with the rows numbered in ``order``, and with new scores and ranks."""
+    """Return a new frame with new scores and ranks, whose rows are those with the numbers in ``order``."""
     new_columns = {SCORE: np.array(scores, dtype=np.float64), RANK: np.array(ranks, dtype=np.int64)}
     return frame.iloc[list(order)].assign(**new_columns).reset_index(drop=True)
 
@@ -77,7 +77,7 @@ def frame_to_run(frame: Any, name: str) -> Run:
         if doc_id in documents:
             raise frame_error(f"the DataFrame has document {doc_id} twice for query {query_id}; remove one")
         documents[doc_id] = float(score)
-    return Run({query_id: trec_order(documents) for query_id, documents in rankings.items()}, name)
+    return Run({query_id: sort_as_trec_eval(documents) for query_id, documents in rankings.items()}, name)
 
 
 def frame_to_qrels(frame: Any) -> Qrels:
@@ -98,13 +98,14 @@ def _column_values(frame: Any, column: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _complete_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[Hashable, Any]]]:
-    """Yield the numbers and rows of a frame.
+    """Yield the numbers and rows of a frame, in which each row must have a value in each of the columns.
 
     Raises:
-        ConfigError: a column is missing, or a row has no value in it.
+        ConfigError: a column or a value is missing.
     """
     for number, row in enumerate(read_frame_rows(frame, columns)):
-        if missing := [name for name in columns if row[name] is None]:
+        missing = [name for name in columns if row[name] is None]
+        if missing:
             raise frame_error(f"row {number} of the DataFrame has no {missing[0]}")
         yield number, row
 

@@ -1,7 +1,8 @@
-"""A table of values by id in a file, for tables that are too large for memory.
+"""Look up values by document or query id in a SQLite file, for tables that are too large for memory.
 
 SQLite appends the rows, then sorts them on disk. A hundred million rows take minutes, whereas inserts in random order
-would take days. SQLite's temporary files are in ``SQLITE_TMPDIR``, else ``TMPDIR``, else ``/var/tmp``.
+would take days. SQLite's temporary files are in ``SQLITE_TMPDIR`` if it is set, then in ``TMPDIR``, then in
+``/var/tmp``.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from osrerank.errors import LoaderError
 
 CACHE_KIB = 16 << 10
-"""SQLite's memory for its page cache, and for each run of a sort, in KiB."""
+"""The memory that SQLite uses for cached pages and while it sorts, in KiB."""
 VERSION = 1
 _SCHEMA = """
     CREATE TABLE unsorted.added (id BLOB, number INTEGER, value);
@@ -38,8 +39,8 @@ class IdRow(NamedTuple):
 
     Attributes:
         id: the id. Several rows can have the same id.
-        number: the row's unique number, such as its line number.
-        value: an integer or a string.
+        number: the row's unique number, such as its line number. Of rows with the same id, the lowest number counts.
+        value: what is looked up, such as a byte offset.
     """
 
     id: str
@@ -52,17 +53,17 @@ class Repeat(NamedTuple):
 
     Attributes:
         id: the id.
-        first: the number of the first row with this id.
+        first_number: the number of the first row with this id.
         number: the number of this row.
     """
 
     id: str
-    first: int
+    first_number: int
     number: int
 
 
 class IdTable:
-    """Rows sorted by id, in a file. Any thread can use the table.
+    """Rows in a file, which are found by id. Any thread can use the table.
 
     Args:
         database: the open database. It is closed by `close`, or when the table is garbage-collected.
@@ -82,17 +83,17 @@ class IdTable:
         Raises:
             LoaderError: the disk is full.
         """
-        return cls(*_sort_rows("", rows, ""))
+        return cls(*_create_database("", rows, ""))
 
     @classmethod
     def open_existing(cls, path: Path, key: str) -> "IdTable | None":
-        """Open a table from a file, or return None if the file does not exist, is invalid, or has another key."""
+        """Open the table that `create` wrote with this key, or return None if the file contains no such table."""
         try:
             database = _open_read_only(path)
         except sqlite3.OperationalError:  # the path does not exist, or is not a file
             return None
         try:
-            _bound_memory(database)
+            _limit_cache(database)
             version, stored_key, count = database.execute("SELECT version, key, count FROM origin").fetchone()
         except (sqlite3.Error, TypeError):  # an incomplete file, or one of another program
             version, stored_key, count = 0, "", 0
@@ -109,7 +110,7 @@ class IdTable:
 
         Args:
             path: the file, which is replaced atomically when the table is complete.
-            key: a string that identifies the state of the rows' source. `open_existing` compares it.
+            key: a string that changes when the rows change, such as the size and time of the file that they come from.
             rows: the rows, which are read once.
             check: called with the table before the file is replaced. If it raises an error, the file is not replaced.
 
@@ -123,7 +124,7 @@ class IdTable:
             raise LoaderError(f"{path.parent}: {error.strerror or error}", file=str(path)) from error
         temporary = Path(name)
         try:
-            table = cls(*_sort_rows(str(temporary), rows, key))
+            table = cls(*_create_database(str(temporary), rows, key))
             try:
                 check(table)
             finally:
@@ -136,7 +137,7 @@ class IdTable:
         finally:
             temporary.unlink(missing_ok=True)
         database = _open_read_only(path)
-        _bound_memory(database)
+        _limit_cache(database)
         return cls(database, len(table), str(path))
 
     def __len__(self) -> int:
@@ -146,7 +147,7 @@ class IdTable:
         return self.get(row_id) is not None
 
     def get(self, row_id: str) -> IdRow | None:
-        """Return the first row with an id, or None.
+        """Return the row with an id and the lowest number, or None if no row has the id.
 
         Raises:
             LoaderError: the file is damaged.
@@ -163,11 +164,11 @@ class IdTable:
 
 
 def open_scratch_database(path: str) -> sqlite3.Connection:
-    """Open a database for writing without crash safety, with bounded memory. The path "" opens a temporary database."""
+    """Open a database for fast writes, which a crash can damage. The path "" opens a temporary database."""
     database = sqlite3.connect(path, check_same_thread=False)
     for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE"):
         database.execute(f"PRAGMA {pragma}")
-    _bound_memory(database)
+    _limit_cache(database)
     return database
 
 
@@ -176,16 +177,16 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, check_same_thread=False)
 
 
-def _bound_memory(database: sqlite3.Connection, schema: str = "main") -> None:
+def _limit_cache(database: sqlite3.Connection, schema: str = "main") -> None:
     database.execute(f"PRAGMA {schema}.cache_size = -{CACHE_KIB}")
 
 
-def _sort_rows(path: str, rows: Iterable[IdRow], key: str) -> tuple[sqlite3.Connection, int]:
-    """Return a database with the rows sorted by id, and the number of rows."""
+def _create_database(path: str, rows: Iterable[IdRow], key: str) -> tuple[sqlite3.Connection, int]:
+    """Create a database with the rows sorted by id, and return it with the number of rows."""
     with _sort_errors(path or "the temporary folder"), contextlib.ExitStack() as stack:
         database = stack.enter_context(contextlib.closing(open_scratch_database(path)))
         database.execute("ATTACH '' AS unsorted")  # a temporary file
-        _bound_memory(database, "unsorted")
+        _limit_cache(database, "unsorted")
         database.executescript(_SCHEMA)
         parameters = ((_encode_id(row_id), number, value) for row_id, number, value in rows)
         count = database.executemany("INSERT INTO added VALUES (?, ?, ?)", parameters).rowcount
@@ -198,7 +199,7 @@ def _sort_rows(path: str, rows: Iterable[IdRow], key: str) -> tuple[sqlite3.Conn
 
 
 def _encode_id(row_id: str) -> bytes:
-    """Encode an id as bytes, because SQLite cannot store unpaired surrogates as text."""
+    """Encode an id as bytes, because it can contain unpaired surrogates, which SQLite cannot store as text."""
     return row_id.encode("utf-8", "surrogatepass")
 
 

@@ -55,13 +55,14 @@ def open_part(name: str, part: Part) -> IO[bytes]:
     """Open a part of a collection as a stream of lines: documents and queries as JSON, other parts in TREC's columns.
 
     Raises:
-        LoaderError, MissingDependencyError: see `load_dataset`.
+        LoaderError: the collection does not exist or does not contain the part.
+        MissingDependencyError: ir_datasets is not installed.
     """
-    return cast("IO[bytes]", io.BufferedReader(ChunkStream(_encode_lines(name, part, load_dataset(name, part)))))
+    return cast("IO[bytes]", io.BufferedReader(IteratorStream(_encode_lines(name, part, load_dataset(name, part)))))
 
 
-def document_fields(document: Any) -> dict[str, Any]:
-    """Return a document's fields, with ``text`` from its main text field, or from all its text without one."""
+def extract_fields(document: Any) -> dict[str, Any]:
+    """Return a document's fields. ``text`` is its main text field or, if it has none, all its text."""
     fields = {name: value for name, value in document._asdict().items() if _is_json_value(value)}
     for name in _TEXT_FIELDS:
         if isinstance(fields.get(name), str):
@@ -80,7 +81,7 @@ def _encode_lines(name: str, part: Part, dataset: Any) -> Iterator[bytes]:
 
 def _format_records(part: Part, dataset: Any) -> Iterator[str]:
     if part == "docs":
-        yield from (json.dumps(document_fields(document)) for document in dataset.docs_iter())
+        yield from (json.dumps(extract_fields(document)) for document in dataset.docs_iter())
     elif part == "queries":
         for query in dataset.queries_iter():
             yield json.dumps({"query_id": query.query_id, "text": query.default_text()})
@@ -101,8 +102,8 @@ def _is_json_value(value: object) -> bool:
     )
 
 
-class ChunkStream(io.RawIOBase):
-    """A stream of bytes over an iterator of chunks that are not empty."""
+class IteratorStream(io.RawIOBase):
+    """Reads bytes from an iterator of chunks. An empty chunk would end the stream."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks, self._remainder = iter(chunks), b""

@@ -1,4 +1,8 @@
-"""Read numbered lines of text and JSON. For a bad line, `text_lines` and `json_lines` yield an error and continue."""
+"""Read the lines of text files and of JSON lines, with their numbers from 1.
+
+For a bad line, `read_text_lines` and `read_json_lines` yield an error in place of its content, so that a caller can
+count bad lines and go on. `raise_errors` raises the first of these errors.
+"""
 
 import json
 import re
@@ -13,13 +17,13 @@ from osrerank.formats.sources import SourceFile, file_errors, open_paths, record
 Content = TypeVar("Content")
 ONLY_CR = "lines end with CR alone; convert the file first: tr '\\r' '\\n'"
 WORD = re.compile(r"\S+", re.ASCII)
-"""A word in trec_eval's sense: words are separated by ASCII white space, so a word can contain a no-break space."""
+"""A word as trec_eval defines it. Only ASCII white space separates words, so a word can contain a no-break space."""
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _EXCERPT_CHARACTERS = 60
 
 
-def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
-    """Yield each line's number, from 1, and its text without LF or CR LF.
+def read_text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
+    """Yield each line's number and its text without LF or CR LF.
 
     Byte order marks are removed from all lines, because concatenated files can contain them in the middle.
     """
@@ -27,80 +31,76 @@ def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
         try:
             line = raw.removeprefix(BOM_UTF8).decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
-            yield number, not_utf8(source, number, error)
+            yield number, not_utf8_error(source, number, error)
         else:
             has_only_cr = number == 1 and "\r" in line and not raw.endswith(b"\n")
             yield number, record_error(source, ONLY_CR, line=1) if has_only_cr else line
 
 
-def json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
+def read_json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
     """Yield each line's number and its JSON object. Blank lines are skipped."""
     decode = json.JSONDecoder().decode
     for number, raw in enumerate(source.stream, 1):
         try:
             value = decode(raw.removeprefix(BOM_UTF8).decode())
         except UnicodeDecodeError as error:
-            yield number, not_utf8(source, number, error)
+            yield number, not_utf8_error(source, number, error)
         except (ValueError, RecursionError) as error:
             if raw.strip():
                 has_only_cr = number == 1 and b"\r" in raw.strip() and not raw.endswith(b"\n")
-                reason = ONLY_CR if has_only_cr else f"not a JSON object ({error}): {excerpt(raw)}"
+                reason = ONLY_CR if has_only_cr else f"not a JSON object ({error}): {quote_start(raw)}"
                 yield number, record_error(source, reason, line=number)
         else:
             if isinstance(value, dict):
                 yield number, value
             else:
-                yield number, record_error(source, f"expected a JSON object, found {excerpt(raw)}", line=number)
+                yield number, record_error(source, f"expected a JSON object, found {quote_start(raw)}", line=number)
 
 
 def raise_errors(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[int, Content]]:
-    """Yield lines, and raise the error of the first bad line.
-
-    Raises:
-        FormatError: a line is bad.
-    """
+    """Yield lines until the first bad line, and raise its error."""
     for number, line in lines:
         if isinstance(line, FormatError):
             raise line
         yield number, line
 
 
-def column_lines(source: SourceFile) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file of columns.
+def read_column_lines(source: SourceFile) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a run, a qrels file or another file whose columns are separated by white space.
 
     Raises:
         FormatError: a line is not UTF-8, or contains CR.
     """
-    for number, line in raise_errors(text_lines(source)):
+    for number, line in raise_errors(read_text_lines(source)):
         if "\r" in line:
             raise record_error(source, ONLY_CR, line=number)
         yield number, line
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbers, from 1, and texts of a file's lines, compressed or not.
+def read_numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the numbers and texts of a file's lines. The file can be compressed.
 
     Raises:
         FormatError: a line is not UTF-8, or the file is truncated or damaged.
     """
     for source in open_paths(path):
         with file_errors(source):
-            yield from raise_errors(text_lines(source))
+            yield from raise_errors(read_text_lines(source))
 
 
-def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the line numbers and objects of a file of JSON lines, compressed or not. Blank lines are skipped.
+def read_numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the line numbers and objects of a file of JSON lines, without blank lines. The file can be compressed.
 
     Raises:
         FormatError: a line is not a JSON object in UTF-8, or the file is truncated or damaged.
     """
     for source in open_paths(path):
         with file_errors(source):
-            yield from raise_errors(json_lines(source))
+            yield from raise_errors(read_json_lines(source))
 
 
-def json_file(path: Path) -> Any:
-    """Return the value of a JSON file, compressed or not.
+def read_json_file(path: Path) -> Any:
+    """Return the value of a JSON file, which can be compressed.
 
     Raises:
         ValueError: the file is not JSON.
@@ -112,18 +112,18 @@ def json_file(path: Path) -> Any:
         return json.loads(source.stream.read())
 
 
-def whole_number(text: str) -> int:
+def parse_whole_number(text: str) -> int:
     """Parse a whole number of ASCII digits with an optional sign.
 
     Raises:
-        ValueError: the text is not such a number. ``1_0`` and digits of other scripts, which ``int`` accepts, are not.
+        ValueError: the text is not such a number. ``int`` would also accept ``1_0`` and digits of other scripts.
     """
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
     return int(text)
 
 
-def invalid_id_reason(text: str, *, is_query: bool = False) -> str:
+def explain_invalid_id(text: str, *, is_query: bool = False) -> str:
     """Return why an id is invalid in runs and judgments, or "" if it is valid."""
     if not WORD.fullmatch(text):
         return f"the id {text!r} must be one word, because columns of runs and judgments are separated by white space"
@@ -132,15 +132,15 @@ def invalid_id_reason(text: str, *, is_query: bool = False) -> str:
     return ""
 
 
-def not_utf8(source: SourceFile, line: int, error: UnicodeDecodeError) -> FormatError:
+def not_utf8_error(source: SourceFile, line: int, error: UnicodeDecodeError) -> FormatError:
     """Return the error for a line that is not UTF-8."""
     return record_error(
         source, f"not UTF-8: byte 0x{error.object[error.start]:02x} at column {error.start + 1}", line=line
     )
 
 
-def excerpt(raw: bytes | str) -> str:
-    """Return the beginning of a record, short enough for a message."""
+def quote_start(raw: bytes | str) -> str:
+    """Return the beginning of a record in quotation marks, short enough for a message."""
     text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
     text = text.rstrip("\n")
     return repr(text if len(text) <= _EXCERPT_CHARACTERS else f"{text[:_EXCERPT_CHARACTERS]}...")

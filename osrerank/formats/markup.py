@@ -1,4 +1,4 @@
-"""Extract text from HTML and SGML."""
+"""Extract text from documents in HTML and SGML."""
 
 import html
 import re
@@ -13,7 +13,7 @@ def strip_tags(markup: str) -> str:
     return html.unescape(_TAG.sub(" ", markup))
 
 
-def elements(markup: str, *names: str) -> list[str]:
+def extract_elements(markup: str, *names: str) -> list[str]:
     """Return the texts of all elements with these names, in order. Case and attributes are ignored."""
     pattern = rf"<({'|'.join(names)})(?:\s[^>]*)?>(.*?)</\1\s*>"
     matches = re.findall(pattern, markup, re.DOTALL | re.IGNORECASE)

@@ -23,18 +23,21 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from osrerank._optional import require
 from osrerank.errors import FormatError, LoaderError
-from osrerank.formats.ir_datasets import ChunkStream, Part, is_dataset, open_part
+from osrerank.formats.ir_datasets import IteratorStream, Part, is_dataset, open_part
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 STDIN = "-"
 Patterns = tuple[str, ...]
-ANY_NAME: Patterns = ("*",)
+"""Patterns of file names in shell style, such as ``*.jsonl``."""
+ALL_FILES: Patterns = ("*",)
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
-_SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
+"""The number of first bytes by which a file's format is detected."""
+_COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
 _EXCLUDED_NAMES = ("*readme*", "*readchg*", "license*", "*.dtd")
+"""Names of files without records on TREC's disks and in archives."""
 PACKED_PREFIXES = (b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 """The first bytes of compressed files and of ZIP archives."""
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
@@ -67,7 +70,7 @@ def record_error(source: SourceFile, reason: str, *, line: int | None = None, by
 
 
 def wide_encoding_error(name: str, head: bytes) -> FormatError | None:
-    """Return the error for a text in UTF-16 or UTF-32, detected by its first bytes, or None for other files."""
+    """Return the error for a text in UTF-16 or UTF-32, detected by its first bytes. Other files have none."""
     if not (_UTF16.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
         return None
     encoding = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
@@ -78,7 +81,7 @@ def wide_encoding_error(name: str, head: bytes) -> FormatError | None:
 
 @contextlib.contextmanager
 def file_errors(source: SourceFile) -> Iterator[None]:
-    """Convert decompression errors to errors that name the file.
+    """Name the file in errors that are raised while it is read.
 
     Raises:
         FormatError: the file is in UTF-16 or UTF-32, truncated or damaged.
@@ -103,7 +106,7 @@ class ByteCounter:
 
 
 class _PrefixedStream(io.RawIOBase):
-    """A stream that returns ``head``, the bytes already read from it, and then the rest. A counter counts all bytes."""
+    """A stream that first returns ``head``, the bytes that were already read from it. ``counter`` counts all bytes."""
 
     def __init__(self, stream: IO[bytes], head: bytes = b"", counter: ByteCounter | None = None) -> None:
         self._stream = stream
@@ -152,11 +155,11 @@ def _decompress_zstandard(stream: IO[bytes]) -> Iterator[bytes]:
         raise EOFError("the zstd frame ends too early")
 
 
-def list_files(paths: Sequence[str], patterns: Patterns = ANY_NAME) -> tuple[str, ...]:
-    """List the files to read, in the order of the paths. The files in a folder are sorted.
+def list_files(paths: Sequence[str], patterns: Patterns = ALL_FILES) -> tuple[str, ...]:
+    """List the files to read, in the order of the paths. A folder is replaced by its files, sorted by name.
 
     In folders, hidden files and files that match no pattern are left out. Standard input and ir_datasets collections
-    are listed by name.
+    stay in the list as they are.
 
     Raises:
         LoaderError: a path does not exist, or no file in a folder matches a pattern.
@@ -179,7 +182,9 @@ def is_virtual_path(path: str) -> bool:
 
 def _files_in_folder(folder: Path, patterns: Patterns) -> list[str]:
     files = sorted(
-        str(path) for path in folder.rglob("*") if path.is_file() and _matches(path.name, patterns, archive=True)
+        str(path)
+        for path in folder.rglob("*")
+        if path.is_file() and _matches_patterns(path.name, patterns, or_is_archive=True)
     )
     if not files:
         reason = f"{folder} has no file named {', '.join(patterns)}; pass the paths of the files"
@@ -187,21 +192,21 @@ def _files_in_folder(folder: Path, patterns: Patterns) -> list[str]:
     return files
 
 
-def _matches(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
-    """Return whether a file name matches a pattern, ignoring compression suffixes."""
-    for suffix in _SUFFIXES:
+def _matches_patterns(name: str, patterns: Patterns, *, or_is_archive: bool = False) -> bool:
+    """Return whether a file name, without compression suffixes, matches a pattern (or is that of an archive)."""
+    for suffix in _COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
     if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _EXCLUDED_NAMES):
         return False
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns) or (
-        archive and name.endswith((".tar", ".tgz", ".zip"))
+        or_is_archive and name.endswith((".tar", ".tgz", ".zip"))
     )
 
 
 def open_paths(
-    paths: Path | str | Sequence[str], patterns: Patterns = ANY_NAME, *, part: Part = "docs"
+    paths: Path | str | Sequence[str], patterns: Patterns = ALL_FILES, *, part: Part = "docs"
 ) -> Iterator[SourceFile]:
-    """Open files one after the other.
+    """Open files one after the other, and yield each before the next is opened.
 
     Args:
         paths: a file of any name, or a list of files, folders and archives.
@@ -218,13 +223,13 @@ def open_paths(
 
 def open_sources(
     files: Sequence[str],
-    patterns: Patterns = ANY_NAME,
+    patterns: Patterns = ALL_FILES,
     counter: ByteCounter | None = None,
     *,
     first_bytes: bytes = b"",
     part: Part = "docs",
 ) -> Iterator[SourceFile]:
-    """Open files and archive members one after the other. Each is closed before the next is opened.
+    """Open listed files and the members of archives one after the other. Each is closed before the next is opened.
 
     Args:
         files: the files, from `list_files`.
@@ -254,11 +259,11 @@ def _unpack(
         head = _read_head(stream)
         buffered = io.BufferedReader(_PrefixedStream(stream, head, counter), BUFFER_BYTES)
         if head.startswith(b"PK\x03\x04") and stream.seekable():
-            yield from _zip_members(name, stream, patterns)
+            yield from _read_zip(name, stream, patterns)
         elif (decompressed := _open_decompressor(head, buffered)) is not None:
             yield from _unpack(name, decompressed, patterns)
         elif head[257:262] == b"ustar":  # tar's magic number
-            yield from _tar_members(name, buffered, patterns)
+            yield from _read_tar(name, buffered, patterns)
         else:
             text = io.BufferedReader(_PrefixedStream(stream, head.removeprefix(codecs.BOM_UTF8), counter), BUFFER_BYTES)
             yield SourceFile(name, cast("io.BufferedReader", text), wide_encoding_error(name, head))
@@ -267,7 +272,7 @@ def _unpack(
 
 
 def _read_head(stream: IO[bytes]) -> bytes:
-    """Read the first bytes, in several reads from a pipe if necessary."""
+    """Read the first bytes. A pipe can need several reads."""
     head = b""
     while len(head) < HEAD_BYTES and (chunk := stream.read(HEAD_BYTES - len(head))):
         head += chunk
@@ -283,7 +288,7 @@ def _open_decompressor(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
     if head.startswith(b"BZh"):
         return bz2.BZ2File(stream)
     if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return cast("IO[bytes]", ChunkStream(_decompress_zstandard(stream)))
+        return cast("IO[bytes]", IteratorStream(_decompress_zstandard(stream)))
     if head.startswith(b"\x1f\x9d"):
         return io.BytesIO(_decompress_lzw(stream))
     return None
@@ -303,12 +308,12 @@ def _decompress_lzw(stream: IO[bytes]) -> bytes:
     return content
 
 
-def _tar_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
+def _read_tar(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
     has_members = False
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             archive.members = []  # type: ignore[attr-defined]  # else tarfile keeps all members in memory
-            if not member.isfile() or not _matches(Path(member.name).name, patterns):
+            if not member.isfile() or not _matches_patterns(Path(member.name).name, patterns):
                 continue
             has_members = True
             unpacked = archive.extractfile(member)
@@ -318,9 +323,9 @@ def _tar_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[S
         raise _no_member_error(name, patterns)
 
 
-def _zip_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
+def _read_zip(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
     with zipfile.ZipFile(stream) as archive:
-        members = [member for member in archive.infolist() if _matches(Path(member.filename).name, patterns)]
+        members = [member for member in archive.infolist() if _matches_patterns(Path(member.filename).name, patterns)]
         if not members:
             raise _no_member_error(name, patterns)
         for member in members:

@@ -20,8 +20,8 @@ def is_table(source: SourceFile) -> bool:
     return QID.encode() in names and len(names) > 1
 
 
-def table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number of each row's last line, and the row as column -> value.
+def read_table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield each row as column -> value, with the number of its last line.
 
     Args:
         source: a file for which `is_table` is true.

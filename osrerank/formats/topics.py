@@ -1,4 +1,4 @@
-"""Read query sets in several formats, which are detected by a file's first bytes."""
+"""Read query sets: TREC topics, tab-separated lines, JSON lines and other formats, detected by a file's first bytes."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,28 +7,32 @@ from typing import Literal
 from urllib.parse import unquote
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import column_lines, excerpt, invalid_id_reason, json_lines, raise_errors, text_lines
+from osrerank.formats.lines import (
+    explain_invalid_id,
+    quote_start,
+    raise_errors,
+    read_column_lines,
+    read_json_lines,
+    read_text_lines,
+)
 from osrerank.formats.markup import strip_tags
 from osrerank.formats.sources import Patterns, SourceFile, file_errors, open_paths, record_error
-from osrerank.formats.tables import QID, QUERY, is_table, table_rows
+from osrerank.formats.tables import QID, QUERY, is_table, read_table_rows
 from osrerank.types import Query
 
 TopicField = Literal["title", "desc", "narr"]
 FILE_PATTERNS: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")
-"""Names of files with queries in folders and archives."""
+"""Files with these names are read from folders and archives."""
 # A topic extends to the next topic, because closing tags are optional.
 _TOPIC = re.compile(r"<(top|DOC)(?:\s[^>]*)?>(.*?)(?=<\1(?:\s[^>]*)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</DOCNO>", re.IGNORECASE)
 _LABEL = re.compile(r"^\s*(?:Topic|Description|Narrative)\b\s*:?", re.IGNORECASE)
 _TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|dom)\b"
-_TAG_NAMES: dict[TopicField, str] = {
-    "title": "title|query",
-    "desc": "desc",
-    "narr": "narr",
-}  # Microblog's title is <query>
+_TAG_NAMES: dict[TopicField, str] = {"title": "title|query", "desc": "desc", "narr": "narr"}
+"""Topic field -> its tags, as an alternative of a pattern. TREC Microblog's title is ``<query>``."""
 _CAR_PREFIX = re.compile(r"^(?:enwiki|tqa\d*):")
-_CAR_SIGN = re.compile(rb"\A(?:enwiki|tqa\d*):|%[0-9A-Fa-f]{2}|[^\s:/]/[^\s/]")
-"""Matches the beginning of a file of TREC-CAR ids: a prefix, an escape or a heading."""
+_CAR_ID_PART = re.compile(rb"\A(?:enwiki|tqa\d*):|%[0-9A-Fa-f]{2}|[^\s:/]/[^\s/]")
+"""Matches what only TREC-CAR's ids contain, such as ``enwiki:Soil/Use%20of%20water``: a prefix, an escape, a slash."""
 
 
 def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> tuple[Query, ...]:
@@ -52,7 +56,7 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
         FormatError: a line or topic is malformed, an id is repeated, a text is blank, or the set is empty.
         LoaderError: a path in a list does not exist, or a folder has no file with queries.
     """
-    queries = tuple(query for _line, query in numbered_queries(paths, field=field))
+    queries = tuple(query for _line, query in read_numbered_queries(paths, field=field))
     if not queries:
         source = paths if isinstance(paths, str | Path) else ", ".join(paths)
         reason = f"{source} has no queries; expected `id<TAB>text`, JSON lines or TREC topics"
@@ -60,11 +64,13 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
     return queries
 
 
-def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> Iterator[tuple[int, Query]]:
-    """Yield the number of each query's first line, and the query, as `read_queries` reads them.
+def read_numbered_queries(
+    paths: Path | str | Sequence[str], *, field: TopicField = "title"
+) -> Iterator[tuple[int, Query]]:
+    """Read a query set as `read_queries` does, and yield each query with the number of its first line.
 
     Raises:
-        FormatError: see `read_queries`. An empty set is allowed.
+        FormatError: as for `read_queries`, but the set may be empty.
     """
     query_ids: set[str] = set()
     for source in open_paths(paths, FILE_PATTERNS, part="queries"):
@@ -76,7 +82,7 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
                     raise record_error(source, "a query has no id", line=line)
                 if not text.strip():
                     raise record_error(source, f"query {query_id!r} has no text", line=line)
-                reason = invalid_id_reason(query_id, is_query=True)
+                reason = explain_invalid_id(query_id, is_query=True)
                 if reason:
                     raise record_error(source, reason, line=line)
                 query_ids.add(query_id)
@@ -91,36 +97,36 @@ def _parse_queries(source: SourceFile, field: TopicField) -> Iterator[tuple[int,
     if head.startswith(b"{"):
         return _parse_json(source)
     if is_table(source):
-        return ((number, row[QID], row[QUERY]) for number, row in table_rows(source, (QID, QUERY)))
-    is_car = _CAR_SIGN.search(head) and not re.search(rb"[ \t]|://", head)
+        return ((number, row[QID], row[QUERY]) for number, row in read_table_rows(source, (QID, QUERY)))
+    is_car = _CAR_ID_PART.search(head) and not re.search(rb"[ \t]|://", head)
     return _parse_car_ids(source) if is_car else _parse_tsv(source)
 
 
 def _parse_tsv(source: SourceFile) -> Iterator[tuple[int, str, str]]:
-    for number, line in column_lines(source):
+    for number, line in read_column_lines(source):
         if not line.strip():
             continue
         query_id, tab, text = line.partition("\t")
         if not tab:
-            raise record_error(source, f"expected `id<TAB>text`, found {excerpt(line)}", line=number)
+            raise record_error(source, f"expected `id<TAB>text`, found {quote_start(line)}", line=number)
         yield number, query_id.strip(), text
 
 
 def _parse_car_ids(source: SourceFile) -> Iterator[tuple[int, str, str]]:
-    for number, line in raise_errors(text_lines(source)):
+    for number, line in raise_errors(read_text_lines(source)):
         query_id = line.strip()
         if len(query_id.split()) > 1:
-            raise record_error(source, f"expected one TREC-CAR id, found {excerpt(line)}", line=number)
+            raise record_error(source, f"expected one TREC-CAR id, found {quote_start(line)}", line=number)
         try:
             text = unquote(_CAR_PREFIX.sub("", query_id).replace("/", " "), errors="strict")
         except UnicodeDecodeError:
-            raise record_error(source, f"the escapes of {excerpt(line)} are not UTF-8", line=number) from None
+            raise record_error(source, f"the escapes of {quote_start(line)} are not UTF-8", line=number) from None
         if query_id:
             yield number, query_id, text
 
 
 def _parse_json(source: SourceFile) -> Iterator[tuple[int, str, str]]:
-    for number, fields in raise_errors(json_lines(source)):
+    for number, fields in raise_errors(read_json_lines(source)):
         query_id = next((fields[name] for name in ("query_id", "id", "_id") if name in fields), None)
         text = next((fields[name] for name in ("text", "query") if name in fields), None)
         if query_id is None or not isinstance(text, str):
@@ -140,8 +146,8 @@ def _parse_tagged(source: SourceFile, field: TopicField) -> Iterator[tuple[int, 
         line = content.count("\n", 0, topic.start()) + 1
         numbers = list(_NUMBER.finditer(topic[2]))
         if len(numbers) != 1:
-            problem = "a <top> or <DOC> has two topics" if numbers else "a topic has no <num> or <DOCNO>"
-            raise record_error(source, problem, line=line)
+            reason = "a <top> or <DOC> has two numbers" if numbers else "a topic has no <num> or <DOCNO>"
+            raise record_error(source, reason, line=line)
         number = numbers[0]
         query_id = _normalise_topic_id(number[1] or number[2])
         text = _extract_field(topic[2], field) if topic[1].lower() == "top" else strip_tags(topic[2][number.end() :])

@@ -1,4 +1,4 @@
-"""Read runs and judgments of TREC and MS MARCO strictly, and write runs that all tools sort in the same order.
+"""Read runs and judgments of TREC and MS MARCO, and write runs that all tools sort in the same order.
 
 ``trec_eval`` ignores the rank column. It sorts by score and breaks ties by document id, both descending. Versions up to
 9.0.8 store scores in 32 bits. Runs written here therefore have scores that strictly decrease in 32 bits.
@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.files import bad_line, write_atomically
-from osrerank.formats.lines import WORD, column_lines, invalid_id_reason, whole_number
+from osrerank.formats.files import bad_line_error, write_atomically
+from osrerank.formats.lines import WORD, explain_invalid_id, parse_whole_number, read_column_lines
 from osrerank.formats.sources import SourceFile, file_errors, open_paths, record_error
-from osrerank.formats.tables import DOCNO, LABEL, QID, SCORE, is_table, table_rows
+from osrerank.formats.tables import DOCNO, LABEL, QID, SCORE, is_table, read_table_rows
 from osrerank.types import Qrels, Run, ScoredDocument
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ Duplicates = Literal["refuse", "first"]
 RunForm = Literal["trec", "msmarco"]
 """TREC's six columns, or MS MARCO's three: query id, document id and rank."""
 _GRADES = range(-(1 << 31), 1 << 31)
-"""The grades that evaluation programs accept, which store them in 32 bits."""
+"""Evaluation programs store grades in 32 bits."""
 _QUERY_ID = "a query id"
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -52,11 +52,11 @@ class RunLine(NamedTuple):
 
     def error(self, reason: str) -> FormatError:
         """Return the error for this line."""
-        return bad_line(Path(self.file), self.number, reason)
+        return bad_line_error(Path(self.file), self.number, reason)
 
 
 def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
-    """Read a run, compressed or not.
+    """Read a run, which can be compressed.
 
     A run has TREC's six columns or MS MARCO's three (``query_id doc_id rank``), separated by spaces or tabs. It can
     also be PyTerrier's table as CSV (``qid``, ``docno``, ``score``), or the candidates of ``ir_datasets:NAME``.
@@ -74,7 +74,7 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
     path = Path(path)
     rankings: dict[str, dict[str, float]] = {}
     tag = ""
-    for line in run_lines(path):
+    for line in read_run_lines(path):
         documents = rankings.setdefault(line.query_id, {})
         if line.doc_id in documents:
             if duplicates == "refuse":
@@ -86,15 +86,15 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
         reason = f"{path} is empty; expected lines such as `query_id Q0 doc_id rank score tag`"
         raise FormatError(reason, file=str(path))
     if not tag and any(len(set(documents.values())) != len(documents) for documents in rankings.values()):
-        raise _find_repeated_rank(path)
-    sorted_rankings = {query_id: trec_order(documents) for query_id, documents in rankings.items()}
+        raise _repeated_rank_error(path)
+    sorted_rankings = {query_id: sort_as_trec_eval(documents) for query_id, documents in rankings.items()}
     return Run(sorted_rankings, name=tag or path.stem, by_rank=not tag)
 
 
-def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
-    """Yield the lines of a run, without blank lines and comments, and log the number of comments.
+def read_run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
+    """Yield the lines of a run without blank lines and comments, and log the number of comments.
 
-    The first line of a file decides between TREC's and MS MARCO's form.
+    All lines of a file must have the form of its first line, TREC's or MS MARCO's.
 
     Args:
         paths: a file, or a list of files, folders and archives.
@@ -114,7 +114,7 @@ def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
 
 
 def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
-    """Read judgments, compressed or not.
+    """Read judgments, which can be compressed.
 
     The columns are TREC's ``query_id iteration doc_id relevance``, or BEIR's ``query-id corpus-id score`` with a header
     line, separated by spaces or tabs. PyTerrier's table as CSV (``qid``, ``docno``, ``label``) and ``ir_datasets:NAME``
@@ -156,7 +156,7 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
 
 def _parse_judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
     if is_table(source):
-        for number, row in table_rows(source, (QID, DOCNO, LABEL)):
+        for number, row in read_table_rows(source, (QID, DOCNO, LABEL)):
             _validate_ids(source, number, row)
             yield number, row[QID], row[DOCNO], _parse_grade(source, number, row[LABEL])
         return
@@ -173,7 +173,7 @@ def _parse_judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
 
 def _parse_grade(source: SourceFile, number: int, text: str) -> int:
     try:
-        relevance = whole_number(text)
+        relevance = parse_whole_number(text)
     except ValueError:
         raise record_error(source, f"the relevance {text!r} is not a whole number", line=number) from None
     if relevance not in _GRADES:
@@ -181,7 +181,7 @@ def _parse_grade(source: SourceFile, number: int, text: str) -> int:
     return relevance
 
 
-def trec_order(
+def sort_as_trec_eval(
     scores: Mapping[str, float] | Iterable[ScoredDocument], *, single_precision: bool = False
 ) -> tuple[ScoredDocument, ...]:
     """Sort documents as trec_eval does: score, then document id, both descending.
@@ -234,7 +234,7 @@ def _format_trec(name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocumen
     _validate_word("the run's tag", name)
     for query_id, documents in rankings:
         _validate_word(_QUERY_ID, query_id)
-        scores = strictly_decreasing([document.score for document in documents])
+        scores = make_strictly_decreasing([document.score for document in documents])
         for rank, (document, score) in enumerate(zip(documents, scores, strict=True), start=1):
             _validate_word(f"query {query_id}: a document id", document.doc_id)
             yield f"{query_id} Q0 {document.doc_id} {rank} {score!s} {name}\n"
@@ -248,29 +248,29 @@ def _format_msmarco(rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) ->
             yield f"{query_id}\t{document.doc_id}\t{rank}\n"
 
 
-def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
+def make_strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
     """Return scores ``(n,)`` as 32-bit floats, each lowered if necessary to be below the previous one.
 
     Raises:
         EvaluationError: a score does not fit in 32 bits.
     """
-    lowered: list[np.float32] = []
+    decreasing: list[np.float32] = []
     previous = np.float32(np.inf)
     with np.errstate(over="ignore"):  # scores below the minimum float become -inf, and raise an error below
         for score in scores:
             if not abs(score) <= _FLOAT32_MAX:
                 raise EvaluationError(f"the score {score} does not fit in 32 bits; rescale the scores")
             previous = min(np.float32(score), np.nextafter(previous, np.float32(-np.inf)))
-            lowered.append(previous)
-    if lowered and not np.isfinite(lowered[-1]):
+            decreasing.append(previous)
+    if decreasing and not np.isfinite(decreasing[-1]):
         raise EvaluationError("the scores cannot be made strictly decreasing in 32 bits; rescale them")
-    return lowered
+    return decreasing
 
 
 def _split_lines(source: SourceFile) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and fields of each line, without blank lines and comments. Log the number of comments."""
     comments = 0
-    for number, line in column_lines(source):
+    for number, line in read_column_lines(source):
         if line.startswith("#"):
             comments += 1
         elif fields := WORD.findall(line):
@@ -290,7 +290,7 @@ def _parse_run_line(source: SourceFile, number: int, fields: list[str], *, is_tr
         return RunLine(source.name, number, query_id, doc_id, _parse_score(source, number, score), None, tag)
     query_id, doc_id, rank_text = fields
     try:
-        rank = whole_number(rank_text)
+        rank = parse_whole_number(rank_text)
     except ValueError:
         raise record_error(source, f"the rank {rank_text!r} is not a whole number", line=number) from None
     if rank < 1:
@@ -301,20 +301,20 @@ def _parse_run_line(source: SourceFile, number: int, fields: list[str], *, is_tr
 def _parse_table(source: SourceFile) -> Iterator[RunLine]:
     """Yield the rows of a PyTerrier table. The run is named after the file."""
     tag = Path(source.name).stem
-    for number, row in table_rows(source, (QID, DOCNO, SCORE)):
+    for number, row in read_table_rows(source, (QID, DOCNO, SCORE)):
         _validate_ids(source, number, row)
         yield RunLine(source.name, number, row[QID], row[DOCNO], _parse_score(source, number, row[SCORE]), None, tag)
 
 
 def _validate_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> None:
-    reason = invalid_id_reason(row[QID], is_query=True) or invalid_id_reason(row[DOCNO])
+    reason = explain_invalid_id(row[QID], is_query=True) or explain_invalid_id(row[DOCNO])
     if reason:
         raise record_error(source, reason, line=number)
 
 
-def _find_repeated_rank(path: Path) -> FormatError:
+def _repeated_rank_error(path: Path) -> FormatError:
     ranks: set[tuple[str, int | None]] = set()
-    for line in run_lines(path):
+    for line in read_run_lines(path):
         if (line.query_id, line.rank) in ranks:
             return line.error(f"two documents of query {line.query_id} have the same rank; number them 1, 2, 3, ...")
         ranks.add((line.query_id, line.rank))

@@ -25,8 +25,8 @@ from torch.nn import functional
 
 from osrerank.errors import ConfigError, EvaluationError, FormatError
 from osrerank.export.export_model import new_directory, refuse_existing
-from osrerank.formats.files import bad_line
-from osrerank.formats.lines import numbered_lines
+from osrerank.formats.files import bad_line_error
+from osrerank.formats.lines import read_numbered_lines
 from osrerank.scoring.card_file import parameter_files
 from osrerank.scoring.inputs import Ids, Tokens, pad
 from osrerank.scoring.model_files import TOKENIZER_FILE, digest, tokenizer_file
@@ -326,7 +326,7 @@ def read_texts(corpora: Sequence[Path]) -> Iterator[str]:
     """
     for path in corpora:
         has_text = False
-        for number, line in numbered_lines(path):
+        for number, line in read_numbered_lines(path):
             if line.strip():
                 has_text = True
                 yield _parse_json_line(path, number, line) if line.startswith("{") else line
@@ -338,7 +338,7 @@ def _parse_json_line(path: Path, number: int, line: str) -> str:
     try:
         return join_title(json.loads(line)).full_text
     except (ValueError, KeyError, TypeError) as error:
-        raise bad_line(path, number, f"expected JSON with a text: {error!r}") from None
+        raise bad_line_error(path, number, f"expected JSON with a text: {error!r}") from None
 
 
 def _build_provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total: int) -> Mapping[str, Any]:

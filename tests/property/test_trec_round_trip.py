@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from osrerank.formats.trec import read_run, trec_order, write_run
+from osrerank.formats.trec import read_run, sort_as_trec_eval, write_run
 from osrerank.types import Run, ScoredDocument
 
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zs", "Zl", "Zp")), min_size=1, max_size=8)
@@ -34,7 +34,7 @@ def test_a_written_and_read_run_keeps_its_order(folder: Path, by_query: dict[str
     for query_id, documents in by_query.items():
         ids = [document.doc_id for document in documents]
         assert [document.doc_id for document in run.rankings[query_id]] == ids
-        assert [document.doc_id for document in trec_order(run.rankings[query_id], single_precision=True)] == ids
+        assert [document.doc_id for document in sort_as_trec_eval(run.rankings[query_id], single_precision=True)] == ids
 
 
 @settings(max_examples=100, deadline=None)

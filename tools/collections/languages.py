@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
-from osrerank.formats.lines import numbered_objects
+from osrerank.formats.lines import read_numbered_objects
 from osrerank.stages.language_guard import (
     MAX_CHARACTERS,
     MIN_CHARACTERS,
@@ -123,7 +123,7 @@ def main() -> None:
     for language, texts in documents.items():
         print(row(f"guide, {language}", texts))
     for corpus in sorted(arguments.data.glob("*/corpus.jsonl")):
-        lines = [f"{line.get('title') or ''} {line['text']}".strip() for _, line in numbered_objects(corpus)]
+        lines = [f"{line.get('title') or ''} {line['text']}".strip() for _, line in read_numbered_objects(corpus)]
         print(row(corpus.parent.name, lines))
     print("\n| searches | all | foreign queries | foreign documents |\n|---|---|---|---|")
     for language, texts in documents.items():

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from osrerank.evaluation.basic import ndcg
-from osrerank.formats.lines import numbered_objects
+from osrerank.formats.lines import read_numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
 from osrerank.scoring.bi_encoder import BiEncoder
@@ -123,7 +123,7 @@ def read_collection(folder: Path) -> Collection:
     judgments, run = read_qrels(qrels).judgments, read_run(folder / "runs" / "BM25.txt").rankings
     all_queries = read_queries(folder / "queries.tsv")
     queries = [query for query in all_queries if query.query_id in judgments and query.query_id in run]
-    documents = (document for _, document in numbered_objects(folder / "corpus.jsonl"))
+    documents = (document for _, document in read_numbered_objects(folder / "corpus.jsonl"))
     texts = {str(item["id"]): f"{item.get('title') or ''} {item['text']}".strip() for item in documents}
     candidates = [{entry.doc_id: entry.score for entry in run[query.query_id][:DEPTH]} for query in queries]
     return Collection(queries, candidates, [judgments[query.query_id] for query in queries], texts)

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.formats.lines import numbered_objects
+from osrerank.formats.lines import read_numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.scoring.backends.torch import read_weights
 from osrerank.scoring.bi_encoder import BiEncoder
@@ -89,7 +89,7 @@ class CheckRun:
 @functools.cache
 def documents() -> Mapping[str, str]:
     """Return the sample's paragraphs by id."""
-    return {line["id"]: line["text"] for _, line in numbered_objects(SAMPLE / "corpus.jsonl.gz")}
+    return {line["id"]: line["text"] for _, line in read_numbered_objects(SAMPLE / "corpus.jsonl.gz")}
 
 
 def bi_encoder(dtype: str) -> BiEncoder:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from osrerank.export.calibration import JudgedQuery, calibrate_on_queries
-from osrerank.formats.lines import numbered_objects
+from osrerank.formats.lines import read_numbered_objects
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.card_file import read_card
@@ -27,7 +27,7 @@ CALIBRATION_DEPTH = 20
 def read_judged_queries(run: Path, qrels: Path, calibration: Calibration, depth: int) -> Iterator[JudgedQuery]:
     """Yield the queries of a run with BM25's best candidates; the model's calibration converts logits to cosines."""
     judgments = read_qrels(qrels).judgments
-    for _, line in numbered_objects(run.with_name(f"{run.name}.jsonl")):
+    for _, line in read_numbered_objects(run.with_name(f"{run.name}.jsonl")):
         if not line.get("applied"):
             continue
         candidates = [candidate for candidate in line["candidates"] if candidate["first_pass"]["rank"] <= depth]

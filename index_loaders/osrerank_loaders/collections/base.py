@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
-from osrerank.formats.lines import invalid_id_reason
+from osrerank.formats.lines import explain_invalid_id
 from osrerank.formats.sources import SourceFile, file_errors, record_error
 from osrerank.types import Document
 
@@ -52,7 +52,7 @@ class Loader:
 
 def check_id(source: SourceFile, document: Document, line: int | None = None) -> Record:
     """Return the document, or an error if its id is one that a TREC run cannot contain."""
-    reason = invalid_id_reason(document.doc_id)
+    reason = explain_invalid_id(document.doc_id)
     return record_error(source, reason, line=line) if reason else document
 
 

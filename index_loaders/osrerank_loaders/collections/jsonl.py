@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_lines
+from osrerank.formats.lines import read_json_lines
 from osrerank.formats.sources import SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, check_id
@@ -23,7 +23,7 @@ _NO_METADATA: Mapping[str, Any] = {}
 
 def read_jsonl(source: SourceFile) -> Iterator[Record]:
     """Yield the documents of a file of JSON lines."""
-    for number, record in json_lines(source):
+    for number, record in read_json_lines(source):
         if isinstance(record, FormatError):
             yield record
             continue

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import excerpt, json_lines, text_lines
+from osrerank.formats.lines import quote_start, read_json_lines, read_text_lines
 from osrerank.formats.sources import SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, add_contents, check_id
@@ -28,7 +28,7 @@ def read_documents(source: SourceFile) -> Iterator[Record]:
 
 
 def _read_tsv(source: SourceFile) -> Iterator[Record]:
-    for number, line in text_lines(source):
+    for number, line in read_text_lines(source):
         if isinstance(line, FormatError):
             yield line
             continue
@@ -36,7 +36,7 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
             doc_id, url, title, body = line.split("\t")
         except ValueError:
             field_count = line.count("\t") + 1
-            reason = f"expected docid TAB url TAB title TAB body, found {field_count} fields: {excerpt(line)}"
+            reason = f"expected docid TAB url TAB title TAB body, found {field_count} fields: {quote_start(line)}"
             yield record_error(source, reason, line=number)
         else:
             if doc_id:
@@ -69,7 +69,7 @@ def read_documents_v2(source: SourceFile) -> Iterator[Record]:
 
     Segments of version 2.1 also have ``start_char`` and ``end_char``, their offsets in the document's body.
     """
-    for number, record in json_lines(source):
+    for number, record in read_json_lines(source):
         if isinstance(record, FormatError):
             yield record
             continue

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import excerpt, json_lines, text_lines
+from osrerank.formats.lines import quote_start, read_json_lines, read_text_lines
 from osrerank.formats.sources import SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, check_id
@@ -19,14 +19,14 @@ def read_passages(source: SourceFile) -> Iterator[Record]:
 def _read_tsv(source: SourceFile) -> Iterator[Record]:
     """Split each line at its tab. Quotes have no meaning, and empty passages and leading spaces are kept."""
     no_metadata: dict[str, str] = {}  # all passages share it, to save memory
-    for number, line in text_lines(source):
+    for number, line in read_text_lines(source):
         if isinstance(line, FormatError):
             yield line
             continue
         doc_id, tab, text = line.partition("\t")
         if not tab or "\t" in text:
             field_count = line.count("\t") + 1
-            reason = f"expected pid TAB passage, found {field_count} fields: {excerpt(line)}"
+            reason = f"expected pid TAB passage, found {field_count} fields: {quote_start(line)}"
             yield record_error(source, reason, line=number)
         elif doc_id:
             yield check_id(source, Document(doc_id, text, "", no_metadata), number)
@@ -39,7 +39,7 @@ def read_passages_v2(source: SourceFile) -> Iterator[Record]:
 
     The text is the field ``passage``, because a text rebuilt from ``spans`` can differ.
     """
-    for number, record in json_lines(source):
+    for number, record in read_json_lines(source):
         if isinstance(record, FormatError):
             yield record
             continue

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from osrerank.errors import CorpusFormatError
 from osrerank.formats.common_layout import Judgment
-from osrerank.formats.lines import invalid_id_reason, json_file
+from osrerank.formats.lines import explain_invalid_id, read_json_file
 from osrerank.types import Document, Query
 
 
@@ -33,14 +33,14 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
         FormatError: the file is in UTF-16, truncated or damaged.
     """
     try:
-        articles = json_file(path)["data"]
+        articles = read_json_file(path)["data"]
     except (ValueError, KeyError, TypeError) as error:
         raise CorpusFormatError(f"{path} is not a SQuAD file: {error}", file=str(path)) from error
     for article in articles:
         for number, paragraph in enumerate(article["paragraphs"]):
             converted = _paragraph(article["title"], number, paragraph)
-            query_reasons = [invalid_id_reason(query.query_id, is_query=True) for query in converted.queries]
-            for reason in (invalid_id_reason(converted.document.doc_id), *query_reasons):
+            query_reasons = [explain_invalid_id(query.query_id, is_query=True) for query in converted.queries]
+            for reason in (explain_invalid_id(converted.document.doc_id), *query_reasons):
                 if reason:
                     raise CorpusFormatError(f"{path}: {reason}", file=str(path))
             yield converted

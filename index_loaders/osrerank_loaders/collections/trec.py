@@ -19,8 +19,8 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from osrerank.errors import FormatError
-from osrerank.formats.lines import excerpt, json_lines
-from osrerank.formats.markup import elements, strip_tags
+from osrerank.formats.lines import quote_start, read_json_lines
+from osrerank.formats.markup import extract_elements, strip_tags
 from osrerank.formats.sources import BUFFER_BYTES, SourceFile, record_error
 from osrerank.types import Document
 from osrerank_loaders.collections.base import CONTENTS, Loader, Record, add_contents, check_id, title_and_text
@@ -170,7 +170,7 @@ class _GapChecker:
         self._has_reported_gap = not piece.terminator and (was_reported or has_text)
         if was_reported or not has_text:
             return None
-        text = excerpt(gap[text_start:].splitlines()[0])
+        text = quote_start(gap[text_start:].splitlines()[0])
         reason = f"there is text outside of a <DOC>: {text}; is a tag missing, or is this another format?"
         return record_error(self._source, reason, line=self._unchecked_line + _count_line_ends(gap[:text_start]))
 
@@ -194,15 +194,15 @@ def _read_sgml(source: SourceFile, encoding: str = "utf-8", *, contents: bool = 
         if isinstance(block, FormatError):
             yield block
             continue
-        doc_id = next(iter(elements(block, "DOCNO") or _DOC_ID.findall(block)), "")
+        doc_id = next(iter(extract_elements(block, "DOCNO") or _DOC_ID.findall(block)), "")
         docno_offsets = [match.start() for match in _DOCNO.finditer(block)]
         if len(docno_offsets) > 1:
             line = number + _count_line_ends(block[: docno_offsets[1]].encode())
             yield record_error(source, f"a second <DOCNO> in the <DOC> of {doc_id!r}; is </DOC> missing?", line=line)
         elif doc_id:
-            text = "\n".join(elements(block, *_TEXT_TAGS))
-            metadata = {CONTENTS: "\n".join(elements(block, *_CONTENTS_TAGS))} if contents else {}
-            document = Document(doc_id, text, " ".join(elements(block, *_TITLE_TAGS)), metadata)
+            text = "\n".join(extract_elements(block, *_TEXT_TAGS))
+            metadata = {CONTENTS: "\n".join(extract_elements(block, *_CONTENTS_TAGS))} if contents else {}
+            document = Document(doc_id, text, " ".join(extract_elements(block, *_TITLE_TAGS)), metadata)
             yield check_id(source, document, number)
         else:
             yield record_error(source, "a <DOC> without <DOCNO>", line=number)
@@ -240,7 +240,7 @@ def _element_texts(nodes: Iterable[ET.Element]) -> list[str]:
 
 
 def _read_washington_post(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
-    for number, record in json_lines(source):
+    for number, record in read_json_lines(source):
         if isinstance(record, FormatError):
             yield record
         elif isinstance(record.get("id"), str) and isinstance(record.get("contents"), list):

@@ -18,4 +18,4 @@ def describe_duplicates(records: Iterator[Record], *, limit: int) -> tuple[str, 
     ids = IdTable.create_temporary(
         IdRow(record.doc_id, number) for number, record in enumerate(records, 1) if not isinstance(record, FormatError)
     )
-    return tuple(f"{row.id!r} (records {row.first} and {row.number})" for row in ids.find_repeats(limit))
+    return tuple(f"{row.id!r} (records {row.first_number} and {row.number})" for row in ids.find_repeats(limit))

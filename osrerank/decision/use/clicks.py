@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osrerank.formats.files import bad_line
-from osrerank.formats.lines import numbered_objects
+from osrerank.formats.files import bad_line_error
+from osrerank.formats.lines import read_numbered_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ def read_clicks(path: Path) -> Iterator[ShownPage]:
     Raises:
         FormatError: a line is not a valid page. The message contains its number.
     """
-    for number, line in numbered_objects(path):
+    for number, line in read_numbered_objects(path):
         try:
             yield _parse_page(line)
         except (TypeError, ValueError) as error:
-            raise bad_line(path, number, str(error)) from None
+            raise bad_line_error(path, number, str(error)) from None
 
 
 def _parse_page(line: dict[str, Any]) -> ShownPage:

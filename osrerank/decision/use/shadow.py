@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.files import bad_line
-from osrerank.formats.lines import json_lines
+from osrerank.formats.files import bad_line_error
+from osrerank.formats.lines import read_json_lines
 from osrerank.formats.sources import file_errors, open_paths
 
 MAX_EXAMPLES = 10
@@ -141,7 +141,7 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
     for path in paths:
         for source in open_paths(path):
             with file_errors(source):
-                for number, line in json_lines(source):
+                for number, line in read_json_lines(source):
                     try:
                         report.add(_validate_record(path, number, line))
                     except FormatError:
@@ -172,7 +172,7 @@ def _validate_record(path: Path, number: int, line: Record | FormatError) -> Rec
     if "query" in line and line.get("applied") is not True and not isinstance(line.get("reason_code"), str):
         invalid.append("reason_code")
     if invalid:
-        raise bad_line(path, number, f"{invalid[0]} is missing or invalid in a record of a search in shadow mode")
+        raise bad_line_error(path, number, f"{invalid[0]} is missing or invalid in a record of a search in shadow mode")
     return line
 
 

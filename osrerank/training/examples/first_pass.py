@@ -11,7 +11,7 @@ from typing import Any
 
 from osrerank.client import Client, connect
 from osrerank.errors import FormatError
-from osrerank.formats.lines import json_file
+from osrerank.formats.lines import read_json_file
 from osrerank.training.examples.lists import Example, TitledText, join_title
 from osrerank.types import Qrels, Query
 
@@ -154,7 +154,7 @@ def _question_example(
 def _read_questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str, Any]]]]:
     """Return the paragraphs' texts, and each question with its paragraph's index."""
     try:
-        articles = json_file(path)["data"]
+        articles = read_json_file(path)["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
         contexts = [str(paragraph["context"]) for paragraph in paragraphs]
         questions = [

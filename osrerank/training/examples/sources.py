@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osrerank.errors import ConfigError
-from osrerank.formats.files import bad_line
-from osrerank.formats.lines import numbered_lines, numbered_objects
-from osrerank.formats.topics import numbered_queries, read_queries
-from osrerank.formats.trec import RunLine, read_qrels, run_lines
+from osrerank.formats.files import bad_line_error
+from osrerank.formats.lines import read_numbered_lines, read_numbered_objects
+from osrerank.formats.topics import read_numbered_queries, read_queries
+from osrerank.formats.trec import RunLine, read_qrels, read_run_lines
 from osrerank.training.examples.lists import Example, TitledText, join_title, read_examples
 from osrerank.training.examples.texts import TextFile
 
@@ -85,19 +85,21 @@ def _check_file(value: Any) -> Path:
 
 def read_triples(path: Path) -> Iterator[Example]:
     """Read MS MARCO's triples, lines ``query<TAB>relevant text<TAB>other text``."""
-    for number, line in numbered_lines(path):
+    for number, line in read_numbered_lines(path):
         columns = line.split("\t")
         if len(columns) != 3:
-            raise bad_line(path, number, f"expected query, relevant text and other text, found {len(columns)} columns")
+            raise bad_line_error(
+                path, number, f"expected query, relevant text and other text, found {len(columns)} columns"
+            )
         yield _build_example(columns[0], map(TitledText, columns[1:]), (1, 0), path, number)
 
 
 def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[Example]:
     """Read MS MARCO's triples of ids, lines ``query id, relevant id, other id``, and look up the texts."""
-    for number, line in numbered_lines(path):
+    for number, line in read_numbered_lines(path):
         ids = line.split()
         if len(ids) != 3:
-            raise bad_line(path, number, f"expected three ids, found {len(ids)} columns")
+            raise bad_line_error(path, number, f"expected three ids, found {len(ids)} columns")
         query = _look_up_query(queries, ids[0], path, number)
         documents = [_look_up_document(corpus, doc_id, path, number) for doc_id in ids[1:]]
         yield _build_example(query, documents, (1, 0), path, number, doc_ids=ids[1:])
@@ -113,7 +115,7 @@ def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevan
         relevant: the minimum grade of a relevant document.
     """
     judgments = read_qrels(qrels).judgments
-    for number, value in numbered_objects(path):
+    for number, value in read_numbered_objects(path):
         try:
             query_judgments = judgments.get(str(value["query_id"]), {})
             entries = value["candidates"][:depth]
@@ -123,7 +125,9 @@ def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevan
             missed = _count_missed(query_judgments, set(doc_ids), relevant)
             query = value["query"]
         except (KeyError, TypeError, AttributeError) as error:
-            raise bad_line(path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help") from None
+            raise bad_line_error(
+                path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help"
+            ) from None
         yield _build_example(query, texts, grades, path, number, doc_ids=doc_ids, missed=missed)
 
 
@@ -168,7 +172,7 @@ def read_pairs(path: Path) -> Iterator[Example]:
     Birch's columns are label, first-pass score, query, text, query id and three more. The lines of a query must be
     consecutive.
     """
-    pairs = (_parse_pair(line, path, number) for number, line in numbered_lines(path) if line.strip())
+    pairs = (_parse_pair(line, path, number) for number, line in read_numbered_lines(path) if line.strip())
     for _query_id, group in itertools.groupby(pairs, key=lambda pair: pair.query_id):
         query_pairs = list(group)
         texts = [TitledText(pair.text) for pair in query_pairs]
@@ -187,9 +191,9 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
     """
     texts = TextFile(tweets)
     judgments = read_qrels(qrels).judgments
-    queries = list(numbered_queries(path))
+    queries = list(read_numbered_queries(path))
     if not queries:
-        raise bad_line(path, 1, "expected TREC topics, <top> ... </top>")
+        raise bad_line_error(path, 1, "expected TREC topics, <top> ... </top>")
     for line, query in queries:
         topic_judgments = _topic_judgments(judgments, query.query_id)
         doc_ids = [doc_id for doc_id in topic_judgments if doc_id in texts]
@@ -227,16 +231,16 @@ def _parse_pair(line: str, path: Path, number: int) -> _LabelledPair:
     elif len(columns) == 8:
         label, _score, query, text, query_id = columns[:5]
     else:
-        raise bad_line(path, number, f"expected 4 columns (WikiQA) or 8 (Birch), found {len(columns)}")
+        raise bad_line_error(path, number, f"expected 4 columns (WikiQA) or 8 (Birch), found {len(columns)}")
     if label.strip() not in {"0", "1"}:
-        raise bad_line(path, number, f"the label is {label!r}; it must be 0 or 1")
+        raise bad_line_error(path, number, f"the label is {label!r}; it must be 0 or 1")
     return _LabelledPair(number, query_id, query, text, int(label))
 
 
 def _group_by_query(path: Path) -> Iterator[tuple[str, list[RunLine]]]:
     """Yield each query id of a run with its lines, which must be consecutive."""
     finished_ids: set[str] = set()
-    for query_id, group in itertools.groupby(run_lines(path), key=lambda line: line.query_id):
+    for query_id, group in itertools.groupby(read_run_lines(path), key=lambda line: line.query_id):
         lines = list(group)
         if query_id in finished_ids:
             raise lines[0].error(f"query {query_id} appears in two places; sort the run by query and rank")
@@ -248,14 +252,14 @@ def _look_up_document(corpus: TextFile, doc_id: str, path: Path, number: int) ->
     try:
         return corpus.document(doc_id)
     except KeyError:
-        raise bad_line(path, number, f"the corpus has no document {doc_id}") from None
+        raise bad_line_error(path, number, f"the corpus has no document {doc_id}") from None
 
 
 def _look_up_query(queries: Queries, query_id: str, path: Path, number: int) -> str:
     try:
         return queries[query_id]
     except KeyError:
-        raise bad_line(path, number, f"the file of queries has no query {query_id}") from None
+        raise bad_line_error(path, number, f"the file of queries has no query {query_id}") from None
 
 
 def _build_example(
@@ -269,7 +273,7 @@ def _build_example(
     missed: int = 0,
 ) -> Example:
     if not isinstance(query, str) or not query.strip():
-        raise bad_line(path, number, "the query has no text")
+        raise bad_line_error(path, number, "the query has no text")
     return Example.from_texts(
         query.strip(), documents, grades, f"{path}, line {number}", doc_ids=doc_ids, missed=missed
     )

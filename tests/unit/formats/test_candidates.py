@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.candidates import CandidatesByQuery, assemble, candidate_lists
+from osrerank.formats.candidates import CandidatesByQuery, assemble_candidates, candidate_lists
 
 LINE = {
     "query_id": "1",
@@ -61,7 +61,7 @@ def test_run_corpus_and_queries_are_joined_and_the_last_text_of_a_document_count
     (tmp_path / "run").write_text("1 Q0 b 1 2.0 t\n1 Q0 a 2 1.0 t\n")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A", "title": "T"}\n{"_id": "b", "text": "B"}\n{"id": "c"}\n')
     (tmp_path / "queries").write_text("1\tone\n2\ttwo\n")
-    (assembled,) = assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
+    (assembled,) = assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     assert assembled.query.text == "one"
     assert assembled.documents == (
         {"id": "b", "text": "B", "score": 2.0},
@@ -69,18 +69,18 @@ def test_run_corpus_and_queries_are_joined_and_the_last_text_of_a_document_count
     )
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n')
     with pytest.raises(EvaluationError, match=r"1 documents of .* are not in .*, such as b"):
-        assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
+        assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n{"id": "b"}\n')
     with pytest.raises(FormatError, match="document b has no text"):
-        assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
+        assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     (tmp_path / "queries").write_text("2\ttwo\n")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n{"id": "b", "text": "B"}\n')
     with pytest.raises(EvaluationError, match=r"1 queries of .* are not in .*, such as 1"):
-        assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
+        assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     (tmp_path / "run").write_text("1 Q0 a 1 2.0 t\n")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "old"}\n{"id": "a", "text": "new \\ud800"}\n')
     (tmp_path / "queries").write_text("1\tone\n")
-    (assembled,) = assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
+    (assembled,) = assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     assert assembled.documents == ({"id": "a", "text": "new \ud800", "score": 2.0},)
 
 

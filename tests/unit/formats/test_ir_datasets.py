@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from osrerank.errors import LoaderError
-from osrerank.formats.candidates import assemble, read_candidates
+from osrerank.formats.candidates import assemble_candidates, read_candidates
 from osrerank.formats.sources import open_paths
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
@@ -70,7 +70,7 @@ def test_queries_judgments_and_candidates_of_ir_datasets_are_read(collection_nam
         {"id": "b", "text": "an old dog", "title": "Dogs", "score": 1.5},
     )
     assert [
-        candidate_list.documents for candidate_list in assemble(collection_name, collection_name, collection_name)
+        candidate_list.documents for candidate_list in assemble_candidates(collection_name, collection_name, collection_name)
     ] == [only.documents]
 
 

@@ -16,7 +16,7 @@ import pytest
 from osrerank.decision.use.clicks import read_clicks
 from osrerank.errors import FormatError
 from osrerank.evaluation.folds import read_folds
-from osrerank.formats.candidates import assemble, candidate_lists
+from osrerank.formats.candidates import assemble_candidates, candidate_lists
 from osrerank.formats.sources import open_sources
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
@@ -77,7 +77,11 @@ def microblog(path: Path) -> list[Any]:
 
 def assembled(path: Path, of: str) -> list[Any]:
     contents = {"run": RUN, "corpus": lines({"id": "d1", "text": "a"}, {"id": "d2", "text": "b"}), "queries": QUERIES}
-    return list(assemble(**{name: path if name == of else beside(path, name, text) for name, text in contents.items()}))
+    return list(
+        assemble_candidates(
+            **{name: path if name == of else beside(path, name, text) for name, text in contents.items()}
+        )
+    )
 
 
 def of_run(path: Path) -> list[Any]:

@@ -92,7 +92,7 @@ def test_the_format_of_topics_is_recognised(tmp_path: Path, content: str, expect
         ("1\tone\r2\ttwo\n3\tthree\n", "line 1: lines end with CR alone"),
         (
             "\n<top>\n<num> 1\n<title> a\n</top>\n<num> 2\n<title> b\n</top>\n",
-            "a <top> or <DOC> has two topics",
+            "a <top> or <DOC> has two numbers",
         ),
         ("1\tone\n#2\ttwo\n", "line 2: the query id '#2' begins with '#'"),
         ('{"_id": "two words", "text": "x"}\n', "line 1: the id 'two words' must be one word"),

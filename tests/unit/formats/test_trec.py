@@ -8,7 +8,7 @@ import pytest
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.common_layout import Judgment, flatten_qrels
-from osrerank.formats.trec import read_qrels, read_run, strictly_decreasing, trec_order, write_run
+from osrerank.formats.trec import make_strictly_decreasing, read_qrels, read_run, sort_as_trec_eval, write_run
 from osrerank.types import Run, ScoredDocument
 
 
@@ -32,9 +32,9 @@ def test_runs_of_six_and_of_three_columns_are_read_by_scores_and_by_ranks(tmp_pa
 
 def test_scores_in_32_bits_tie_when_read_and_strictly_decrease_when_written() -> None:
     documents = {"a": 1.0 + 1e-12, "b": 1.0}
-    assert [doc_id for doc_id, _score in trec_order(documents)] == ["a", "b"]
-    assert [doc_id for doc_id, _score in trec_order(documents, single_precision=True)] == ["b", "a"]
-    scores = strictly_decreasing([2.0, 2.0, 2.0 - 1e-12, 5.0, -1.0])
+    assert [doc_id for doc_id, _score in sort_as_trec_eval(documents)] == ["a", "b"]
+    assert [doc_id for doc_id, _score in sort_as_trec_eval(documents, single_precision=True)] == ["b", "a"]
+    scores = make_strictly_decreasing([2.0, 2.0, 2.0 - 1e-12, 5.0, -1.0])
     assert scores == [np.float32(2.0), *scores[1:]]
     assert all(later < earlier for earlier, later in pairwise(scores))
     assert scores[-1] == np.float32(-1.0)
@@ -103,9 +103,9 @@ def test_comment_lines_are_counted_and_logged(tmp_path, caplog):
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), 1e39, -1e39])
 def test_scores_beyond_32_bits_or_without_room_below_are_refused(score: float) -> None:
     with pytest.raises(EvaluationError, match="32 bits"):
-        strictly_decreasing([score])
+        make_strictly_decreasing([score])
     with pytest.raises(EvaluationError, match="cannot be made strictly decreasing"):
-        strictly_decreasing([-3.4028234663852886e38, 1.0])
+        make_strictly_decreasing([-3.4028234663852886e38, 1.0])
 
 
 def test_a_run_is_written_atomically_and_reproducibly(tmp_path: Path) -> None:

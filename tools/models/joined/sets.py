@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from osrerank.formats.lines import numbered_lines, numbered_objects
+from osrerank.formats.lines import read_numbered_lines, read_numbered_objects
 from osrerank.formats.sources import open_paths
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
@@ -91,7 +91,8 @@ def _set(
 def corpus(folder: Path) -> dict[str, tuple[str, str]]:
     """Return title and text of each document."""
     return {
-        line["id"]: (line.get("title") or "", line["text"]) for _, line in numbered_objects(folder / "corpus.jsonl")
+        line["id"]: (line.get("title") or "", line["text"])
+        for _, line in read_numbered_objects(folder / "corpus.jsonl")
     }
 
 
@@ -188,7 +189,7 @@ def claims_kept_aside(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 def wikiqa(data: Path, _depth: int) -> dict[str, Any]:
     """Return WikiQA's dev questions with their own sentences; BM25 counts all sentences of the split."""
-    rows = [line.split("\t") for _, line in numbered_lines(data / "wikiqa" / "dev.tsv")]
+    rows = [line.split("\t") for _, line in read_numbered_lines(data / "wikiqa" / "dev.tsv")]
     documents, queries = {}, {}
     qrels: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for number, (question, text, sentence, label) in enumerate(rows):
@@ -232,7 +233,7 @@ def cranfield(data: Path, depth: int) -> dict[str, Any]:
     """Return Cranfield without the papers that its questions were asked about."""
     folder = data / "cranfield"
     candidate_file = collection(folder, ".", depth)
-    sources = {tuple(line.split("\t")[:2]) for _, line in numbered_lines(folder / "source_docs.tsv")}
+    sources = {tuple(line.split("\t")[:2]) for _, line in read_numbered_lines(folder / "source_docs.tsv")}
     for query_id, scores_by_id in candidate_file["candidates"].items():
         candidate_file["candidates"][query_id] = {
             doc_id: score for doc_id, score in scores_by_id.items() if (query_id, doc_id) not in sources

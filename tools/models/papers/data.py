@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.formats.files import write_atomically
-from osrerank.formats.lines import numbered_objects
+from osrerank.formats.lines import read_numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.bi_encoder import BiEncoder
@@ -152,7 +152,7 @@ def add_collection(
     judged_ids = {doc_id for grades in qrels.values() for doc_id in grades}
     numbers_by_id = {
         line["id"]: pool.add(line.get("title") or "", line["text"], most=most, words=words)
-        for number, line in numbered_objects(folder / "corpus.jsonl")
+        for number, line in read_numbered_objects(folder / "corpus.jsonl")
         if line["id"] in judged_ids or number % every == 0
     }
     skipped = set(leave_out)
@@ -165,7 +165,7 @@ def add_collection(
 
 def add_medquad(pool: Pool, data: Path) -> None:
     """Add some answers of MedQuAD with their questions."""
-    lines = [line for _, line in numbered_objects(data / "medquad" / "medquad.jsonl") if line["answer"].strip()]
+    lines = [line for _, line in read_numbered_objects(data / "medquad" / "medquad.jsonl") if line["answer"].strip()]
     for line in random.Random(1).sample(lines, ANSWERS):
         passage_numbers = pool.add("", line["answer"], most=2)
         pool.asked.append(TrainingQuery(line["question"].strip(), "medquad", passage_numbers))
@@ -227,7 +227,7 @@ def searched(pool: Pool, file: Path) -> Iterator[dict[int, float]]:
         texts = ((str(number), text) for number, text in enumerate(pool.passages))
         with temporary_search(texts, FOUND) as search:
             write_atomically(file, (f"{json.dumps(_hits(search, question.text))}\n" for question in pool.asked))
-    for _, line in numbered_objects(file):
+    for _, line in read_numbered_objects(file):
         yield {int(number): score for number, score in line.items()}
 
 
