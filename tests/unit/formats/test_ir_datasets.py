@@ -70,7 +70,8 @@ def test_queries_judgments_and_candidates_of_ir_datasets_are_read(collection_nam
         {"id": "b", "text": "an old dog", "title": "Dogs", "score": 1.5},
     )
     assert [
-        candidate_list.documents for candidate_list in assemble_candidates(collection_name, collection_name, collection_name)
+        candidate_list.documents
+        for candidate_list in assemble_candidates(collection_name, collection_name, collection_name)
     ] == [only.documents]
 
 

@@ -55,7 +55,7 @@ def test_development_takes_at_most_a_tenth_of_the_training_time(
         assert "the last weights are kept" in plan.note
         assert "evaluate_every=STEPS" in plan.note
         return
-    assert (len(plan.development.examples), plan.max_measurements, plan.measures_start) == (
+    assert (len(plan.development.examples), plan.max_measurements, plan.measures_untrained) == (
         queries,
         measurements,
         before,
