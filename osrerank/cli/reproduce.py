@@ -91,7 +91,7 @@ def _print_report(reproduction: "Reproduction") -> None:
     for number, source in enumerate(sources, start=1):
         click.echo(f"[{number}] {source}")
     bm25 = collection.bm25
-    if not reproduction.is_published:
+    if not reproduction.has_published_candidates:
         click.echo(
             f"These candidates are not the published ones, on which BM25 reaches {bm25.value:.4f} over "
             f"{collection.queries} queries ({bm25.source}), so published values are left out."

@@ -1,4 +1,4 @@
-"""Search the queries of a query set in threads, and append a record to the checkpoint after each query."""
+"""Search all queries of a query set in threads, and save a record after each, so that a killed run can resume."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,13 +11,13 @@ from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import SideFile
 from osrerank.types import Query, ScoredDocument
 
-MAX_FAILURES = 10
-"""The batch stops after this many failures in a row, because the server or the model is probably unavailable."""
+MAX_CONSECUTIVE_FAILURES = 10
+"""A run stops after this many failures in a row, because the server or the model is probably unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A query that failed, and why. ``is_partial`` is true if it was reranked only in part."""
+    """A query that failed, and why. ``is_partial`` tells whether it was reranked in part."""
 
     query_id: str
     reason: str
@@ -34,26 +34,26 @@ def run_queries(
     allow_partial: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Failure]:
-    """Run the queries that are not in the checkpoint, and append their records to it.
+    """Search the queries that have no record in the side file yet, and append their records to it.
 
     Args:
         queries: the query set.
         search: a function from a query and its start time (``time.perf_counter``) to its record. Several threads call
             it.
-        checkpoint: the side file for the records. Only the calling thread writes to it.
+        checkpoint: the side file. Only the calling thread writes to it.
         workers: the number of threads.
         require_reranked: whether a query fails if it is not completely reranked.
         allow_partial: whether a query that is reranked in part counts as a success.
         advance: called after each query.
 
     Returns:
-        The queries that failed or were not tried, in the order of the query set. They are not in the checkpoint.
+        The queries that failed or were not tried, in the order of the query set. They have no record.
     """
-    waiting = iter([query for query in queries if query.query_id not in checkpoint])
-    failed: dict[str, Failure] = {}
+    remaining = iter([query for query in queries if query.query_id not in checkpoint])
+    failures: dict[str, Failure] = {}
 
     def append_or_fail(query: Query, future: Future[QueryRecord]) -> Failure | None:
-        """Append a query's record to the checkpoint, or return why the query failed."""
+        """Append a query's record to the side file, or return why the query failed."""
         try:
             record = future.result()
         except Exception as error:  # noqa: BLE001 - the failure of a query must not end the other queries
@@ -66,29 +66,32 @@ def run_queries(
     consecutive_failures = 0
     threads = DaemonThreads(workers, "osrerank-batch-query")
     try:
-        running = {_submit(threads, search, query): query for query in islice(waiting, workers)}
+        running = {_submit(threads, search, query): query for query in islice(remaining, workers)}
         while running:
             done, _pending = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 query = running.pop(future)
                 failure = append_or_fail(query, future)
-                consecutive_failures = consecutive_failures + 1 if failure else 0
-                if failure is not None:
-                    failed[query.query_id] = failure
+                if failure is None:
+                    consecutive_failures = 0
+                else:
+                    consecutive_failures += 1
+                    failures[query.query_id] = failure
                 advance()
-                if consecutive_failures < MAX_FAILURES:
-                    next_query = next(waiting, None)
+                if consecutive_failures < MAX_CONSECUTIVE_FAILURES:
+                    next_query = next(remaining, None)
                     if next_query is not None:
                         running[_submit(threads, search, next_query)] = next_query
     finally:  # an interrupted batch does not wait for its queries; they end when the caller closes the client
         threads.close(wait=False)
-    for query in waiting:
-        failed[query.query_id] = Failure(query.query_id, f"not tried after {MAX_FAILURES} consecutive failures")
-    return [failed[query.query_id] for query in queries if query.query_id in failed]
+    for query in remaining:
+        reason = f"not tried after {MAX_CONSECUTIVE_FAILURES} consecutive failures"
+        failures[query.query_id] = Failure(query.query_id, reason)
+    return [failures[query.query_id] for query in queries if query.query_id in failures]
 
 
 def read_rankings(checkpoint: SideFile, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
-    """Yield query id and documents of each record, in the order of the queries."""
+    """Yield the query id and the ranked documents of each record, in the order of the queries."""
     for record in checkpoint.records(query.query_id for query in queries):
         yield record.query_id, record.documents()
 

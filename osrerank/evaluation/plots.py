@@ -16,14 +16,15 @@ FORMATS = (".svg", ".png", ".pdf")
 INCHES = (5.2, 3.6)
 DOTS_PER_INCH = 200
 MARKERS = "osD^vPX"
-# Okabe and Ito's colours, which colour-blind readers can distinguish. Their yellow is too faint on white.
+"""Matplotlib's characters for circle, square, diamond, triangles, plus and cross."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours, which colour-blind readers can distinguish, without the yellow, which is too faint."""
 
 
 def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: str) -> None:
     """Plot quality against inferences per query, with a line for each curve and points labelled with k0 or k1.
 
-    Equal points give equal files, byte for byte.
+    The same curves are always written as the same bytes.
 
     Args:
         path: the file to write, ``.svg``, ``.png`` or ``.pdf``.
@@ -32,8 +33,8 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
     """
     with _axes(path) as axes:
         for number, (label, points) in enumerate(curves.items()):
-            by_cost = sorted(points, key=lambda point: point.inferences)
-            _draw_curve(axes, label, [(point.inferences, point.quality) for point in by_cost], number)
+            sorted_points = sorted(points, key=lambda point: point.inferences)
+            _draw_curve(axes, label, [(point.inferences, point.quality) for point in sorted_points], number)
         _label_depths(
             axes, (point for points in curves.values() for point in points if point.setting.pairs != "sample")
         )
@@ -45,7 +46,7 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
 
 
 def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]], measure: str) -> None:
-    """Plot a measure against the first pass's share a, with a line for each curve.
+    """Plot a measure against the share a of the first pass in the final score, with a line for each curve.
 
     Args:
         path: the file to write.
@@ -66,7 +67,7 @@ def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequen
     Args:
         path: the file to write.
         losses: pairs of step and loss.
-        measures: pairs of step and value, higher is better. Empty if there is no development set.
+        measures: pairs of step and value, higher is better. They are empty if there is no development set.
     """
     with _axes(path) as axes:
         axes.plot(*zip(*losses, strict=True), linewidth=1.0, color=COLOURS[0])
@@ -124,7 +125,7 @@ def _axes(path: Path) -> Iterator[Any]:
 
 
 def _draw_curve(axes: Any, label: str, points: Sequence[tuple[float, float]], number: int) -> None:
-    """Draw a line through points ``(x, y)``. No two numbers below 49 share marker and colour."""
+    """Draw a line through points ``(x, y)``. The curves 0 to 48 differ in marker or colour."""
     marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
     colour = COLOURS[number % len(COLOURS)]
     axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, linewidth=1.3, color=colour, label=label)

@@ -1,7 +1,7 @@
 """Collections with published BM25 candidates, and other systems' published values on these candidates.
 
 The candidates are from Anserini with k1 = 0.9 and b = 0.4. rank_llm publishes them with their texts. Anserini's
-regressions publish their nDCG@10 in BM25's order, so a file with other candidates is recognised by another value.
+regressions publish the nDCG@10 of BM25's order, so candidates with another value are not the published ones.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,8 @@ class PublishedFile:
         name: the file's name.
         url: the file's address.
         bytes: the file's size in bytes, or 0 if unknown.
-        md5, sha256: the file's checksums in hexadecimal digits, or "" if unknown.
+        md5: the MD5 checksum in hexadecimal digits, or "" if unknown.
+        sha256: the SHA-256 checksum in hexadecimal digits, or "" if unknown.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Collection:
         qrels: the file with the judgments.
         candidates: depth -> the file with BM25's candidates and their texts.
         bm25: nDCG@10 of these candidates in BM25's order, to four decimals.
-        values: values of other systems over the top 100, lowest first.
+        values: the published values of other systems on the top 100, lowest first.
     """
 
     name: str
@@ -70,10 +71,13 @@ class Collection:
     values: tuple[PublishedValue, ...]
 
 
-def _create_collection(
+def _create_passage_collection(
     year: int, version: str, queries: int, qrels: PublishedFile, bm25: float, values: Mapping[str, float], sha256: str
 ) -> Collection:
-    """Create the collection of a year. ``sha256`` is the checksum of the top 100 candidates, or "" if unknown."""
+    """Create the passage collection of TREC Deep Learning in a year, whose passages are a version of MS MARCO's.
+
+    ``sha256`` is the checksum of the file with the top 100 candidates, or "" if unknown.
+    """
     name = f"dl{year % 100}"
     source = _RANK_LLM.format(version)
     files = {depth: f"retrieve_results_{name}_top{depth}.jsonl" for depth in DEPTHS}
@@ -96,7 +100,7 @@ def _create_collection(
 
 _NIST = "https://trec.nist.gov/data/deep/"
 _COLLECTIONS = (
-    _create_collection(
+    _create_passage_collection(
         2019,
         "v1",
         43,
@@ -111,7 +115,7 @@ _COLLECTIONS = (
         },
         "ec396c5725d0cec98739de9aff9fd6785da09e56fd21bee5b52dc19806f06899",
     ),
-    _create_collection(
+    _create_passage_collection(
         2020,
         "v1",
         54,
@@ -126,7 +130,7 @@ _COLLECTIONS = (
         },
         "ab556a0cf16f868759c77db68eed99da42345e3298fd423850b8c6e0f518e0ed",
     ),
-    _create_collection(
+    _create_passage_collection(
         2021,
         "v2",
         53,

@@ -59,7 +59,7 @@ class QueryRecord:
 
     @classmethod
     def from_ranking(cls, query_id: str, ranking: Ranking, started_s: float) -> Self:
-        """Create the record of a ranking. `from_response` describes the other arguments."""
+        """Create the record of a ranking that the pipeline returned, as `from_response` does."""
         candidates = [
             {
                 "doc_id": candidate.doc_id,
@@ -83,7 +83,7 @@ class QueryRecord:
         reason: object,
         started_s: float,
     ) -> Self:
-        """Create a record. Pair probabilities are moved from a stage's report to the record."""
+        """Create a record from its fields. Pair probabilities are moved from a stage's report to the record."""
         pairs = next((stage["pairs"] for stage in stages if stage.get("pairs")), None)
         return cls(
             query_id,
@@ -123,7 +123,7 @@ class QueryRecord:
 
     @property
     def failure_reason(self) -> str:
-        """Why the query was not completely reranked, or "" if it was or has no candidates."""
+        """Why the query was not completely reranked. It is empty if it was, or if there were no candidates."""
         if self.fields["applied"] is True or not self.fields["candidates"]:
             return ""
         return str(self.fields["reason"] or "not reranked")
@@ -161,14 +161,14 @@ def _candidate_from_hit(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
 
 
 def _close_rank_gap(candidate: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a candidate with its ranks after another candidate is removed."""
+    """Return a candidate whose ranks count as if the removed candidate had never been there."""
 
-    def close_gap(values: Mapping[str, Any], removed_values: Mapping[str, Any] | None) -> dict[str, Any]:
+    def move_up(values: Mapping[str, Any], removed_values: Mapping[str, Any] | None) -> dict[str, Any]:
         was_below = removed_values is not None and removed_values["rank"] < values["rank"]
         return {**values, "rank": values["rank"] - 1} if was_below else dict(values)
 
-    stages = {name: close_gap(values, removed["stages"].get(name)) for name, values in candidate["stages"].items()}
-    return {**candidate, "first_pass": close_gap(candidate["first_pass"], removed["first_pass"]), "stages": stages}
+    stages = {name: move_up(values, removed["stages"].get(name)) for name, values in candidate["stages"].items()}
+    return {**candidate, "first_pass": move_up(candidate["first_pass"], removed["first_pass"]), "stages": stages}
 
 
 def _remove_from_pairs(pairs: Mapping[str, Any], doc_id: str) -> dict[str, Any]:

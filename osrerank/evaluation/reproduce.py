@@ -1,4 +1,4 @@
-"""Find a collection's published files in a folder, and compare a model's run with published values.
+"""Compare a model with the published values of other systems on the same BM25 candidates.
 
 `evaluation.published` lists the collections, their files and the values.
 """
@@ -20,19 +20,19 @@ from osrerank.types import Qrels, Run
 
 BM25 = "BM25"
 ROUNDING = 5e-5
-"""The maximum difference of a value from its published rounding to four decimals."""
+"""A value with at most this difference is equal to the published one, which has four decimals."""
 RUN_FILES = ("BM25.txt", "runs/BM25.txt")
 CORPUS, QUERIES = "corpus.jsonl", "queries.tsv"
 
 
 @dataclass(frozen=True, slots=True)
 class Materials:
-    """The contents of a collection's files.
+    """A collection's candidates and judgments, read from files.
 
     Attributes:
         candidates: BM25's candidates with their texts.
         qrels: the judgments.
-        files: the paths of the files.
+        files: the paths of the files that they were read from.
     """
 
     candidates: CandidateLists
@@ -49,8 +49,8 @@ class Reproduction:
         depth: the number of candidates of each query.
         model: the model's name, which is also the name of its run.
         values: name of a run -> its measured value, for the model, BM25 and all other runs.
-        published: other systems' published values on the same candidates. Empty if the candidates differ.
-        is_published: whether BM25 has its published value, which shows that the candidates are the published ones.
+        published: other systems' published values on the same candidates. It is empty if the candidates differ.
+        has_published_candidates: whether the candidates are the published ones, because BM25 has its published value.
         comparisons: comparisons of the model's run with each other run. Holm's method corrects the p-values.
         queries: the number of measured queries.
     """
@@ -60,7 +60,7 @@ class Reproduction:
     model: str
     values: Mapping[str, float]
     published: tuple[PublishedValue, ...]
-    is_published: bool
+    has_published_candidates: bool
     comparisons: tuple[RunComparison, ...]
     queries: int
 
@@ -74,7 +74,7 @@ class Reproduction:
             "model": self.model,
             "values": dict(self.values),
             "published_bm25": asdict(self.collection.bm25),
-            "same_candidates": self.is_published,
+            "same_candidates": self.has_published_candidates,
             "published": [asdict(value) for value in self.published],
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
         }
@@ -90,7 +90,7 @@ def find_materials(folder: Path, collection: Collection, depth: int, texts: Text
         folder: the folder that contains the files.
         collection: the collection to find.
         depth: the number of candidates of each query.
-        texts: a function that yields the texts of the run's documents, in place of ``corpus.jsonl``.
+        texts: a function that reads the texts of the run's documents from an index, in place of ``corpus.jsonl``.
 
     Raises:
         EvaluationError: a file is missing. The message contains its address and checksum.
@@ -98,12 +98,12 @@ def find_materials(folder: Path, collection: Collection, depth: int, texts: Text
     """
     qrels = next(_find_by_checksum(folder, collection.qrels), None)
     published = collection.candidates[depth]
-    published_copy = folder / published.name
+    candidates_file = folder / published.name
     run = next((folder / name for name in RUN_FILES if (folder / name).is_file()), None)
     corpus, queries = folder / CORPUS, folder / QUERIES
-    if published_copy.is_file() and texts is None:
-        _verify_checksum(published_copy, published)
-        files, candidates = [published_copy], candidate_lists(published_copy)
+    if candidates_file.is_file() and texts is None:
+        _verify_checksum(candidates_file, published)
+        files, candidates = [candidates_file], candidate_lists(candidates_file)
     elif run is not None and queries.is_file() and (texts is not None or corpus.is_file()):
         files, candidates = [run, queries], assemble_candidates(run, texts or corpus, queries)
     else:
@@ -157,21 +157,21 @@ def compare_with_published(
     evaluations = [evaluate(run_qrels, run, [MEASURE], averaging) for run in (model_run, bm25, *other_runs)]
     values = {evaluation.run: evaluation.overall[MEASURE] for evaluation in evaluations}
     has_all_queries = len(run_qrels.judgments) == collection.queries
-    is_published = has_all_queries and abs(values[BM25] - collection.bm25.value) <= ROUNDING
+    has_published_candidates = has_all_queries and abs(values[BM25] - collection.bm25.value) <= ROUNDING
     return Reproduction(
         collection,
         depth,
         model_run.name,
         values,
-        collection.values if is_published and depth == min(collection.candidates) else (),
-        is_published,
+        collection.values if has_published_candidates and depth == min(collection.candidates) else (),
+        has_published_candidates,
         tuple(map(_swap_runs, compare_runs(evaluations))),
         len(run_qrels.judgments),
     )
 
 
 def _swap_runs(comparison: RunComparison) -> RunComparison:
-    """Exchange a comparison's run and baseline. The p-values stay the same."""
+    """Make a comparison's run its baseline and the baseline its run. The p-values stay the same."""
     return replace(
         comparison,
         baseline=comparison.run,

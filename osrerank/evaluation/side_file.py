@@ -1,7 +1,7 @@
-"""The side file of a run, ``NAME.run.jsonl``: scores and timings of each query, and a checkpoint to resume from.
+"""Write and read the side file of a run, ``NAME.run.jsonl``, with the scores and timings of each query.
 
-The first line contains the options that the run depends on. Every other line is a `records.QueryRecord`, appended when
-its query ends. A killed run resumes after the last complete line.
+The first line contains the options that determine the run. Every other line is a `records.QueryRecord`, appended when
+its query ends. The file is also the checkpoint from which a killed run resumes.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class SideFile:
 
     Args:
         path: the side file, which is created if it does not exist.
-        options: the options that the run depends on, as JSON values.
+        options: the options that determine the run, as JSON values.
 
     Raises:
         EvaluationError: the file has other options, a line other than the last is damaged, or another process is
@@ -95,7 +95,7 @@ class SideFile:
         raise EvaluationError(f"another process is writing {self.path}; wait until it ends, or choose another output")
 
     def _resume(self, options: Mapping[str, Any]) -> None:
-        """Index the lines of an existing file and remove an incomplete last line, or start a new file."""
+        """Find the records in an existing file and remove an incomplete last line, or start a new file."""
         self._file.seek(0)
         offset = 0
         for number, line in enumerate(self._file, start=1):
@@ -161,7 +161,7 @@ def read_record_at(path: Path, offset: int, query_id: str) -> QueryRecord:
 
 
 def read_options(path: Path) -> Mapping[str, Any]:
-    """Return the options that a run depended on, from its side file's first line.
+    """Return the options that determined a run, from its side file's first line.
 
     Raises:
         EvaluationError: the file is not a side file.

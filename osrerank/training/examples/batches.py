@@ -15,7 +15,7 @@ from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens, pad
 from osrerank.training.examples.lists import Example
 
 PREFETCHED_STEPS = 4
-"""How many steps a background thread prepares ahead of the loop."""
+"""A background thread prepares this many steps ahead of the loop."""
 WIDTH_MULTIPLE = 16
 """The width of a batch is a multiple of this, because libraries take time to prepare for each new shape."""
 Ids = npt.NDArray[np.int64]
@@ -116,7 +116,7 @@ class MonoSequenceBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _StepLists:
-    """A step's lists of sequences before padding. The teacher's lists are empty if it uses the student's sequences."""
+    """A step's lists of sequences before padding. The teacher's are empty if it reads the same ones as the student."""
 
     student: list[list[LabelledSequence]] = field(default_factory=list)
     teacher: list[list[Tokens]] = field(default_factory=list)
@@ -129,10 +129,11 @@ class StepBuilder:
     Attributes:
         builder: builds the sequences.
         batch: the minimum number of sequences in a step, except in the last step.
-        budget_tokens: the maximum number of padded tokens in a micro-batch. A longer list is a micro-batch by itself.
+        budget_tokens: the maximum number of tokens in a micro-batch, including padding. A longer list is a micro-batch
+            by itself.
         pad_id: the id of the padding token.
         is_listwise: whether an example's sequences stay in one list, as a listwise loss needs.
-        teacher_builder: builds the teacher's sequences, if the teacher tokenises the texts differently.
+        teacher_builder: builds the teacher's sequences. If None, the teacher reads the student's, or there is none.
         teacher_pad_id: the id of the teacher's padding token.
     """
 
@@ -145,7 +146,7 @@ class StepBuilder:
     teacher_pad_id: int = 0
 
     def build(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
-        """Yield steps until the examples end. The first ``skip`` steps are left out without tokenising them."""
+        """Yield steps until the examples end. The first ``skip`` steps are left out, without tokenising them."""
         for number, group in enumerate(self._groups(examples)):
             if number >= skip:
                 yield self._step(group)
@@ -211,7 +212,7 @@ def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multi
 
     Args:
         lists: lists of sequences. A list is never divided.
-        budget_tokens: the maximum number of padded tokens in a batch. A longer list is a batch by itself.
+        budget_tokens: the maximum number of tokens in a batch, including padding. A longer list is a batch by itself.
         multiple: the width of a batch is a multiple of this.
     """
     longest = [max(len(tokens.ids) for tokens in sequences) for sequences in lists]

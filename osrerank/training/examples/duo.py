@@ -19,8 +19,8 @@ class DuoSequenceBuilder:
 
     Attributes:
         input_builder: tokenises texts and joins them into sequences.
-        skips_equal_labels: whether pairs of documents with equal labels are left out. False if training learns only
-            from a teacher's scores.
+        skips_equal_labels: whether pairs of documents with equal labels are left out. They are useful only if training
+            learns from a teacher's scores alone.
     """
 
     input_builder: InputBuilder

@@ -1,4 +1,4 @@
-"""Create training examples from search results, labelled by judgments or by the paragraph that a question is about."""
+"""Create training examples from the hits of searches: from judged queries, or from questions about a paragraph."""
 
 import random
 import tempfile
@@ -16,7 +16,7 @@ from osrerank.training.examples.lists import Example, TitledText, join_title
 from osrerank.types import Qrels, Query
 
 MIN_QUESTION_WORDS = 3
-"""The minimum number of words in a question. Some questions in SQuAD are only one or two letters long."""
+"""Shorter questions are left out, because some in SQuAD are only one or two letters long."""
 BULK_LINES = 2000
 """The number of lines in a bulk request, two for each document."""
 
@@ -63,9 +63,9 @@ class Search:
 def examples_from_index(
     search: Search, queries: Iterable[Query], qrels: Qrels, *, inject: bool = True
 ) -> Iterator[Example]:
-    """Yield an example for each query that has a relevant document, with the hits in rank order.
+    """Create an example for each query that has a relevant document, with the hits in rank order.
 
-    A grade above 0 is relevant. ``inject`` appends relevant documents that the search missed.
+    A grade above 0 is relevant. With ``inject``, relevant documents that the search missed are appended.
     """
     judged_queries = [query for query in queries if _relevant_ids(qrels, query)]
     all_hits = search.all_hits(query.text for query in judged_queries)
@@ -90,16 +90,16 @@ def examples_from_index(
 def examples_from_questions(
     path: Path, *, depth: int, questions: int | None = None, seed: int = 1
 ) -> Iterator[Example]:
-    """Yield an example for each question in a file of SQuAD's layout.
+    """Create an example for each question in a file in SQuAD's layout.
 
-    The question's own paragraph is relevant, and BM25's other hits are negatives. Paragraphs are in BM25's order. If
-    BM25 misses the question's own paragraph, that one comes last. Hits that contain an answer are left out, because
-    they might be relevant.
+    The question's own paragraph is relevant, and BM25's other hits are negatives. They are in BM25's order. If BM25
+    misses the question's own paragraph, it comes last. Hits that contain an answer are left out, because they might be
+    relevant.
 
     Args:
         path: a file ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
         depth: how many paragraphs BM25 retrieves for a question.
-        questions: how many questions to sample. None uses all.
+        questions: how many questions to sample. If None, all questions are used.
         seed: the seed of the sample.
 
     Raises:
@@ -116,7 +116,7 @@ def examples_from_questions(
 
 @contextmanager
 def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[Search]:
-    """Index pairs of id and text in a temporary embedded engine, and yield a search of the index."""
+    """Yield a search over pairs of id and text, which are indexed in a temporary embedded engine."""
     with tempfile.TemporaryDirectory(prefix="osrerank-texts-") as folder:
         client = connect(f"embedded:{folder}")
         try:

@@ -1,4 +1,4 @@
-"""Training examples, each a query with documents and their relevance, and the files of JSON lines that hold them."""
+"""Define training examples, each a query with documents and their relevance, and read and write them as JSON lines."""
 
 import json
 import math
@@ -17,7 +17,7 @@ class TitledText(NamedTuple):
 
     Attributes:
         full_text: the model's input: title and text, with a space between them.
-        title: the document's title, or "".
+        title: the document's title, or "" if it has none.
     """
 
     full_text: str
@@ -33,9 +33,9 @@ class Example:
         documents: the documents' texts. Candidates of a search are in search order.
         relevance: each document's grade. Grades above 0 are relevant. The other documents are called negatives.
         location: the file and line of the example, for error messages.
-        scores: a teacher's logit for each document. Empty if there is no teacher.
-        titles: the title with which each document begins, used to split it into passages. Empty if no document has one.
-        doc_ids: the documents' ids. Empty if unknown.
+        scores: a teacher's logit for each document. They are empty if no teacher scored the documents.
+        titles: the title with which each document begins, for splitting. They are empty if no document has one.
+        doc_ids: the documents' ids. They are empty if unknown.
         missed: the number of the query's relevant documents that are not in the example.
     """
 
@@ -143,7 +143,7 @@ def read_examples(path: Path) -> Iterator[Example]:
 def _read_list(
     value: Mapping[str, Any], name: str, is_valid: Callable[[Any], bool], kind: str, path: Path, line: int
 ) -> tuple[Any, ...]:
-    """Return an optional field with an entry for each document. Empty if the line does not contain the field."""
+    """Return an optional field, which has an entry for each document or, if the line lacks the field, none."""
     entries = value.get(name, ())
     if not isinstance(entries, list | tuple) or not all(is_valid(entry) for entry in entries):
         raise bad_line_error(path, line, f"{name} must be {kind}, one for each document")

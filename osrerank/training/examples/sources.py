@@ -18,7 +18,7 @@ from osrerank.training.examples.lists import Example, TitledText, join_title, re
 from osrerank.training.examples.texts import TextFile
 
 DEFAULT_DEPTH = 1000
-"""How many of the first pass's documents become examples: k0 in the papers on monoBERT and duoBERT."""
+"""The number of a query's first-pass documents that are read by default: k0 in the papers on monoBERT and duoBERT."""
 Queries = Mapping[str, str]
 """Query id -> text."""
 
@@ -29,7 +29,7 @@ class ExampleSource:
 
     Attributes:
         name: the source, as the user wrote it.
-        read: reads the examples from the first one on.
+        read: reads the examples from the beginning.
         sizes: the sizes of the source's files in bytes. A resumed training compares them to detect changed files.
     """
 
@@ -57,8 +57,8 @@ def open_source(options: Mapping[str, Any]) -> ExampleSource:
     if unknown := sorted(settings.keys() - set(names)):
         allowed = ", ".join(names) or "none"
         raise ConfigError(f"data: {kind} has no option {unknown[0]}; it has {allowed}", setting="data")
-    path = _check_file(options[kind])
-    files = {name: _check_file(value) for name, value in settings.items() if name in FILE_OPTIONS}
+    path = _require_file(options[kind])
+    files = {name: _require_file(value) for name, value in settings.items() if name in FILE_OPTIONS}
     values = {name: _parse_option(name, value) for name, value in settings.items() if name not in FILE_OPTIONS}
     opened_files = {name: FILE_OPTIONS[name](file) for name, file in files.items()}
     description = ",".join(f"{name}={value}" for name, value in options.items())
@@ -76,7 +76,7 @@ def _parse_option(name: str, value: Any) -> int | bool:
     raise ConfigError(f"data: {name} is {value!r}; it must be {expected}", setting="data")
 
 
-def _check_file(value: Any) -> Path:
+def _require_file(value: Any) -> Path:
     path = Path(str(value))
     if not path.is_file():
         raise ConfigError(f"data: {path} is not a file", setting="data")
@@ -91,7 +91,7 @@ def read_triples(path: Path) -> Iterator[Example]:
             raise bad_line_error(
                 path, number, f"expected query, relevant text and other text, found {len(columns)} columns"
             )
-        yield _build_example(columns[0], map(TitledText, columns[1:]), (1, 0), path, number)
+        yield _create_example(columns[0], map(TitledText, columns[1:]), (1, 0), path, number)
 
 
 def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[Example]:
@@ -102,11 +102,11 @@ def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[
             raise bad_line_error(path, number, f"expected three ids, found {len(ids)} columns")
         query = _look_up_query(queries, ids[0], path, number)
         documents = [_look_up_document(corpus, doc_id, path, number) for doc_id in ids[1:]]
-        yield _build_example(query, documents, (1, 0), path, number, doc_ids=ids[1:])
+        yield _create_example(query, documents, (1, 0), path, number, doc_ids=ids[1:])
 
 
 def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevant: int = 1) -> Iterator[Example]:
-    """Read candidate files of ``osrerank rerank``. Relevant documents that are not candidates are only counted.
+    """Read a candidate file of ``osrerank rerank``. Relevant documents that are not candidates are only counted.
 
     Args:
         path: JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?}]}``.
@@ -128,7 +128,7 @@ def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevan
             raise bad_line_error(
                 path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help"
             ) from None
-        yield _build_example(query, texts, grades, path, number, doc_ids=doc_ids, missed=missed)
+        yield _create_example(query, texts, grades, path, number, doc_ids=doc_ids, missed=missed)
 
 
 def read_run(
@@ -140,7 +140,7 @@ def read_run(
     relevant: int = 1,
     inject: bool = True,  # noqa: FBT001, FBT002 - an option by name
 ) -> Iterator[Example]:
-    """Read a first pass's run. Its negatives are the set J_neg in duoBERT's paper (arXiv 1910.14424, section 3.1).
+    """Read a first pass's run and its judgments. The negatives are J_neg of duoBERT (arXiv 1910.14424, section 3.1).
 
     Args:
         path: a run in TREC's six columns or MS MARCO's three. A query's lines must be consecutive and in rank order.
@@ -163,7 +163,7 @@ def read_run(
         query = _look_up_query(queries, query_id, path, number)
         grades = [int(doc_id in relevant_ids) for doc_id in doc_ids]
         missed = 0 if inject else len(missed_ids)
-        yield _build_example(query, texts, grades, path, number, doc_ids=doc_ids, missed=missed)
+        yield _create_example(query, texts, grades, path, number, doc_ids=doc_ids, missed=missed)
 
 
 def read_pairs(path: Path) -> Iterator[Example]:
@@ -177,7 +177,7 @@ def read_pairs(path: Path) -> Iterator[Example]:
         query_pairs = list(group)
         texts = [TitledText(pair.text) for pair in query_pairs]
         labels = [pair.label for pair in query_pairs]
-        yield _build_example(query_pairs[0].query, texts, labels, path, query_pairs[0].number)
+        yield _create_example(query_pairs[0].query, texts, labels, path, query_pairs[0].number)
 
 
 def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Iterator[Example]:
@@ -195,12 +195,12 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
     if not queries:
         raise bad_line_error(path, 1, "expected TREC topics, <top> ... </top>")
     for line, query in queries:
-        topic_judgments = _topic_judgments(judgments, query.query_id)
+        topic_judgments = _find_topic_judgments(judgments, query.query_id)
         doc_ids = [doc_id for doc_id in topic_judgments if doc_id in texts]
         documents = [texts.document(doc_id) for doc_id in doc_ids]
         grades = [int(topic_judgments[doc_id] >= relevant) for doc_id in doc_ids]
         missed = _count_missed(topic_judgments, set(doc_ids), relevant)
-        yield _build_example(query.text, documents, grades, path, line, missed=missed)
+        yield _create_example(query.text, documents, grades, path, line, missed=missed)
 
 
 def _count_missed(judgments: Mapping[str, int], doc_ids: Collection[str], relevant: int) -> int:
@@ -208,8 +208,8 @@ def _count_missed(judgments: Mapping[str, int], doc_ids: Collection[str], releva
     return sum(grade >= relevant for doc_id, grade in judgments.items() if doc_id not in doc_ids)
 
 
-def _topic_judgments(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:
-    """Return a topic's judgments. The qrels can write its number as 1, 001 or MB001."""
+def _find_topic_judgments(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:
+    """Return a topic's judgments. Its number can be 1, 001 or MB001 in the qrels."""
     number = query_id.removeprefix("MB").lstrip("0")
     return next((judgments[name] for name in (number, f"{number:0>3}", f"MB{number:0>3}") if name in judgments), {})
 
@@ -262,7 +262,7 @@ def _look_up_query(queries: Queries, query_id: str, path: Path, number: int) -> 
         raise bad_line_error(path, number, f"the file of queries has no query {query_id}") from None
 
 
-def _build_example(
+def _create_example(
     query: Any,
     documents: Iterable[TitledText],
     grades: Iterable[int],
@@ -279,7 +279,7 @@ def _build_example(
     )
 
 
-def _query_texts(path: Path) -> Queries:
+def _read_query_texts(path: Path) -> Queries:
     return {query.query_id: query.text for query in read_queries(path)}
 
 
@@ -293,11 +293,11 @@ class SourceKind(NamedTuple):
 
 FILE_OPTIONS: Mapping[str, Callable[[Path], Any]] = {
     "corpus": TextFile,
-    "queries": _query_texts,
+    "queries": _read_query_texts,
     "qrels": Path,
     "tweets": Path,
 }
-"""Option whose value is a file -> the function that opens it."""
+"""Name of an option whose value is a file -> the function that opens the file."""
 BOOLEAN_OPTIONS = frozenset({"inject"})
 KINDS: Mapping[str, SourceKind] = {
     "examples": SourceKind(read_examples),

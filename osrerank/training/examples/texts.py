@@ -1,4 +1,4 @@
-"""Look up the texts of a collection's file by id, without reading the whole file into memory."""
+"""Look up documents or queries by id in a large text file, without reading the whole file into memory."""
 
 import codecs
 import json
@@ -18,7 +18,7 @@ from osrerank.training.examples.lists import TitledText, join_title
 logger = logging.getLogger(__name__)
 
 MIN_STORED_BYTES = 256 << 20
-"""The minimum size of files whose line offsets are stored. The offsets of smaller files are computed on each start."""
+"""The line offsets of files smaller than this are not stored, but computed on each start."""
 OFFSETS_SUFFIX = ".ids.sqlite"
 ID_FIELDS = ("id", "_id", "doc_id", "query_id", "id_str")
 
@@ -26,9 +26,9 @@ ID_FIELDS = ("id", "_id", "doc_id", "query_id", "id_str")
 class TextFile:
     """The documents or queries in a file of JSON lines or of lines ``id<TAB>text``, read by id.
 
-    Memory does not grow with the number of texts: a second file holds the offset of each line, sorted by id, and takes
-    the id and some 16 bytes per text. For a large collection, this file is ``NAME.ids.sqlite`` next to the collection,
-    and it is reused until the collection's size or modification time changes. For a smaller one, it is temporary.
+    Memory does not grow with the number of texts, because a second file holds each id and the offset of its line. Next
+    to a large file, this is ``NAME.ids.sqlite``, which is reused until the size or modification time of the large file
+    changes. For a smaller file, it is temporary.
 
     JSON lines contain ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``) and optionally ``title``,
     which precedes the text. In lines of columns, the first column is the id, and the others are joined by spaces. If
@@ -67,7 +67,7 @@ class TextFile:
         return (row.id for row in self._read_rows())
 
     def __getitem__(self, text_id: str) -> str:
-        """Return title and text as one string. `document` lists the errors."""
+        """Return title and text as one string. The errors are those of `document`."""
         return self.document(text_id).full_text
 
     def document(self, text_id: str) -> TitledText:
@@ -90,7 +90,7 @@ class TextFile:
         return _read_text(line, value, self._path, row.number)
 
     def _index_offsets(self, *, is_stored: bool) -> IdTable:
-        """Return a table with the offset of each id's line, stored next to the file or temporary."""
+        """Return a table of id -> line offset. It is temporary, or stored next to the file."""
         if is_stored:
             offsets_file = self._path.with_name(f"{self._path.name}{OFFSETS_SUFFIX}")
             state = self._path.stat()

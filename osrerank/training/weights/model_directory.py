@@ -19,7 +19,9 @@ README_FILE = "README.md"
 
 
 def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write a trained model's directory, completely or not at all, with the loss curve in the training's ``folder``.
+    """Write a trained model's directory, completely or not at all.
+
+    The loss curve is copied from ``folder``, the folder of the training's checkpoints.
 
     Raises:
         ConfigError: the output exists.
@@ -30,7 +32,7 @@ def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mappin
 
 
 def write_encoder_description(directory: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write the README and the loss curve of a pre-trained encoder."""
+    """Write the README and the loss curve of a pre-trained encoder, as `write_model` does for a model."""
     summary = "An encoder to start a training from, not a reranker."
     _write_readme_and_curve(directory, folder, directory.name, summary, provenance)
 

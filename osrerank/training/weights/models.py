@@ -1,4 +1,4 @@
-"""Load checkpoints for training, with the head and kind that the recipe sets, and save trained networks."""
+"""Load a checkpoint to train it, with the head and kind that the recipe sets, and save the trained network."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""A model's run compare_with_published published values, on the same candidates."""
+"""A model's run compared with published values, on the same candidates."""
 
 import hashlib
 import json
@@ -99,7 +99,7 @@ def test_the_model_stands_beside_published_values_on_the_same_candidates(folder:
     comparison = compare_with_published(
         COLLECTION, 100, materials.qrels, bm25, run_of("ours", "b", "a"), [run_of("theirs", "b")]
     )
-    assert comparison.is_published
+    assert comparison.has_published_candidates
     assert comparison.published == COLLECTION.values
     assert {name: round(value, 4) for name, value in comparison.values.items()} == {
         "ours": 1.0,
@@ -117,11 +117,11 @@ def test_unpublished_candidates_and_depths_have_no_published_values(folder: Path
     materials = find_materials(folder, COLLECTION, 100)
     for bm25, depth in ((run_of(BM25, "b", "a"), 100), (run_of(BM25, "a", "b", queries=3), 100)):
         comparison = compare_with_published(COLLECTION, depth, materials.qrels, bm25, run_of("ours", "b"), [])
-        assert (comparison.is_published, comparison.published) == (False, ())
+        assert (comparison.has_published_candidates, comparison.published) == (False, ())
     comparison = compare_with_published(
         COLLECTION, 1000, materials.qrels, run_of(BM25, "a", "b"), run_of("ours", "b"), []
     )
-    assert (comparison.is_published, comparison.published) == (True, ())
+    assert (comparison.has_published_candidates, comparison.published) == (True, ())
 
 
 def test_the_reproduce_command_names_missing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.batch import MAX_FAILURES, Failure, read_rankings, run_queries
+from osrerank.evaluation.batch import MAX_CONSECUTIVE_FAILURES, Failure, read_rankings, run_queries
 from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import SideFile, read_record_at, read_records, read_records_with_offsets
 from osrerank.types import Query, ScoredDocument
@@ -111,8 +111,8 @@ def test_a_run_ends_when_no_query_gets_an_answer(tmp_path: Path) -> None:
         failures = run_queries(QUERIES, search, checkpoint)
     assert len(failures) == len(QUERIES)
     reasons = [failure.reason for failure in failures]
-    assert reasons.count("ConnectionError: refused") == MAX_FAILURES
-    assert reasons[-1] == f"not tried after {MAX_FAILURES} consecutive failures"
+    assert reasons.count("ConnectionError: refused") == MAX_CONSECUTIVE_FAILURES
+    assert reasons[-1] == f"not tried after {MAX_CONSECUTIVE_FAILURES} consecutive failures"
 
 
 def test_only_one_process_writes_a_side_file(tmp_path: Path) -> None:
