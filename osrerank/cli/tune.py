@@ -125,14 +125,7 @@ def _print_folds(folds: "Sequence[Fold[Weights]]") -> None:
     rows = []
     for number, fold in enumerate(folds, start=1):
         weights = [f"{weight:g}" for weight in (fold.setting.a, *fold.setting.sentences[1:])]
-        rows.append(
-            [
-                str(number),
-                *weights,
-                f"{fold.training_mean:.4f}",
-                f"{fold.held_out_mean:.4f}",
-                str(len(fold.held_out_ids)),
-            ]
-        )
+        means = [f"{fold.training_mean:.4f}", f"{fold.held_out_mean:.4f}"]
+        rows.append([str(number), *weights, *means, str(len(fold.held_out_ids))])
     console().print(table(["fold", "a", "w2", "w3", "AP training", "AP held out", "queries"], rows))
     click.echo(f"AP {_summary(folds)['AP']:.4f} over all held-out queries")

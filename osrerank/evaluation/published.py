@@ -74,10 +74,7 @@ class Collection:
 def _create_passage_collection(
     year: int, version: str, queries: int, qrels: PublishedFile, bm25: float, values: Mapping[str, float], sha256: str
 ) -> Collection:
-    """Create the passage collection of TREC Deep Learning in a year, whose passages are a version of MS MARCO's.
-
-    ``sha256`` is the checksum of the file with the top 100 candidates, or "" if unknown.
-    """
+    """Create the collection of a year. ``sha256`` is that of the top 100 candidates, or "" if unknown."""
     name = f"dl{year % 100}"
     source = _RANK_LLM.format(version)
     files = {depth: f"retrieve_results_{name}_top{depth}.jsonl" for depth in DEPTHS}

@@ -1,7 +1,4 @@
-"""The output of `osrerank evaluate` as JSON and CSV: measured values of runs, and comparisons between the runs.
-
-`cli.evaluate_tables` prints the same report as tables.
-"""
+"""The report of `osrerank evaluate` as JSON and CSV. `cli.evaluate_tables` prints it as tables."""
 
 import csv
 import io

@@ -34,7 +34,7 @@ Patterns = tuple[str, ...]
 ALL_FILES: Patterns = ("*",)
 BUFFER_BYTES = 1 << 20
 HEAD_BYTES = 512
-"""The number of first bytes by which a file's format is detected."""
+"""A file's format is detected by this many bytes at its beginning."""
 _COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
 _EXCLUDED_NAMES = ("*readme*", "*readchg*", "license*", "*.dtd")
 """Names of files without records on TREC's disks and in archives."""

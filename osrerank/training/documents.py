@@ -21,7 +21,6 @@ from osrerank.types import Scorer
 
 logger = logging.getLogger(__name__)
 DEFAULT_KEEP = 5
-"""The number of passages of a relevant document that are kept by default."""
 
 
 def passage_triples(

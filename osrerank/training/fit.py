@@ -153,10 +153,7 @@ def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, studen
 def _create_step_builder(
     recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None
 ) -> StepBuilder:
-    """Create the builder of training steps. It also builds the teacher's inputs if the teacher tokenises differently.
-
-    ``teacher`` is None if training learns only from the examples.
-    """
+    """Create the builder of training steps. It builds the teacher's inputs if the teacher tokenises differently."""
 
     def sequence_builder(builder: InputBuilder) -> SequenceBuilder:
         if trainee.card.kind != "duo":
@@ -192,10 +189,7 @@ def _run_training(
     step_builder: StepBuilder,
     fingerprint: str,
 ) -> Path | None:
-    """Train and write the model, or return None if time ran out.
-
-    If the recipe mines hard negatives, training pauses at the mining step, and continues on the mined examples.
-    """
+    """Train and write the model, or return None if time ran out. After the mining step, train on mined negatives."""
     recipe = request.recipe
     check_loss(trainee.card, recipe)
     counts = _load_counts(request, step_builder.builder, trainee.card.kind, fingerprint, machine)

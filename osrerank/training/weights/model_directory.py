@@ -19,9 +19,7 @@ README_FILE = "README.md"
 
 
 def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write a trained model's directory, completely or not at all.
-
-    The loss curve is copied from ``folder``, the folder of the training's checkpoints.
+    """Write a trained model's directory, completely or not at all. ``folder`` contains the training's loss curve.
 
     Raises:
         ConfigError: the output exists.
