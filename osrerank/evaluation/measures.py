@@ -42,7 +42,7 @@ class Averaging:
         complete: whether to average over all judged queries (``-c``). Queries that are not in the run then count as 0.
             Otherwise, only queries in both run and judgments are averaged, as trec_eval does by default.
         relevance_level: the minimum grade of a relevant document, for measures with binary relevance (``-l``).
-        depth: the number of top documents of each ranking to measure (``-M``). None measures all documents.
+        depth: the number of top documents of each ranking to measure (``-M``). If None, all documents are measured.
         single_precision: whether to compare scores as 32-bit floats, as trec_eval up to 9.0.8 does.
     """
 
@@ -85,7 +85,7 @@ def evaluate(
         run: the run: ``{query_id: {doc_id: score}}``, ``{query_id: [doc_id, ...]}`` with the best first, a path, or a
             DataFrame with qid, docno and score.
         measures: names such as ``nDCG@10``, ``AP(rel=2)``, trec_eval's ``ndcg_cut_10``, or `MSMARCO`.
-        averaging: the documents and queries to measure. None uses trec_eval's defaults.
+        averaging: the documents and queries to measure. If None, they are trec_eval's default.
 
     Raises:
         EvaluationError: a measure is unknown or has no value for any query, or run and judgments share no query.

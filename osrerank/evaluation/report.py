@@ -18,7 +18,7 @@ class Report:
     Attributes:
         evaluations: an evaluation for each run.
         averaging: the documents and queries that were measured.
-        comparisons: the comparisons of runs. Empty if none were requested.
+        comparisons: the comparisons of runs. They are empty if none were requested.
         letters: (run, measure) -> letters of significantly worse runs; see `significance.letter_significant_runs`.
         marks: whether the letters come from corrected or raw p-values.
     """

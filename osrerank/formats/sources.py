@@ -51,7 +51,7 @@ class SourceFile:
     Attributes:
         name: the path that the user passed, or ``archive.tar!member`` for an archive member.
         stream: the decompressed bytes, without a byte order mark.
-        encoding_error: the error for a text in UTF-16 or UTF-32, which `file_errors` raises. None for other files.
+        encoding_error: the error that `file_errors` raises for a text in UTF-16 or UTF-32. Other files have none.
     """
 
     name: str

@@ -96,7 +96,7 @@ class DevelopmentSet:
         examples: each query's candidates, in the first pass's order, with their relevance.
         measure: ``nDCG@k``, ``RR@k``, ``AP@k`` or ``AP``. Relevant documents that are not candidates count as missed.
         depth: how many candidates of each query are reordered. The others keep their ranks.
-        passages: how documents are split into passages and their scores aggregated. None scores whole documents.
+        passages: how documents are split into passages and their scores aggregated. If None, documents are not split.
     """
 
     examples: Sequence[Example]
