@@ -9,7 +9,7 @@ from osrerank.client import Client
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.registry import load_scorer
-from osrerank.training.documents import DEFAULT_KEEP, add_scores, keep_hardest, passage_triples
+from osrerank.training.documents import DEFAULT_KEEP, add_scores, create_passage_triples, keep_hardest
 from osrerank.training.examples.first_pass import Search, examples_from_index, examples_from_questions
 from osrerank.training.examples.lists import Example
 from osrerank.training.examples.sources import open_source
@@ -54,7 +54,7 @@ def _transform_examples(examples: Iterator[Example], options: dict[str, Any]) ->
     if options["passages"]:
         scorer = load_scorer(options["judge"]) if options["judge"] else None
         keep = options["keep"] or DEFAULT_KEEP
-        examples = passage_triples(examples, options["passages"], keep=keep, scorer=scorer, seed=options["seed"])
+        examples = create_passage_triples(examples, options["passages"], keep=keep, scorer=scorer, seed=options["seed"])
     if options["hardest"]:
         examples = keep_hardest(examples, load_scorer(options["hardest"]), options["keep"] or DEFAULT_HARD_DOCUMENTS)
     if options["score"]:

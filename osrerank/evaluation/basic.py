@@ -12,8 +12,8 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) 
     """Return nDCG of document ids in rank order, in [0, 1], or 0 if nothing is relevant."""
     gains = [max(relevance.get(doc_id, 0), 0) for doc_id in ranked[:cutoff]]
     ideal = sorted((max(value, 0) for value in relevance.values()), reverse=True)[:cutoff]
-    best = _discounted(ideal)
-    return _discounted(gains) / best if best else 0.0
+    best = _sum_discounted(ideal)
+    return _sum_discounted(gains) / best if best else 0.0
 
 
 def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) -> float:
@@ -34,5 +34,5 @@ def average_precision(ranked: Sequence[str], relevance: Mapping[str, int], cutof
     return precisions / max(1, sum(grade > 0 for grade in relevance.values()))
 
 
-def _discounted(gains: Sequence[int]) -> float:
+def _sum_discounted(gains: Sequence[int]) -> float:
     return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1))

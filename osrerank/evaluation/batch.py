@@ -92,8 +92,8 @@ def run_queries(
 
 def read_rankings(checkpoint: SideFile, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
     """Yield the query id and the ranked documents of each record, in the order of the queries."""
-    for record in checkpoint.records(query.query_id for query in queries):
-        yield record.query_id, record.documents()
+    for record in checkpoint.read_records(query.query_id for query in queries):
+        yield record.query_id, record.list_documents()
 
 
 def _submit(threads: DaemonThreads, search: Callable[[Query, float], QueryRecord], query: Query) -> Future[QueryRecord]:

@@ -270,7 +270,7 @@ def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, 
     try:
         yield
     except (subprocess.SubprocessError, OSError) as error:
-        raise EvaluationError(f"cannot measure {', '.join(map(str, measures))}: {_one_line(error)}") from error
+        raise EvaluationError(f"cannot measure {', '.join(map(str, measures))}: {_format_one_line(error)}") from error
 
 
 def _create_provider(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]]) -> Any:
@@ -278,10 +278,10 @@ def _create_provider(measures: Sequence[Any], judged: Mapping[str, Mapping[str, 
     try:
         return ir_measures.evaluator(measures, {query_id: dict(grades) for query_id, grades in judged.items()})
     except (ValueError, AssertionError, RuntimeError) as error:
-        raise EvaluationError(_unsupported_message(measures, _one_line(error))) from error
+        raise EvaluationError(_explain_unsupported(measures, _format_one_line(error))) from error
 
 
-def _unsupported_message(measures: Sequence[Any], message: str) -> str:
+def _explain_unsupported(measures: Sequence[Any], message: str) -> str:
     """Return our message for ir-measures' error: a package is missing, or a parameter is invalid."""
     if package := _MISSING_PACKAGE.search(message):
         return f"measure {package[1]} needs the Python package {package[2]}: pip install '{package[3]}'"
@@ -343,5 +343,5 @@ def _format_first_ids(query_ids: Iterable[str]) -> str:
     return f"{', '.join(sorted_ids[:3])}{', ...' if len(sorted_ids) > 3 else ''}"
 
 
-def _one_line(error: Exception) -> str:
+def _format_one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -144,7 +144,7 @@ class QueryRecord:
             fields["pairs"] = _remove_from_pairs(pairs, doc_id)
         return QueryRecord(self.query_id, fields)
 
-    def documents(self) -> tuple[ScoredDocument, ...]:
+    def list_documents(self) -> tuple[ScoredDocument, ...]:
         """Return the candidates with their final scores, as in the TREC run."""
         candidates = self.fields["candidates"]
         return tuple(ScoredDocument(candidate["doc_id"], float(candidate["score"])) for candidate in candidates)

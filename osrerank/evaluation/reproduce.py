@@ -186,12 +186,12 @@ def _swap_runs(comparison: RunComparison) -> RunComparison:
 def _find_by_checksum(folder: Path, published: PublishedFile) -> Iterator[Path]:
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in paths:
-        if path.is_file() and path.stat().st_size == published.bytes and _digest(path, "md5") == published.md5:
+        if path.is_file() and path.stat().st_size == published.bytes and _hash_file(path, "md5") == published.md5:
             yield path
 
 
 def _verify_checksum(path: Path, published: PublishedFile) -> None:
-    digest = _digest(path, "sha256") if published.sha256 else ""
+    digest = _hash_file(path, "sha256") if published.sha256 else ""
     if digest != published.sha256:
         raise ChecksumError(
             f"{path} is not the published file: its SHA-256 is {digest}, not {published.sha256}; download it again "
@@ -199,6 +199,6 @@ def _verify_checksum(path: Path, published: PublishedFile) -> None:
         )
 
 
-def _digest(path: Path, kind: str) -> str:
+def _hash_file(path: Path, kind: str) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()

@@ -64,7 +64,7 @@ class SideFile:
         self._file.write(_encode_line(record.as_json()))
         self._file.flush()
 
-    def records(self, query_ids: Iterable[str]) -> Iterator[QueryRecord]:
+    def read_records(self, query_ids: Iterable[str]) -> Iterator[QueryRecord]:
         """Yield the records of queries in the given order. Queries without a record are skipped."""
         for query_id in query_ids:
             if query_id in self._offsets:
@@ -73,12 +73,12 @@ class SideFile:
 
     def finish(self, query_ids: Iterable[str]) -> None:
         """Rewrite the file in the order of the queries, so that equal runs differ only in their timings."""
-        write_atomically(self.path, self._sorted_lines(query_ids))
+        write_atomically(self.path, self._format_sorted(query_ids))
         self._file.close()
 
-    def _sorted_lines(self, query_ids: Iterable[str]) -> Iterator[str]:
+    def _format_sorted(self, query_ids: Iterable[str]) -> Iterator[str]:
         yield self._header.decode()
-        for record in self.records(query_ids):
+        for record in self.read_records(query_ids):
             yield _encode_line(record.as_json()).decode()
         if os.name == "nt":  # Windows cannot replace a file that is open
             self._file.close()

@@ -81,13 +81,13 @@ class CandidatesByQuery:
         for index, candidate_list in enumerate(lists):
             queries.append(candidate_list.query)
             line = _serialise(candidate_list)
-            self._digests[candidate_list.query.query_id] = _digest(line)
+            self._digests[candidate_list.query.query_id] = _hash_line(line)
             content.update(f"{', ' if index else ''}{line}".encode())
         content.update(b"]")
         self.queries: tuple[Query, ...] = tuple(queries)
         self.digest = content.hexdigest()[:16]
 
-    def documents(self, query_id: str) -> Sequence[Mapping[str, Any]]:
+    def get_documents(self, query_id: str) -> Sequence[Mapping[str, Any]]:
         """Return a query's candidates.
 
         Raises:
@@ -100,7 +100,7 @@ class CandidatesByQuery:
             if candidate_list is None:  # the query is before the current position
                 self._remaining = iter(self._lists)
                 candidate_list = self._find_next(query_id)
-        if candidate_list is not None and _digest(_serialise(candidate_list)) == expected_digest:
+        if candidate_list is not None and _hash_line(_serialise(candidate_list)) == expected_digest:
             return candidate_list.documents
         raise FormatError(f"the candidates of query {query_id} were changed while they were being read; start again")
 
@@ -113,7 +113,7 @@ def _serialise(candidate_list: CandidateList) -> str:
     return json.dumps([candidate_list.query.query_id, list(candidate_list.documents)], sort_keys=True)
 
 
-def _digest(line: str) -> bytes:
+def _hash_line(line: str) -> bytes:
     return hashlib.blake2b(line.encode(), digest_size=8).digest()
 
 

@@ -52,7 +52,7 @@ def group_by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
         return (0, -row[SCORE]) if SCORE in row else (1, row.get(RANK, 0))
 
     groups: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
-    for number, row in _complete_rows(frame, (QID, QUERY, DOCNO, TEXT)):
+    for number, row in _read_complete_rows(frame, (QID, QUERY, DOCNO, TEXT)):
         groups.setdefault(row[QID], []).append((number, drop_missing_values(row)))
     for rows in groups.values():
         rows.sort(key=sort_key)
@@ -72,7 +72,7 @@ def frame_to_run(frame: Any, name: str) -> Run:
         ConfigError: a column or value is missing, or a query has a document twice.
     """
     rankings: dict[str, dict[str, float]] = {}
-    for query_id, doc_id, score in _column_values(frame, SCORE):
+    for query_id, doc_id, score in _read_columns(frame, SCORE):
         documents = rankings.setdefault(query_id, {})
         if doc_id in documents:
             raise frame_error(f"the DataFrame has document {doc_id} twice for query {query_id}; remove one")
@@ -87,17 +87,17 @@ def frame_to_qrels(frame: Any) -> Qrels:
         ConfigError: a column or value is missing.
     """
     judgments: dict[str, dict[str, int]] = {}
-    for query_id, doc_id, label in _column_values(frame, LABEL):
+    for query_id, doc_id, label in _read_columns(frame, LABEL):
         judgments.setdefault(query_id, {})[doc_id] = int(label)
     return Qrels(judgments)
 
 
-def _column_values(frame: Any, column: str) -> Iterator[tuple[str, str, Any]]:
-    for _, row in _complete_rows(frame, (QID, DOCNO, column)):
+def _read_columns(frame: Any, column: str) -> Iterator[tuple[str, str, Any]]:
+    for _, row in _read_complete_rows(frame, (QID, DOCNO, column)):
         yield str(row[QID]), str(row[DOCNO]), row[column]
 
 
-def _complete_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[Hashable, Any]]]:
+def _read_complete_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[Hashable, Any]]]:
     """Yield the numbers and rows of a frame, in which each row must have a value in each of the columns.
 
     Raises:

@@ -167,7 +167,7 @@ def list_files(paths: Sequence[str], patterns: Patterns = ALL_FILES) -> tuple[st
     files: list[str] = []
     for path in paths:
         if not is_virtual_path(path) and Path(path).is_dir():
-            files += _files_in_folder(Path(path), patterns)
+            files += _list_folder(Path(path), patterns)
         elif is_virtual_path(path) or Path(path).exists():
             files.append(path)
         else:
@@ -180,7 +180,7 @@ def is_virtual_path(path: str) -> bool:
     return path == STDIN or is_dataset(path)
 
 
-def _files_in_folder(folder: Path, patterns: Patterns) -> list[str]:
+def _list_folder(folder: Path, patterns: Patterns) -> list[str]:
     files = sorted(
         str(path)
         for path in folder.rglob("*")

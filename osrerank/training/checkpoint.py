@@ -50,19 +50,19 @@ class Checkpoints:
         self._fingerprint = fingerprint
         folder.mkdir(parents=True, exist_ok=True)
 
-    def newest(self) -> Path | None:
+    def find_newest(self) -> Path | None:
         """Return the newest complete checkpoint, or None if there is none."""
         folders = self._folder.glob(f"{CHECKPOINT_PREFIX}*")
         return max(folders, key=lambda path: int(path.name.removeprefix(CHECKPOINT_PREFIX)), default=None)
 
     def save(self, state: State, parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
         """Write a checkpoint, completely or not at all, then remove the previous one."""
-        previous = self.newest()
+        previous = self.find_newest()
         unfinished = self._folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
-        save_file(_cpu_tensors(parameters), unfinished / WEIGHTS_FILE)
-        save_file(_optimiser_tensors(parameters, optimiser), unfinished / OPTIMISER_FILE)
+        save_file(_copy_to_cpu(parameters), unfinished / WEIGHTS_FILE)
+        save_file(_collect_moments(parameters, optimiser), unfinished / OPTIMISER_FILE)
         content = {name: getattr(state, name) for name in State.__slots__}
         (unfinished / STATE_FILE).write_text(f"{json.dumps(content)}\n", encoding="utf-8")
         target = self._folder / f"{CHECKPOINT_PREFIX}{state.step}"
@@ -78,7 +78,7 @@ class Checkpoints:
         Raises:
             ConfigError: the checkpoint belongs to a training with another fingerprint.
         """
-        newest = self.newest()
+        newest = self.find_newest()
         if newest is None:
             return None
         state = State(**json.loads((newest / STATE_FILE).read_text(encoding="utf-8")))
@@ -98,7 +98,7 @@ class Checkpoints:
     def save_best(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Save the current weights as the best so far."""
         unfinished = self._folder / "best.unfinished"
-        save_file(_cpu_tensors(parameters), unfinished)
+        save_file(_copy_to_cpu(parameters), unfinished)
         unfinished.replace(self._folder / BEST_FILE)
 
     def restore_best(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -113,11 +113,11 @@ def _restore_weights(file: Path, parameters: Mapping[str, nn.Parameter]) -> None
             parameter.copy_(weights[name])
 
 
-def _cpu_tensors(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+def _copy_to_cpu(parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     return {name: parameter.detach().cpu().contiguous() for name, parameter in parameters.items()}
 
 
-def _optimiser_tensors(parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _collect_moments(parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return Adam's running means, under names such as ``classifier.weight/first`` (see `MOMENTS`)."""
     return {
         f"{name}/{moment}": tensor.cpu().contiguous()

@@ -28,10 +28,10 @@ class Curve:
         names = [*FIRST_COLUMNS, *sorted(values.keys() - {*FIRST_COLUMNS, "measure"}), "measure"]
         if self._is_rewritten:
             with self._path.open("a", encoding="utf-8", newline="") as file:
-                file.writelines(_lines(names, [values])[1:])
+                file.writelines(_format_lines(names, [values])[1:])
             return
         # The first row rewrites the file, without the removed rows.
-        write_atomically(self._path, _lines(names, [*self._rows, values]))
+        write_atomically(self._path, _format_lines(names, [*self._rows, values]))
         self._is_rewritten = True
 
 
@@ -41,5 +41,5 @@ def read_curve(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _lines(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _format_lines(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [",".join(names) + "\n", *(",".join(str(row.get(name, "")) for name in names) + "\n" for row in rows)]

@@ -19,10 +19,10 @@ from osrerank.scoring.inputs import Tokens, pad
 from osrerank.stages.passages import AGGREGATIONS
 from osrerank.training.documents import split_document
 from osrerank.training.examples.batches import WIDTH_MULTIPLE, plan_batches, split_by_counts
-from osrerank.training.examples.duo import ordered_pairs
+from osrerank.training.examples.duo import build_ordered_pairs
 from osrerank.training.examples.lists import Example
 from osrerank.training.losses import raw_scores
-from osrerank.training.objective import to_device
+from osrerank.training.objective import move_to_device
 from osrerank.training.weights.models import Trainee
 
 MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank, "AP": average_precision}
@@ -64,7 +64,7 @@ class NetworkScorer:
             ):
                 batch_sequences = [sequences[index] for index in indices]
                 batch = pad(batch_sequences, trainee.pad_id, multiple=WIDTH_MULTIPLE, max_width=trainee.card.max_tokens)
-                logits = trainee.network(**to_device(self.device, batch)).float()
+                logits = trainee.network(**move_to_device(self.device, batch)).float()
                 scores[indices] = raw_scores(logits, trainee.card.head).cpu().numpy()
         trainee.network.train(was_training)
         return [float(score) for score in scores]
@@ -81,7 +81,7 @@ class NetworkScorer:
 
     def _sum_pairs(self, trainee: Trainee, example: Example) -> list[float]:
         """Return s_i = sum over j of p_ij (arXiv 1910.14424, eq. 3)."""
-        pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
+        pairs, sequences = build_ordered_pairs(trainee.builder, example.query, example.documents)
         sums = [0.0] * len(example.documents)
         for (first, _), score in zip(pairs, self.score_sequences(trainee, sequences), strict=True):
             sums[first] += float(1 / (1 + np.exp(-np.clip(score, -700, 700))))

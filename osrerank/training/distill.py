@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from osrerank.errors import ConfigError
 from osrerank.training import losses
 from osrerank.training.examples.batches import MicroBatch
-from osrerank.training.objective import Objective, Parts, output_loss, to_device
+from osrerank.training.objective import Objective, Parts, move_to_device, output_loss
 from osrerank.training.probe import NetworkProbe
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import Trainee
@@ -67,8 +67,8 @@ class DistillationObjective(Objective):
 
     def forward(self, micro_batch: MicroBatch) -> Parts:
         device = next(self.network.parameters()).device
-        teacher_inputs = to_device(device, micro_batch.teacher_inputs or micro_batch.inputs)
-        inputs = to_device(device, micro_batch.inputs)
+        teacher_inputs = move_to_device(device, micro_batch.teacher_inputs or micro_batch.inputs)
+        inputs = move_to_device(device, micro_batch.inputs)
         if next(self.teacher.parameters()).device != device:
             self.teacher.to(device)
         if not self._compares_layers:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_KEEP = 5
 
 
-def passage_triples(
+def create_passage_triples(
     examples: Iterable[Example],
     options: Passages,
     *,
@@ -50,7 +50,7 @@ def passage_triples(
         for index in example.indices(relevant=True):
             passages = split_document(example, index, options)
             if scorer is not None:
-                passages = best_passages(scorer, example.query, passages, keep)
+                passages = choose_best_passages(scorer, example.query, passages, keep)
             for passage in passages:
                 yield Example(example.query, (passage, rng.choice(negative_passages)), (1, 0), example.location)
 
@@ -67,14 +67,14 @@ def split_document(example: Example, index: int, options: Passages) -> list[str]
     return [passage for passage, _span in split_into_passages(example.candidate(index), options)]
 
 
-def best_passages(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
+def choose_best_passages(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
     """Return the ``keep`` passages with the highest scores, in the document's order.
 
     Passages that could not be scored are left out, unless there are at most ``keep`` passages in all.
     """
     if len(passages) <= keep:
         return list(passages)
-    best_indices = descending_order(_score(scorer, query, passages))[:keep]
+    best_indices = sort_descending(_score_documents(scorer, query, passages))[:keep]
     return [passages[index] for index in sorted(best_indices)]
 
 
@@ -82,7 +82,7 @@ def keep_hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iter
     """Yield each example with its relevant documents and the ``keep`` negatives that the scorer scores highest."""
     for example in examples:
         negatives = example.indices(relevant=False)
-        scores = _score(scorer, example.query, example.select(negatives).documents)
+        scores = _score_documents(scorer, example.query, example.select(negatives).documents)
         yield select_hardest(example, negatives, scores, keep)
 
 
@@ -91,14 +91,14 @@ def select_hardest(example: Example, negatives: Sequence[int], scores: npt.Array
 
     ``negatives`` are the indices of the negatives to choose from, and ``scores`` their scores ``(n,)``.
     """
-    hardest = [negatives[index] for index in descending_order(scores)[:keep]]
+    hardest = [negatives[index] for index in sort_descending(scores)[:keep]]
     return example.select((*example.indices(relevant=True), *hardest))
 
 
 def add_scores(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]:
     """Yield each example with the scorer's logits. Documents that could not be scored are left out, with a warning."""
     for example in examples:
-        scores = _score(scorer, example.query, example.documents)
+        scores = _score_documents(scorer, example.query, example.documents)
         indices = [int(index) for index in np.flatnonzero(np.isfinite(scores))]
         if len(indices) < len(scores):
             missing = len(scores) - len(indices)
@@ -106,11 +106,11 @@ def add_scores(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]
         yield replace(example.select(indices), scores=tuple(round(float(scores[index]), 4) for index in indices))
 
 
-def _score(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
+def _score_documents(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
     return scorer.score(query, documents, [(index,) for index in range(len(documents))]).values
 
 
-def descending_order(scores: npt.ArrayLike) -> list[int]:
+def sort_descending(scores: npt.ArrayLike) -> list[int]:
     """Return the indices of the finite scores ``(n,)``, highest score first."""
     values = np.asarray(scores)
     order = np.argsort(-values, kind="stable")

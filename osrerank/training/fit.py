@@ -31,7 +31,7 @@ from osrerank.training.development import MAX_MEASUREMENTS, DevelopmentSet, Netw
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import MonoSequenceBuilder, SequenceBuilder, StepBuilder
 from osrerank.training.examples.duo import DuoSequenceBuilder
-from osrerank.training.examples.sampling import endless_passes
+from osrerank.training.examples.sampling import repeat_passes
 from osrerank.training.examples.sources import ExampleSource
 from osrerank.training.loop import Machine, Training, TrainingPlan
 from osrerank.training.mining import MINED_FILE, MinedExamples, mine
@@ -222,7 +222,7 @@ def _run_training(
     source_counts = counts.examples
     if mining_step:
         if training.state.step < mining_step:
-            examples = endless_passes(sources, source_counts, recipe)
+            examples = repeat_passes(sources, source_counts, recipe)
             steps = step_builder.build(examples, skip=training.state.step)
             if not training.run(steps, mining_step, measure_network):
                 return None
@@ -230,7 +230,7 @@ def _run_training(
         if mined is None:
             return None
         sources, source_counts = [mined.read], (mined.count,)
-    examples = endless_passes(sources, source_counts, recipe)
+    examples = repeat_passes(sources, source_counts, recipe)
     steps = step_builder.build(examples, skip=training.state.step - mining_step)
     if not training.run(steps, total, measure_network):
         return None
@@ -256,7 +256,7 @@ def _mine_negatives(
     recipe = request.recipe
     example_count = math.ceil(remaining_steps * recipe.batch / (1 + recipe.negatives))
     sources = [source.read for source in request.data]
-    whole_examples = endless_passes(sources, source_counts, replace(recipe, draw="all"))
+    whole_examples = repeat_passes(sources, source_counts, replace(recipe, draw="all"))
     examples = itertools.islice(whole_examples, min(example_count, sum(source_counts)))
     mined = None
     if machine.is_main_process:

@@ -34,7 +34,7 @@ from osrerank.training.curve import CURVE_FILE, Curve
 from osrerank.training.development import MAX_MEASUREMENTS
 from osrerank.training.examples.batches import MicroBatch, TrainingStep, prefetch
 from osrerank.training.objective import Objective
-from osrerank.training.optimiser import Adam, learning_rate, parameter_groups
+from osrerank.training.optimiser import Adam, group_parameters, learning_rate
 from osrerank.training.recipes import Recipe
 
 logger = logging.getLogger(__name__)
@@ -221,7 +221,7 @@ class Training:
         recipe = plan.recipe
         self._parameters = dict(objective.trainable_parameters())
         self._optimiser = Adam(
-            parameter_groups(self._parameters.values(), recipe.weight_decay),
+            group_parameters(self._parameters.values(), recipe.weight_decay),
             betas=(recipe.beta1, recipe.beta2),
             eps=recipe.eps,
             bias_correction=recipe.bias_correction,

@@ -46,7 +46,7 @@ class RankingObjective(Objective):
 
     def forward(self, micro_batch: MicroBatch) -> Parts:
         device = next(self.network.parameters()).device
-        logits = self.network(**to_device(device, micro_batch.inputs)).float()
+        logits = self.network(**move_to_device(device, micro_batch.inputs)).float()
         if not self._recipe.soft:
             return {"hard": hard_loss(logits, micro_batch, self._head, self._recipe.loss)}
         teacher_logits = torch.from_numpy(micro_batch.scores).to(device).unsqueeze(1)
@@ -85,7 +85,7 @@ def hard_loss(logits: Tensor, micro_batch: MicroBatch, head: Head, loss: Loss) -
     return losses.list_cross_entropy(losses.raw_scores(logits, head), targets, micro_batch.sizes)
 
 
-def to_device(device: torch.device, batch: PaddedBatch) -> dict[str, Any]:
+def move_to_device(device: torch.device, batch: PaddedBatch) -> dict[str, Any]:
     """Return a batch's arrays as tensors on a device, by the model's input names."""
     return {
         name: torch.from_numpy(getattr(batch, name)).to(device, non_blocking=True) for name in PaddedBatch.__slots__

@@ -80,7 +80,7 @@ class Adam(torch.optim.Optimizer):
 
     def _update(self, group: Mapping[str, Any], parameters: list[Tensor]) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        first, second = ([self._moment(parameter, name) for parameter in parameters] for name in MOMENTS)
+        first, second = ([self._get_moment(parameter, name) for parameter in parameters] for name in MOMENTS)
         beta1, beta2 = group["betas"]
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
@@ -95,7 +95,7 @@ class Adam(torch.optim.Optimizer):
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_addcdiv_(parameters, first, denominators, -group["lr"] / first_correction)
 
-    def _moment(self, parameter: Tensor, name: str) -> Tensor:
+    def _get_moment(self, parameter: Tensor, name: str) -> Tensor:
         state = self.state[parameter]
         if name not in state:
             state[name] = torch.zeros_like(parameter)
@@ -103,7 +103,7 @@ class Adam(torch.optim.Optimizer):
         return moment
 
 
-def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+def group_parameters(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Return two parameter groups: matrices and embedding tables with weight decay, biases and layer norms without."""
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     return [

@@ -34,7 +34,7 @@ from osrerank.training.examples.batches import MicroBatch, TrainingStep, plan_ba
 from osrerank.training.examples.lists import join_title
 from osrerank.training.examples.sampling import shuffle
 from osrerank.training.loop import Machine, Training, TrainingPlan
-from osrerank.training.objective import Objective, Parts, to_device
+from osrerank.training.objective import Objective, Parts, move_to_device
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.model_directory import write_encoder_description
 from osrerank.training.weights.models import build_network, load_weights, read_checkpoint, write_encoder
@@ -80,7 +80,7 @@ class MaskedObjective(Objective):
 
     def forward(self, micro_batch: MicroBatch) -> Parts:
         device = next(self.network.parameters()).device
-        inputs = to_device(device, micro_batch.inputs)
+        inputs = move_to_device(device, micro_batch.inputs)
         targets = torch.from_numpy(micro_batch.targets).to(device)
         is_masked = targets != IGNORE_INDEX
         states = self._encoder[0](**inputs).last_hidden_state  # (n, tokens, width)
@@ -108,11 +108,11 @@ class MaskedStepBuilder:
     budget_tokens: int
     pad_id: int = 0
 
-    def sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
+    def build_sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
         """Yield the sequences of a pass, except those with fewer than `MIN_PIECES` pieces."""
         start_id, end_id, _ = self._special_ids
         texts_ids = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
-        sequences = self._pack(texts_ids, end_id) if self.recipe.pack else self._split(texts_ids)
+        sequences = self._pack_texts(texts_ids, end_id) if self.recipe.pack else self._split_texts(texts_ids)
         for piece_ids in sequences:
             if len(piece_ids) >= MIN_PIECES:
                 yield np.array([start_id, *piece_ids, end_id], dtype=np.int64)
@@ -130,12 +130,12 @@ class MaskedStepBuilder:
     def _max_pieces(self) -> int:
         return self.recipe.max_tokens - 2  # without [CLS] and [SEP]
 
-    def _split(self, texts_ids: Iterable[list[int]]) -> Iterator[list[int]]:
+    def _split_texts(self, texts_ids: Iterable[list[int]]) -> Iterator[list[int]]:
         """Yield the pieces of each text in parts that fit into a sequence."""
         size = self._max_pieces
         return (piece_ids[start : start + size] for piece_ids in texts_ids for start in range(0, len(piece_ids), size))
 
-    def _pack(self, texts_ids: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
+    def _pack_texts(self, texts_ids: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
         """Join the pieces of all texts by separators, and yield them in parts that fill a sequence.
 
         A separator at the beginning or end of a part is left out, because [CLS] and [SEP] are added to each part.
@@ -156,22 +156,22 @@ class MaskedStepBuilder:
 
     def build(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[TrainingStep]:
         """Yield steps without end. The first ``skip`` steps are left out, because a resumed training did them."""
-        for number, sequences in enumerate(self._batches(texts)):
+        for number, sequences in enumerate(self._group_sequences(texts)):
             if number >= skip:
-                yield self._step(sequences, np.random.default_rng([self.recipe.seed, number]))
+                yield self._build_step(sequences, np.random.default_rng([self.recipe.seed, number]))
 
-    def _batches(self, texts: Callable[[], Iterable[str]]) -> Iterator[list[Ids]]:
+    def _group_sequences(self, texts: Callable[[], Iterable[str]]) -> Iterator[list[Ids]]:
         """Yield the sequences of each step. A step can span two passes."""
         batch: list[Ids] = []
         for pass_number in itertools.count():
             rng = random.Random(f"{self.recipe.seed}/{pass_number}")  # noqa: S311 - a repeatable order
-            for ids in self.sequences(shuffle(texts(), self.recipe.shuffle, rng)):
+            for ids in self.build_sequences(shuffle(texts(), self.recipe.shuffle, rng)):
                 batch.append(ids)
                 if len(batch) == self.recipe.batch:
                     yield batch
                     batch = []
 
-    def _step(self, sequences: Sequence[Ids], rng: np.random.Generator) -> TrainingStep:
+    def _build_step(self, sequences: Sequence[Ids], rng: np.random.Generator) -> TrainingStep:
         masked_sequences = [self.mask_pieces(ids, rng) for ids in sequences]
         masked_count = sum(int((targets != IGNORE_INDEX).sum()) for _, targets in masked_sequences)
         lists = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in masked_sequences]
@@ -236,7 +236,7 @@ def pretrain(
     machine = Machine(recipe.precision)
     report = machine.on_main_process(report)
     network, steps = _load(source, recipe, machine)
-    count = sum(1 for _ in steps.sequences(read_texts(corpora)))
+    count = sum(1 for _ in steps.build_sequences(read_texts(corpora)))
     if count < recipe.batch:
         raise EvaluationError(
             f"the corpora contain {count} sequences, but a step needs {recipe.batch}; lower the batch"

@@ -120,12 +120,12 @@ class Recipe:
         minima = {"batch": 1, "negatives": 1, "depth": 1, "shuffle": 1, "steps": 0, "clip": 0}
         for name, minimum in minima.items():
             if getattr(self, name) < minimum:
-                raise _invalid_value(name, getattr(self, name), f"{minimum} or more")
+                raise _invalid_value_error(name, getattr(self, name), f"{minimum} or more")
         if not self.steps and not self.epochs > 0:
-            raise _invalid_value("epochs", self.epochs, "above 0 if steps is 0")
+            raise _invalid_value_error("epochs", self.epochs, "above 0 if steps is 0")
         for name in ("mine_at", "dropout", "mask", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise _invalid_value(name, getattr(self, name), "from 0 to below 1")
+                raise _invalid_value_error(name, getattr(self, name), "from 0 to below 1")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any] | None, default: str) -> "Recipe":
@@ -139,7 +139,7 @@ class Recipe:
         changes = dict(options or {})
         name = str(changes.pop("name", default))
         if name not in PRESETS:
-            raise _invalid_value("name", name, f"one of {', '.join(PRESETS)}")
+            raise _invalid_value_error("name", name, f"one of {', '.join(PRESETS)}")
         names = {field.name for field in fields(cls)}
         if unknown := sorted(changes.keys() - names):
             fix = replacement_for(f"recipe.{unknown[0]}") or f"choose from {', '.join(sorted(names))}"
@@ -158,12 +158,12 @@ class Recipe:
 def _check_type(name: str, value: Any, hint: Any) -> None:
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise _invalid_value(name, value, f"one of {', '.join(get_args(hint))}")
+            raise _invalid_value_error(name, value, f"one of {', '.join(get_args(hint))}")
     elif type(value) is not hint and not (hint is float and type(value) is int):
-        raise _invalid_value(name, value, f"a {'whole number' if hint is int else hint.__name__}")
+        raise _invalid_value_error(name, value, f"a {'whole number' if hint is int else hint.__name__}")
 
 
-def _invalid_value(name: str, value: Any, expected: str) -> ConfigError:
+def _invalid_value_error(name: str, value: Any, expected: str) -> ConfigError:
     return ConfigError(
         f"recipe: {name} is {value!r}; it must be {expected}", setting=f"recipe.{name}", source="argument"
     )

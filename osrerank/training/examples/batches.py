@@ -87,7 +87,7 @@ class SequenceBuilder(Protocol):
     def count(self, example: Example) -> int:
         """Return the number of sequences, without tokenising the texts."""
 
-    def sequences(self, example: Example) -> list[LabelledSequence]:
+    def build_sequences(self, example: Example) -> list[LabelledSequence]:
         """Tokenise an example and return its sequences."""
 
 
@@ -104,7 +104,7 @@ class MonoSequenceBuilder:
     def count(self, example: Example) -> int:
         return len(example.documents)
 
-    def sequences(self, example: Example) -> list[LabelledSequence]:
+    def build_sequences(self, example: Example) -> list[LabelledSequence]:
         query = self.input_builder.query(example.query)
         documents = self.input_builder.documents(example.documents, query)
         scores = example.scores or (0.0,) * len(documents)
@@ -147,11 +147,11 @@ class StepBuilder:
 
     def build(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
         """Yield steps until the examples end. The first ``skip`` steps are left out, without tokenising them."""
-        for number, group in enumerate(self._groups(examples)):
+        for number, group in enumerate(self._group_examples(examples)):
             if number >= skip:
-                yield self._step(group)
+                yield self._build_step(group)
 
-    def _groups(self, examples: Iterator[Example]) -> Iterator[list[Example]]:
+    def _group_examples(self, examples: Iterator[Example]) -> Iterator[list[Example]]:
         group: list[Example] = []
         sequences = 0
         for example in examples:
@@ -166,13 +166,13 @@ class StepBuilder:
         if group:
             yield group
 
-    def _step(self, group: Sequence[Example]) -> TrainingStep:
+    def _build_step(self, group: Sequence[Example]) -> TrainingStep:
         lists = _StepLists()
         for example in group:
-            sequences = self.builder.sequences(example)
+            sequences = self.builder.build_sequences(example)
             teacher_tokens: list[Tokens] = []
             if self.teacher_builder is not None:
-                teacher_tokens = [sequence.tokens for sequence in self.teacher_builder.sequences(example)]
+                teacher_tokens = [sequence.tokens for sequence in self.teacher_builder.build_sequences(example)]
             list_size = len(sequences) if self.is_listwise else 1
             for start in range(0, len(sequences), list_size):
                 lists.student.append(sequences[start : start + list_size])
@@ -181,13 +181,13 @@ class StepBuilder:
         batches = plan_batches(tokens, self.budget_tokens, multiple=WIDTH_MULTIPLE)
         lengths = [len(sequence.ids) for token_lists in tokens for sequence in token_lists]
         return TrainingStep(
-            tuple(self._micro_batch(lists, indices) for indices in batches),
+            tuple(self._build_micro_batch(lists, indices) for indices in batches),
             len(lengths),
             sum(lengths),
             tuple(dict.fromkeys(example.location for example in group)),
         )
 
-    def _micro_batch(self, lists: _StepLists, indices: Sequence[int]) -> MicroBatch:
+    def _build_micro_batch(self, lists: _StepLists, indices: Sequence[int]) -> MicroBatch:
         sequences = [sequence for index in indices for sequence in lists.student[index]]
         teacher_inputs = None
         if self.teacher_builder is not None:
@@ -243,7 +243,7 @@ def prefetch(items: Iterator[Item], ahead: int = PREFETCHED_STEPS) -> Generator[
             return True
         return False
 
-    def work() -> None:
+    def fill_queue() -> None:
         try:
             for item in items:
                 if not put("item", item):
@@ -252,7 +252,7 @@ def prefetch(items: Iterator[Item], ahead: int = PREFETCHED_STEPS) -> Generator[
         except BaseException as error:  # noqa: BLE001 - raised again where the items are used
             put("error", error)
 
-    thread = threading.Thread(target=work, name="osrerank-batches", daemon=True)
+    thread = threading.Thread(target=fill_queue, name="osrerank-batches", daemon=True)
     thread.start()
     try:
         kind, content = entries.get()

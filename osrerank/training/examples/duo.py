@@ -31,8 +31,8 @@ class DuoSequenceBuilder:
             return 2 * len(example.relevant_documents) * len(example.negatives)
         return len(example.documents) * (len(example.documents) - 1)
 
-    def sequences(self, example: Example) -> list[LabelledSequence]:
-        pairs, sequences = ordered_pairs(self.input_builder, example.query, example.documents)
+    def build_sequences(self, example: Example) -> list[LabelledSequence]:
+        pairs, sequences = build_ordered_pairs(self.input_builder, example.query, example.documents)
         labels = [grade > 0 for grade in example.relevance]
         scores = example.scores or (0.0,) * len(labels)
         return [
@@ -42,7 +42,7 @@ class DuoSequenceBuilder:
         ]
 
 
-def ordered_pairs(
+def build_ordered_pairs(
     builder: InputBuilder, query: str, documents: Sequence[str]
 ) -> tuple[list[tuple[int, int]], list[Tokens]]:
     """Return each pair of documents in both orders, as indices, and the pairs' sequences.

@@ -37,23 +37,23 @@ class Search:
     depth: int = 100
     threads: int = 4
 
-    def hits(self, query: str) -> list[tuple[str, TitledText]]:
+    def find_hits(self, query: str) -> list[tuple[str, TitledText]]:
         """Return the ids and texts of a query's hits, in rank order."""
         source = ["title", "text"]
         response = self.client.search(query, index=self.index, size=self.depth, _source=source)
-        return [(hit["_id"], self._titled(hit)) for hit in response["hits"]["hits"]]
+        return [(hit["_id"], self._parse_text(hit)) for hit in response["hits"]["hits"]]
 
-    def all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, TitledText]]]:
+    def find_all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, TitledText]]]:
         """Yield the hits of each query, in order."""
         with ThreadPoolExecutor(self.threads) as pool:
-            yield from pool.map(self.hits, queries)
+            yield from pool.map(self.find_hits, queries)
 
-    def text(self, doc_id: str) -> TitledText | None:
+    def get_text(self, doc_id: str) -> TitledText | None:
         """Return a document's text, or None if the document is not in the index."""
         document = self.client.get(index=self.index, id=doc_id, ignore=404)
-        return self._titled(document) if document.get("found") else None
+        return self._parse_text(document) if document.get("found") else None
 
-    def _titled(self, hit: Mapping[str, Any]) -> TitledText:
+    def _parse_text(self, hit: Mapping[str, Any]) -> TitledText:
         try:
             return join_title({"text": "", **hit["_source"]})
         except TypeError as error:
@@ -67,14 +67,14 @@ def examples_from_index(
 
     A grade above 0 is relevant. With ``inject``, relevant documents that the search missed are appended.
     """
-    judged_queries = [query for query in queries if _relevant_ids(qrels, query)]
-    all_hits = search.all_hits(query.text for query in judged_queries)
+    judged_queries = [query for query in queries if _find_relevant_ids(qrels, query)]
+    all_hits = search.find_all_hits(query.text for query in judged_queries)
     for query, hits in zip(judged_queries, all_hits, strict=True):
-        relevant_ids = _relevant_ids(qrels, query)
+        relevant_ids = _find_relevant_ids(qrels, query)
         missed_ids = relevant_ids.difference(doc_id for doc_id, _ in hits)
         documents = dict(hits)
         for doc_id in sorted(missed_ids) if inject else ():
-            text = search.text(doc_id)
+            text = search.get_text(doc_id)
             if text is not None:
                 documents[doc_id] = text
         yield Example.from_texts(
@@ -109,9 +109,9 @@ def examples_from_questions(
     if questions is not None and questions < len(numbered_questions):
         numbered_questions = random.Random(seed).sample(numbered_questions, questions)  # noqa: S311 - a repeatable draw
     with temporary_search(((str(number), text) for number, text in enumerate(contexts)), depth) as search:
-        hits = search.all_hits(question["question"] for _, question in numbered_questions)
+        hits = search.find_all_hits(question["question"] for _, question in numbered_questions)
         for (paragraph, question), question_hits in zip(numbered_questions, hits, strict=True):
-            yield _question_example(path, paragraph, question, contexts, question_hits)
+            yield _create_question_example(path, paragraph, question, contexts, question_hits)
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[S
             client.close()
 
 
-def _question_example(
+def _create_question_example(
     path: Path, paragraph: int, question: Mapping[str, Any], contexts: list[str], hits: list[tuple[str, TitledText]]
 ) -> Example:
     context = contexts[paragraph]
@@ -168,5 +168,5 @@ def _read_questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str,
     return contexts, questions
 
 
-def _relevant_ids(qrels: Qrels, query: Query) -> set[str]:
+def _find_relevant_ids(qrels: Qrels, query: Query) -> set[str]:
     return {doc_id for doc_id, grade in qrels.judgments.get(query.query_id, {}).items() if grade > 0}

@@ -72,7 +72,7 @@ def read_pass(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Reci
         yield from sample_documents(example, recipe, rng)
 
 
-def endless_passes(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe) -> Iterator[Example]:
+def repeat_passes(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe) -> Iterator[Example]:
     """Yield the examples of one pass after another, without end."""
     for number in count():
         yield from read_pass(sources, counts, recipe, number)

@@ -197,7 +197,7 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
     for line, query in queries:
         topic_judgments = _find_topic_judgments(judgments, query.query_id)
         doc_ids = [doc_id for doc_id in topic_judgments if doc_id in texts]
-        documents = [texts.document(doc_id) for doc_id in doc_ids]
+        documents = [texts.get_document(doc_id) for doc_id in doc_ids]
         grades = [int(topic_judgments[doc_id] >= relevant) for doc_id in doc_ids]
         missed = _count_missed(topic_judgments, set(doc_ids), relevant)
         yield _create_example(query.text, documents, grades, path, line, missed=missed)
@@ -250,7 +250,7 @@ def _group_by_query(path: Path) -> Iterator[tuple[str, list[RunLine]]]:
 
 def _look_up_document(corpus: TextFile, doc_id: str, path: Path, number: int) -> TitledText:
     try:
-        return corpus.document(doc_id)
+        return corpus.get_document(doc_id)
     except KeyError:
         raise bad_line_error(path, number, f"the corpus has no document {doc_id}") from None
 

@@ -67,10 +67,10 @@ class TextFile:
         return (row.id for row in self._read_rows())
 
     def __getitem__(self, text_id: str) -> str:
-        """Return title and text as one string. The errors are those of `document`."""
-        return self.document(text_id).full_text
+        """Return title and text as one string. The errors are those of `get_document`."""
+        return self.get_document(text_id).full_text
 
-    def document(self, text_id: str) -> TitledText:
+    def get_document(self, text_id: str) -> TitledText:
         """Return a text with its title.
 
         Raises:

@@ -98,11 +98,11 @@ def test_candidates_that_change_while_they_are_read_are_noticed(tmp_path: Path) 
     candidates_by_query = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(2).replace(b'"0 0', b'"1 0'))
     with pytest.raises(FormatError, match="the candidates of query q0 were changed while they were being read"):
-        candidates_by_query.documents("q0")
+        candidates_by_query.get_documents("q0")
     candidates_by_query = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(1))
     with pytest.raises(FormatError, match="the candidates of query q1 were changed"):
-        candidates_by_query.documents("q1")
+        candidates_by_query.get_documents("q1")
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -113,9 +113,9 @@ def test_candidates_are_read_by_query_in_any_order(tmp_path: Path, pack: Callabl
     assert [query.query_id for query in candidates_by_query.queries] == ["q0", "q1", "q2", "q3"]
     expected = {candidate_list.query.query_id: candidate_list.documents for candidate_list in candidate_lists(path)}
     for query_id in ("q0", "q2", "q1", "q1", "q3"):
-        assert candidates_by_query.documents(query_id) == expected[query_id]
+        assert candidates_by_query.get_documents(query_id) == expected[query_id]
     with pytest.raises(KeyError, match="q9"):
-        candidates_by_query.documents("q9")
+        candidates_by_query.get_documents("q9")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
@@ -126,7 +126,7 @@ def test_candidates_may_come_through_a_pipe(tmp_path: Path) -> None:
     writing.start()
     candidates_by_query = CandidatesByQuery(candidate_lists(path))
     writing.join()
-    assert [candidates_by_query.documents(f"q{number}")[0]["id"] for number in (0, 2)] == ["d0", "d0"]
+    assert [candidates_by_query.get_documents(f"q{number}")[0]["id"] for number in (0, 2)] == ["d0", "d0"]
 
 
 @pytest.mark.long
@@ -138,7 +138,7 @@ def test_memory_of_reading_candidates_does_not_grow_with_the_queries(tmp_path: P
         tracemalloc.start()
         candidates_by_query = CandidatesByQuery(candidate_lists(path))
         assert (
-            sum(len(candidates_by_query.documents(query.query_id)) for query in candidates_by_query.queries)
+            sum(len(candidates_by_query.get_documents(query.query_id)) for query in candidates_by_query.queries)
             == count * 100
         )
         peaks.append(tracemalloc.get_traced_memory()[1])

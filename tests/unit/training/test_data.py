@@ -9,7 +9,7 @@ import pytest
 from osrerank.client import connect
 from osrerank.errors import FormatError
 from osrerank.options.passages import Passages
-from osrerank.training.documents import add_scores, best_passages, keep_hardest, passage_triples
+from osrerank.training.documents import add_scores, choose_best_passages, create_passage_triples, keep_hardest
 from osrerank.training.examples.first_pass import Search, examples_from_index, examples_from_questions
 from osrerank.training.examples.lists import Example
 from osrerank.types import Qrels, Query, Scores
@@ -29,8 +29,8 @@ class CountsSalt:
 
 def test_a_scorer_chooses_the_best_passages_and_the_hardest_others() -> None:
     passages = ["salt", "wing", "salt salt salt", "broken salt salt", "salt salt"]
-    assert best_passages(CountsSalt(), "q", passages, 2) == ["salt salt salt", "salt salt"]
-    assert best_passages(CountsSalt(), "q", passages[:2], 2) == passages[:2]
+    assert choose_best_passages(CountsSalt(), "q", passages, 2) == ["salt salt salt", "salt salt"]
+    assert choose_best_passages(CountsSalt(), "q", passages[:2], 2) == passages[:2]
     example = Example("q", ("wing", "salt", "heat", "salt salt", "broken"), (0, 0, 1, 0, 0))
     (hardest,) = keep_hardest([example], CountsSalt(), 2)
     assert (hardest.documents, hardest.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
@@ -39,13 +39,13 @@ def test_a_scorer_chooses_the_best_passages_and_the_hardest_others() -> None:
 def test_triples_of_documents_become_triples_of_passages() -> None:
     options = Passages(words=2, stride=2)
     example = Example("q", ("salt one salt salt wing two", "other three four five", "six"), (1, 0, 0), "here")
-    triples = list(passage_triples([example], options))
+    triples = list(create_passage_triples([example], options))
     assert [triple.documents[0] for triple in triples] == ["salt one", "salt salt", "wing two"]
     assert {triple.documents[1] for triple in triples} <= {"other three", "four five", "six"}
     assert all(triple.relevance == (1, 0) and triple.location == "here" for triple in triples)
-    filtered = list(passage_triples([example], options, keep=1, scorer=CountsSalt()))
+    filtered = list(create_passage_triples([example], options, keep=1, scorer=CountsSalt()))
     assert [triple.documents[0] for triple in filtered] == ["salt salt"]
-    assert not list(passage_triples([Example("q", ("salt",), (1,))], options))
+    assert not list(create_passage_triples([Example("q", ("salt",), (1,))], options))
 
 
 def test_a_teachers_scores_are_written_beside_their_documents(caplog: pytest.LogCaptureFixture) -> None:

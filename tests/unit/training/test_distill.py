@@ -11,7 +11,7 @@ from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import MicroBatch, MonoSequenceBuilder, StepBuilder
 from osrerank.training.examples.lists import Example
 from osrerank.training.losses import soft_cross_entropy
-from osrerank.training.objective import to_device
+from osrerank.training.objective import move_to_device
 from osrerank.training.probe import NetworkProbe
 from osrerank.training.recipes import PRESETS, Recipe
 from osrerank.training.weights.models import Trainee, load_trainee
@@ -44,7 +44,7 @@ def test_the_distillation_loss_of_a_model_with_itself_is_0(recipe: Recipe) -> No
     if recipe.loss == "listwise":
         assert float(terms["soft"]) == pytest.approx(0, abs=1e-6)
     else:
-        inputs = to_device(torch.device("cpu"), micro_batch(student, recipe).inputs)
+        inputs = move_to_device(torch.device("cpu"), micro_batch(student, recipe).inputs)
         logits = teacher.network(**inputs)
         assert float(terms["soft"]) == pytest.approx(float(soft_cross_entropy(logits, logits)))
 
@@ -122,7 +122,7 @@ def test_a_bi_encoder_is_not_compared_layer_by_layer(tmp_path: Path) -> None:
 def test_recorded_hidden_states_equal_those_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     trainee = load_trainee(CLASSIFIER, POINTWISE)
-    inputs = to_device(torch.device("cpu"), micro_batch(trainee, POINTWISE).inputs)
+    inputs = move_to_device(torch.device("cpu"), micro_batch(trainee, POINTWISE).inputs)
     probe = NetworkProbe(trainee.network.eval())
     with torch.no_grad():
         probe.run(inputs)

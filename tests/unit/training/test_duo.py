@@ -13,7 +13,7 @@ from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.training.curve import read_curve
 from osrerank.training.development import DevelopmentSet, NetworkScorer
-from osrerank.training.examples.duo import DuoSequenceBuilder, ordered_pairs
+from osrerank.training.examples.duo import DuoSequenceBuilder, build_ordered_pairs
 from osrerank.training.examples.lists import Example
 from osrerank.training.fit import distill, train
 from osrerank.training.recipes import PRESETS
@@ -35,23 +35,23 @@ def builder() -> InputBuilder:
 
 def test_a_duo_training_reads_pairs_of_unlike_labels_in_both_orders() -> None:
     example = Example("low", ("salt", "wing", "heat"), (1, 0, 0))
-    made = DuoSequenceBuilder(builder()).sequences(example)
+    made = DuoSequenceBuilder(builder()).build_sequences(example)
     assert DuoSequenceBuilder(builder()).count(example) == len(made) == 4
-    pairs, sequences = ordered_pairs(builder(), "low", example.documents)
+    pairs, sequences = build_ordered_pairs(builder(), "low", example.documents)
     by_pair = {pair: tuple(tokens.ids) for pair, tokens in zip(pairs, sequences, strict=True)}
     expected = {by_pair[0, 1]: 1, by_pair[0, 2]: 1, by_pair[1, 0]: 0, by_pair[2, 0]: 0}
     assert {tuple(sequence.tokens.ids): sequence.target for sequence in made} == expected
     assert all(set(sequence.tokens.segments) == {0, 1, 2} for sequence in made)
-    assert DuoSequenceBuilder(builder()).sequences(Example("low", ("salt", "wing"), (0, 0))) == []
+    assert DuoSequenceBuilder(builder()).build_sequences(Example("low", ("salt", "wing"), (0, 0))) == []
 
 
 def test_teacher_scores_make_every_pair_with_its_difference() -> None:
     example = Example("low", ("salt", "wing", "heat"), (1, 0, 0), scores=(3.0, 1.0, 1.5))
     assembly = DuoSequenceBuilder(builder(), skips_equal_labels=False)
-    sequences = assembly.sequences(example)
+    sequences = assembly.build_sequences(example)
     assert assembly.count(example) == len(sequences) == 6
     assert sorted(sequence.score for sequence in sequences) == [-2.0, -1.5, -0.5, 0.5, 1.5, 2.0]
-    labelled = DuoSequenceBuilder(builder()).sequences(example)
+    labelled = DuoSequenceBuilder(builder()).build_sequences(example)
     assert {sequence.score for sequence in labelled} == {2.0, 1.5, -2.0, -1.5}
 
 
@@ -60,7 +60,7 @@ def test_the_development_measure_of_duo_sums_probabilities() -> None:
     example = Example("low pressure", ("salt", "the wing", "heat heat heat"), (0, 0, 1))
     scoring = NetworkScorer(torch.device("cpu"), 10_000)
     (sums,) = scoring.score_documents(trainee, [example])
-    pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
+    pairs, sequences = build_ordered_pairs(trainee.builder, example.query, example.documents)
     logits = scoring.score_sequences(trainee, sequences)
     expected = [
         sum(1 / (1 + np.exp(-z)) for (i, _), z in zip(pairs, logits, strict=True) if i == number) for number in range(3)

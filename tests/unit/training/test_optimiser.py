@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from osrerank.training.optimiser import Adam, learning_rate, parameter_groups
+from osrerank.training.optimiser import Adam, group_parameters, learning_rate
 from osrerank.training.recipes import PRESETS
 
 
@@ -69,7 +69,7 @@ def test_berts_adam_equals_a_plain_implementation_step_by_step() -> None:
     network, inputs = small()
     recipe = PRESETS["monobert"]
     optimiser = Adam(
-        parameter_groups(network.parameters(), recipe.weight_decay),
+        group_parameters(network.parameters(), recipe.weight_decay),
         betas=(recipe.beta1, recipe.beta2),
         eps=recipe.eps,
         bias_correction=recipe.bias_correction,
@@ -92,7 +92,7 @@ def test_our_adam_with_bias_correction_equals_torchs_adamw() -> None:
         lambda groups: torch.optim.AdamW(groups, eps=1e-8),
     ):
         network, inputs = small()
-        optimiser = make(parameter_groups(network.parameters(), 0.1))
+        optimiser = make(group_parameters(network.parameters(), 0.1))
         for group in optimiser.param_groups:
             group["lr"] = 1e-2
         results.append(trained(network, inputs, lambda _step, optimiser=optimiser: optimiser.step()))

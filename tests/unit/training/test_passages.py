@@ -17,7 +17,7 @@ from osrerank.search.ranking import rank_texts
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
-from osrerank.training.documents import passage_triples, split_document
+from osrerank.training.documents import create_passage_triples, split_document
 from osrerank.training.examples.lists import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
 from osrerank_loaders.candidates import join_run_and_texts, write_candidates
@@ -126,7 +126,7 @@ def test_sampling_training_passages_needs_document_ids() -> None:
     example = Example("q", ("a b c d",), (1,), "here, line 7")
     with pytest.raises(FormatError, match="here, line 7: policy=sampled draws by document ids, and the example"):
         split_document(example, 0, Passages(words=1, stride=1, policy="sampled"))
-    assert not list(passage_triples([example], Passages()))
+    assert not list(create_passage_triples([example], Passages()))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def steps(**changes: object) -> MaskedStepBuilder:
 
 
 def test_pretraining_sequences_lose_no_token() -> None:
-    sequences = list(steps(max_tokens=10).sequences(["low " * 21, "low low"]))
+    sequences = list(steps(max_tokens=10).build_sequences(["low " * 21, "low low"]))
     assert [len(ids) for ids in sequences] == [10, 10, 7]  # a rest of fewer than four pieces is left out
     tokenizer = Tokenizer.from_file(str(TOKENIZER))
     first, last = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
@@ -49,13 +49,13 @@ def test_packed_pretraining_sequences_are_full_and_lose_no_token() -> None:
     first, last = (maker.tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]"))
     low = maker.tokenizer.encode("low", add_special_tokens=False).ids
     for lengths in ([1] * 40, [3, 25, 10, 9, 1, 11, 30], [10, 10, 10], [9, 1, 9, 1, 9, 1, 9, 1, 9]):
-        packed = [list(ids) for ids in maker.sequences(["low " * length for length in lengths])]
+        packed = [list(ids) for ids in maker.build_sequences(["low " * length for length in lengths])]
         assert {len(ids) for ids in packed[:-1]} <= {11, 12}  # one less where a text ends with a sequence
         assert 6 <= len(packed[-1]) <= 12
         assert all(ids[0] == first and ids[-1] == last and last not in (ids[1], ids[-2]) for ids in packed)
         low_pieces = sum(doc_id in low for ids in packed for doc_id in ids)
         assert sum(lengths) * len(low) - low_pieces < 4  # a rest of fewer than four pieces is left out
-    inside = [list(ids[1:-1]) for ids in maker.sequences(["low low", "low low low", "low"])]
+    inside = [list(ids[1:-1]) for ids in maker.build_sequences(["low low", "low low low", "low"])]
     assert inside == [[*low * 2, last, *low * 3, last, *low]]
 
 
@@ -77,7 +77,7 @@ def test_masking_hides_15_percent_of_tokens_and_never_separators() -> None:
     assert 0.77 < as_mask / 1500 < 0.83
     assert 0.07 < unchanged / 1500 < 0.14
     maker, rng = steps(max_tokens=40, pack=True), np.random.default_rng(1)
-    (ids,) = maker.sequences(["low salt", "blood pressure", "can cause", "low low"])
+    (ids,) = maker.build_sequences(["low salt", "blood pressure", "can cause", "low low"])
     last = maker.tokenizer.token_to_id("[SEP]")
     assert list(ids).count(last) == 4
     for _ in range(60):
@@ -95,13 +95,13 @@ def test_masking_fits_roberta_tokenizers() -> None:
     trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=names, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(["low pressure and rain over the sea"] * 30, trainer)
     builder = MaskedStepBuilder(tokenizer, RECIPE, 10_000, 1)
-    (ids,) = builder.sequences(["low pressure and rain over the sea"])
+    (ids,) = builder.build_sequences(["low pressure and rain over the sea"])
     assert (ids[0], ids[-1]) == (tokenizer.token_to_id("<s>"), tokenizer.token_to_id("</s>"))
     changed = np.concatenate([builder.mask_pieces(ids, np.random.default_rng(seed))[0] for seed in range(20)])
     assert tokenizer.token_to_id("<mask>") in changed
     bare = MaskedStepBuilder(Tokenizer(models.Unigram()), RECIPE, 10_000)
     with pytest.raises(ConfigError, match="the model's tokenizer has neither"):
-        list(bare.sequences(["low"]))
+        list(bare.build_sequences(["low"]))
 
 
 def test_a_model_is_pretrained_from_scratch_and_further(corpus: Path, tmp_path: Path) -> None:

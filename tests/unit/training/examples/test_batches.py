@@ -29,7 +29,7 @@ def test_training_tokenises_as_scoring_does() -> None:
     scorer = CrossEncoder(MODEL, card, builder, FunctionBackend(keep))
     scorer.score(EXAMPLE.query, EXAMPLE.documents, [(index,) for index in range(3)])
     scorer.close()
-    made = MonoSequenceBuilder(builder).sequences(EXAMPLE)
+    made = MonoSequenceBuilder(builder).build_sequences(EXAMPLE)
     assert [sequence.target for sequence in made] == [0, 1, 0]
     expected = sorted((tuple(tokens.ids), tuple(tokens.segments)) for tokens in batches_seen)
     assert sorted((tuple(sequence.tokens.ids), tuple(sequence.tokens.segments)) for sequence in made) == expected

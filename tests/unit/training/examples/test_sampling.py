@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from osrerank.training.examples.lists import Example
-from osrerank.training.examples.sampling import endless_passes, interleave, read_pass, sample_documents, shuffle
+from osrerank.training.examples.sampling import interleave, read_pass, repeat_passes, sample_documents, shuffle
 from osrerank.training.recipes import Recipe
 
 EXAMPLE = Example("q", ("a", "b", "c", "d", "e"), (0, 1, 0, 2, 0))
@@ -71,5 +71,5 @@ def test_the_order_of_a_pass_depends_on_seed_and_number_only() -> None:
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1)
     assert order(1, 0) != order(2, 0)
-    two = [example.query for example in islice(endless_passes([lambda: examples], [50], Recipe()), 100)]
+    two = [example.query for example in islice(repeat_passes([lambda: examples], [50], Recipe()), 100)]
     assert two == order(1, 0) + order(1, 1)
