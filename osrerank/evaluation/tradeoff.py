@@ -309,7 +309,7 @@ def _aggregate_pairs(
 def _blend_with_first_pass(scored: QueryScores, mono_ids: Sequence[str]) -> list[str]:
     """Return the order after blending monoBERT's scores with the first pass, by the same stage as in a search.
 
-    The stage blends each candidate's score. It recognises candidates that a model scored by a second trace entry.
+    The stage blends the scores of the candidates that have a second trace entry, which means that a model scored them.
     """
     if scored.blend is None:
         raise _missing_scores_error(scored, "a blend with the first pass")

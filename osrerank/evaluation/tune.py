@@ -187,7 +187,7 @@ def build_held_out_run(run_scores: Iterable[SentenceScores], folds: Iterable[Fol
 def find_max_by_share(
     precisions: Mapping[str, Floats], settings: Sequence[Weights], sentences: int
 ) -> list[tuple[float, float]]:
-    """Return pairs of each share a, in rising order, and the highest mean AP of the settings with this share.
+    """Return pairs (a, value), by rising a: the value is the highest mean AP of the settings with this share a.
 
     Args:
         precisions: query_id -> AP with each setting ``(n_settings,)``.

@@ -39,7 +39,7 @@ class IdRow(NamedTuple):
 
     Attributes:
         id: the id. Several rows can have the same id.
-        number: the row's unique number, such as its line number. Of rows with the same id, the lowest number counts.
+        number: the row's number, such as its line number. Of rows with the same id, the lowest number counts.
         value: what is looked up, such as a byte offset.
     """
 

@@ -38,9 +38,9 @@ class Recipe:
         kind: "cross-encoder" trains a cross-encoder from any checkpoint. If empty, the checkpoint's kind is kept.
         third_row: how the third row of a duo model's token type table starts if the checkpoint has two rows:
             "zeros" that are trained, "frozen" zeros as in the released duoBERT, or a "copy" of the second row.
-        max_tokens: the maximum length of a sequence.
-        max_query_tokens: the maximum length of a query.
-        length_rule: how the query's tokens are counted, as in the model card.
+        max_tokens: the maximum length of a sequence, in tokens.
+        max_query_tokens: the maximum length of a query, in tokens.
+        length_rule: the way to divide ``max_tokens`` between query and documents, as in the model card.
         batch: the number of sequences in a step.
         steps: the number of steps. If 0, ``epochs`` determines it.
         epochs: the number of passes over the data.
