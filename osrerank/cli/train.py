@@ -208,7 +208,7 @@ def data(context: click.Context, /, output: Path, **options: Any) -> None:
     osrerank train data passages.jsonl --data candidates=c.jsonl,qrels=qrels.txt --passages --filter passage-model
     """
     from osrerank.cli.train_data import create_examples
-    from osrerank.training.examples.lists import write_examples
+    from osrerank.training.examples.example import write_examples
 
     count = write_examples(output, create_examples(options, lambda: open_client(context)))
     print_progress(f"{output}: {count} examples")

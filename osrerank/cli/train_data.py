@@ -10,8 +10,8 @@ from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.registry import load_scorer
 from osrerank.training.documents import DEFAULT_KEEP, add_scores, create_passage_triples, keep_hardest
+from osrerank.training.examples.example import Example
 from osrerank.training.examples.first_pass import Search, examples_from_index, examples_from_questions
-from osrerank.training.examples.lists import Example
 from osrerank.training.examples.sources import open_source
 
 DEFAULT_HARD_DOCUMENTS = 30

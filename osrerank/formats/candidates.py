@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.candidate_forms import (
+from osrerank.formats.candidate_formats import (
     Entry,
     create_document,
     parse_json_line,

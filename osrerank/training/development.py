@@ -20,7 +20,7 @@ from osrerank.stages.passages import AGGREGATIONS
 from osrerank.training.documents import split_document
 from osrerank.training.examples.batches import WIDTH_MULTIPLE, plan_batches, split_by_counts
 from osrerank.training.examples.duo import build_ordered_pairs
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 from osrerank.training.losses import raw_scores
 from osrerank.training.objective import move_to_device
 from osrerank.training.weights.models import Trainee

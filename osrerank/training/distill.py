@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from osrerank.errors import ConfigError
 from osrerank.training import losses
 from osrerank.training.examples.batches import MicroBatch
-from osrerank.training.objective import Objective, Parts, move_to_device, output_loss
+from osrerank.training.objective import LossParts, Objective, move_to_device, output_loss
 from osrerank.training.probe import NetworkProbe
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import Trainee
@@ -65,7 +65,7 @@ class DistillationObjective(Objective):
         """The teacher's network."""
         return self._teacher[0]
 
-    def forward(self, micro_batch: MicroBatch) -> Parts:
+    def forward(self, micro_batch: MicroBatch) -> LossParts:
         device = next(self.network.parameters()).device
         teacher_inputs = move_to_device(device, micro_batch.teacher_inputs or micro_batch.inputs)
         inputs = move_to_device(device, micro_batch.inputs)

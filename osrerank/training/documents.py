@@ -16,7 +16,7 @@ import numpy.typing as npt
 from osrerank.errors import FormatError
 from osrerank.options.passages import Passages
 from osrerank.stages.passages import split_into_passages
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 from osrerank.types import Scorer
 
 logger = logging.getLogger(__name__)

@@ -323,7 +323,7 @@ def _write_trained_model(
     provenance = {
         "base_model": model_name(request.source),
         "our_training": request.recipe.as_json(),
-        "steps": training.plan.total,
+        "steps": training.plan.total_steps,
         "data": [
             {"source": source.name, "examples": examples}
             for source, examples in zip(request.data, counts.examples, strict=True)

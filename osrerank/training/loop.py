@@ -57,7 +57,7 @@ class TrainingPlan:
 
     Attributes:
         recipe: the hyperparameters.
-        total: the number of steps of the whole training.
+        total_steps: the number of steps of the whole training.
         folder: the folder of the checkpoints and the loss curve.
         fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the result.
         max_measurements: the maximum number of measurements, unless the recipe sets ``evaluate_every``.
@@ -68,7 +68,7 @@ class TrainingPlan:
     """
 
     recipe: Recipe
-    total: int
+    total_steps: int
     folder: Path
     fingerprint: str
     max_measurements: int = MAX_MEASUREMENTS
@@ -80,12 +80,12 @@ class TrainingPlan:
     @property
     def evaluate_every(self) -> int:
         """The number of steps between measurements. The last step is always measured."""
-        return self.recipe.evaluate_every or math.ceil(self.total / self.max_measurements)
+        return self.recipe.evaluate_every or math.ceil(self.total_steps / self.max_measurements)
 
     @property
     def measurements(self) -> int:
         """The number of measurements in the whole training."""
-        return math.ceil(self.total / self.evaluate_every)
+        return math.ceil(self.total_steps / self.evaluate_every)
 
 
 class Machine:
@@ -261,7 +261,7 @@ class Training:
                 row = self._train_step(self.state.step, self._next_step(prefetched_steps))
                 steps_done = self.state.step + 1
                 self.state = replace(self.state, step=steps_done)
-                if measure is not None and (steps_done % evaluate_every == 0 or steps_done == self.plan.total):
+                if measure is not None and (steps_done % evaluate_every == 0 or steps_done == self.plan.total_steps):
                     value = measure() if self._machine.is_main_process else 0.0
                     row["measure"] = self._machine.broadcast(value)
                     self._save_if_best(row["measure"])
@@ -297,7 +297,7 @@ class Training:
         try:
             return next(steps)
         except StopIteration:
-            raise EvaluationError(f"the data ended after {self.state.step} of {self.plan.total} steps") from None
+            raise EvaluationError(f"the data ended after {self.state.step} of {self.plan.total_steps} steps") from None
 
     def _train_step(self, number: int, step: TrainingStep) -> dict[str, Any]:
         """Update the weights once, and return the step's row of the loss curve."""
@@ -305,8 +305,8 @@ class Training:
         rate = learning_rate(
             number,
             peak=recipe.rate,
-            warmup=recipe.warmup_steps(self.plan.total),
-            total=self.plan.total,
+            warmup=recipe.warmup_steps(self.plan.total_steps),
+            total=self.plan.total_steps,
             decay_from=recipe.decay_from,
         )
         for group in self._optimiser.param_groups:
@@ -352,7 +352,7 @@ class Training:
 
     def _report(self, row: dict[str, Any]) -> None:
         step = row["step"]
-        if step % max(1, self.plan.total // 20) and "measure" not in row:
+        if step % max(1, self.plan.total_steps // 20) and "measure" not in row:
             return
         elapsed_s = max(self.plan.clock() - self._started_s, 1e-9)
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""
@@ -360,4 +360,4 @@ class Training:
         speed = (
             f"{self._sequence_count / elapsed_s:.1f} sequences and {self._token_count / elapsed_s:.0f} tokens a second"
         )
-        self.plan.report(f"step {step} of {self.plan.total}: loss {row['loss']:.4f}{measured}{skipped}; {speed}")
+        self.plan.report(f"step {step} of {self.plan.total_steps}: loss {row['loss']:.4f}{measured}{skipped}; {speed}")

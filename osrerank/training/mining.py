@@ -9,7 +9,7 @@ from pathlib import Path
 
 from osrerank.training.development import NetworkScorer
 from osrerank.training.documents import select_hardest
-from osrerank.training.examples.lists import Example, as_json, read_examples
+from osrerank.training.examples.example import Example, as_json, read_examples
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import Trainee
 

@@ -13,7 +13,7 @@ from osrerank.training import losses
 from osrerank.training.examples.batches import MicroBatch
 from osrerank.training.recipes import Loss, Recipe
 
-Parts = Mapping[str, Tensor]
+LossParts = Mapping[str, Tensor]
 """Name -> part of a micro-batch's loss, a mean over lists, sequences or masked pieces. The parts add up to the loss."""
 
 
@@ -25,7 +25,7 @@ class Objective(nn.Module, ABC):
         self.network = network
 
     @abstractmethod
-    def forward(self, micro_batch: MicroBatch) -> Parts:
+    def forward(self, micro_batch: MicroBatch) -> LossParts:
         """Return the parts of a micro-batch's loss, by name."""
 
     def trainable_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -44,7 +44,7 @@ class RankingObjective(Objective):
         self._head = head
         self._recipe = recipe
 
-    def forward(self, micro_batch: MicroBatch) -> Parts:
+    def forward(self, micro_batch: MicroBatch) -> LossParts:
         device = next(self.network.parameters()).device
         logits = self.network(**move_to_device(device, micro_batch.inputs)).float()
         if not self._recipe.soft:
@@ -55,7 +55,7 @@ class RankingObjective(Objective):
 
 def output_loss(
     logits: Tensor, teacher_logits: Tensor, micro_batch: MicroBatch, heads: tuple[Head, Head], recipe: Recipe
-) -> Parts:
+) -> LossParts:
     """Return the loss against teacher logits (``soft``) and, if the recipe sets it, against the labels (``hard``).
 
     Args:

@@ -31,10 +31,10 @@ from osrerank.scoring.card_file import parameter_files
 from osrerank.scoring.inputs import Ids, Tokens, pad
 from osrerank.scoring.model_files import TOKENIZER_FILE, digest, tokenizer_file
 from osrerank.training.examples.batches import MicroBatch, TrainingStep, plan_batches
-from osrerank.training.examples.lists import join_title
+from osrerank.training.examples.example import join_title
 from osrerank.training.examples.sampling import shuffle
 from osrerank.training.loop import Machine, Training, TrainingPlan
-from osrerank.training.objective import Objective, Parts, move_to_device
+from osrerank.training.objective import LossParts, Objective, move_to_device
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.model_directory import write_encoder_description
 from osrerank.training.weights.models import build_network, load_weights, read_checkpoint, write_encoder
@@ -78,7 +78,7 @@ class MaskedObjective(Objective):
         self._encoder: Any = [network.base_model]
         self._head: Any = [network.cls if hasattr(network, "cls") else network.lm_head]
 
-    def forward(self, micro_batch: MicroBatch) -> Parts:
+    def forward(self, micro_batch: MicroBatch) -> LossParts:
         device = next(self.network.parameters()).device
         inputs = move_to_device(device, micro_batch.inputs)
         targets = torch.from_numpy(micro_batch.targets).to(device)

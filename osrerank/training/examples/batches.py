@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens, pad
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 
 PREFETCHED_STEPS = 4
 """A background thread prepares this many steps ahead of the loop."""

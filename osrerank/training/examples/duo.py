@@ -10,7 +10,7 @@ from itertools import permutations
 
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.training.examples.batches import LabelledSequence
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from osrerank.client import Client, connect
 from osrerank.errors import FormatError
 from osrerank.formats.lines import read_json_file
-from osrerank.training.examples.lists import Example, TitledText, join_title
+from osrerank.training.examples.example import Example, TitledText, join_title
 from osrerank.types import Qrels, Query
 
 MIN_QUESTION_WORDS = 3

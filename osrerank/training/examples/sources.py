@@ -14,7 +14,7 @@ from osrerank.formats.files import bad_line_error
 from osrerank.formats.lines import read_numbered_lines, read_numbered_objects
 from osrerank.formats.topics import read_numbered_queries, read_queries
 from osrerank.formats.trec import RunLine, read_qrels, read_run_lines
-from osrerank.training.examples.lists import Example, TitledText, join_title, read_examples
+from osrerank.training.examples.example import Example, TitledText, join_title, read_examples
 from osrerank.training.examples.texts import TextFile
 
 DEFAULT_DEPTH = 1000

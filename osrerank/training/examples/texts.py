@@ -13,7 +13,7 @@ from osrerank.formats.files import bad_line_error
 from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.lines import ONLY_CR
 from osrerank.formats.sources import HEAD_BYTES, PACKED_PREFIXES, wide_encoding_error
-from osrerank.training.examples.lists import TitledText, join_title
+from osrerank.training.examples.example import TitledText, join_title
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from osrerank.client import connect
 from osrerank.errors import FormatError
 from osrerank.options.passages import Passages
 from osrerank.training.documents import add_scores, choose_best_passages, create_passage_triples, keep_hardest
+from osrerank.training.examples.example import Example
 from osrerank.training.examples.first_pass import Search, examples_from_index, examples_from_questions
-from osrerank.training.examples.lists import Example
 from osrerank.types import Qrels, Query, Scores
 from tests.servers import ROOT
 

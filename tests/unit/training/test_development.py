@@ -11,7 +11,7 @@ from osrerank.options.passages import Passages
 from osrerank.scoring.registry import load_scorer
 from osrerank.stages.passages import PassageStage
 from osrerank.training.development import DevelopmentSet, NetworkScorer
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import load_trainee
 from osrerank.types import Qrels, Run, ScoredDocument

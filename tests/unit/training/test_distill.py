@@ -9,7 +9,7 @@ import torch
 from osrerank.errors import ConfigError
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import MicroBatch, MonoSequenceBuilder, StepBuilder
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 from osrerank.training.losses import soft_cross_entropy
 from osrerank.training.objective import move_to_device
 from osrerank.training.probe import NetworkProbe

@@ -14,7 +14,7 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.training.curve import read_curve
 from osrerank.training.development import DevelopmentSet, NetworkScorer
 from osrerank.training.examples.duo import DuoSequenceBuilder, build_ordered_pairs
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 from osrerank.training.fit import distill, train
 from osrerank.training.recipes import PRESETS
 from osrerank.training.weights.models import load_trainee

@@ -18,7 +18,7 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.training.documents import create_passage_triples, split_document
-from osrerank.training.examples.lists import Example, read_examples, write_examples
+from osrerank.training.examples.example import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
 from osrerank_loaders.candidates import join_run_and_texts, write_candidates
 from osrerank_loaders.collections.base import read_records

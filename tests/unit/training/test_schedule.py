@@ -11,7 +11,7 @@ from osrerank.training.development import (
     estimate_cost,
     plan_schedule,
 )
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 from osrerank.training.fit import train
 from tests.unit.training.test_fit import SMALL, curve, request
 

@@ -20,8 +20,8 @@ from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
 from osrerank.options.passages import Windows
 from osrerank.stages.splitting import normalize_spaces, passage_spans
+from osrerank.training.examples.example import join_title
 from osrerank.training.examples.first_pass import temporary_search
-from osrerank.training.examples.lists import join_title
 from osrerank.types import Document, Query, Section
 from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS

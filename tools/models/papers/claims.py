@@ -21,7 +21,7 @@ import numpy as np
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.registry import load_model
-from osrerank.training.examples.lists import write_examples
+from osrerank.training.examples.example import write_examples
 from tools.models.joined.sets import claims_kept_aside
 from tools.models.papers.data import (
     TEACHER,

@@ -30,8 +30,8 @@ from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.registry import load_model
+from osrerank.training.examples.example import Example, write_examples
 from osrerank.training.examples.first_pass import Search, temporary_search
-from osrerank.training.examples.lists import Example, write_examples
 from tools.models.joined.sets import claims_kept_aside
 
 TEACHER = "osrerank/e5-small"

@@ -9,7 +9,7 @@ from osrerank.scoring.card_file import read_card
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.training.examples.batches import MonoSequenceBuilder, StepBuilder, prefetch
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 from tests.backends import FunctionBackend
 from tests.servers import ROOT
 

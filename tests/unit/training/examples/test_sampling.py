@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 from osrerank.training.examples.sampling import interleave, read_pass, repeat_passes, sample_documents, shuffle
 from osrerank.training.recipes import Recipe
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import ConfigError, FormatError
-from osrerank.training.examples.lists import Example, read_examples, write_examples
+from osrerank.training.examples.example import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
 from osrerank.training.examples.texts import TextFile
 

@@ -16,7 +16,7 @@ from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.registry import load_scorer
 from osrerank.training.curve import read_curve
 from osrerank.training.development import NetworkScorer
-from osrerank.training.examples.lists import Example
+from osrerank.training.examples.example import Example
 from osrerank.training.fit import train
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import COSINE_SCALE
