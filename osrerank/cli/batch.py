@@ -74,7 +74,7 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
                 allow_partial=allow_partial,
                 advance=advance,
             )
-        n_partial = sum(record.is_partial for record in side_file.records(ids))
+        n_partial = sum(record.is_partial for record in side_file.read_records(ids))
         if n_partial and not allow_partial:
             reason = f"{side_path} contains {n_partial} partly reranked queries from a run with --allow-partial"
             raise EvaluationError(f"{reason}: pass --allow-partial again, or delete the file")

@@ -61,7 +61,7 @@ def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
     defaults = Defaults.load(reranker.settings).base
 
     def search(query: Any, started_s: float) -> Any:
-        documents = query_set.documents(query.query_id)
+        documents = query_set.get_documents(query.query_id)
         ranking = rank_texts(reranker, defaults, query.text, documents, rerank=rerank_argument)
         return QueryRecord.from_ranking(query.query_id, ranking, started_s)
 

@@ -96,7 +96,8 @@ def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[st
     if options["plot"]:
         from osrerank.evaluation.plots import plot_shares
 
-        curves = {f"{count}S": find_max_by_share(ap_by_query, settings, count) for count in range(1, options["sentences"] + 1)}
+        counts = range(1, options["sentences"] + 1)
+        curves = {f"{count}S": find_max_by_share(ap_by_query, settings, count) for count in counts}
         plot_shares(options["plot"], curves, "AP")
     return learned
 
