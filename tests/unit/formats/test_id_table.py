@@ -50,7 +50,7 @@ def test_an_id_table_that_cannot_be_written_is_not_kept(tmp_path: Path) -> None:
     def refuse(table: IdTable) -> None:
         raise ValueError(str(table.find_repeats(1)))
 
-    with pytest.raises(ValueError, match="id='a', first=2, number=4"):
+    with pytest.raises(ValueError, match="id='a', first_number=2, number=4"):
         IdTable.create(tmp_path / "ids", "key", ROWS, check=refuse)
     with pytest.raises(AssertionError, match="not needed"):
         IdTable.create(tmp_path / "ids", "key", unread())
