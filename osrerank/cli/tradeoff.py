@@ -138,7 +138,7 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
 
 
 def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[RerankSetting]]":
-    """Return each curve's operating points, by its label. If ``k1_limit`` is 0, duoBERT did not run."""
+    """Return each curve's settings, by its label. If ``k1_limit`` is 0, duoBERT did not run."""
     from osrerank.evaluation.tradeoff import RerankSetting, find_max_k0
 
     k0_limit = find_max_k0(run.depths)
