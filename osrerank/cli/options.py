@@ -243,7 +243,7 @@ def open_client(
     """Return a client for a command. It reranks all searches, and has no default deadline.
 
     Args:
-        context: the context of the command, with the global options.
+        context: the command's context, with the global options.
         warm: whether the models are loaded at once.
         settings: settings that the command overrides.
         model: the model, if it is not that of the global option ``--model``.

@@ -56,14 +56,8 @@ def format_settings(
 def write_index_settings(output: Path, notes: str, index: str, table: Table, model: str | None = None) -> str:
     """Write the options of an index to a settings file, and return the file's content.
 
-    All other options in the file are kept, but its comments are lost.
-
-    Args:
-        output: the settings file.
-        notes: the comment at the beginning.
-        index: the name of the index.
-        table: the options of the index. Its other options in the file stay.
-        model: the model of the index. If it is None, the model in the file stays.
+    All other options in the file stay, also those of the index, but comments are lost. ``notes`` is the new comment. If
+    ``model`` is None, the index's model stays.
 
     Raises:
         ConfigError: the file exists and is not TOML.

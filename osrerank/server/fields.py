@@ -52,10 +52,7 @@ def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -
 def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequence[str]) -> list[str]:
     """Return a sentence for each field that no index contains, with the most similar name.
 
-    Args:
-        client: a client of the cluster.
-        index: a name, an alias or a pattern. If it is "", all indices that the user can see are checked.
-        field_names: the fields that a pipeline sends.
+    If ``index`` is "", all indices that the user can see are checked.
     """
     with explain_failures(STEP):
         try:

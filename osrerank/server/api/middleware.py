@@ -221,12 +221,7 @@ async def refuse(
     """Send an error response, and close the connection once the client has sent the whole body.
 
     Some clients read the response only after that. If the connection were closed earlier, they would not receive it.
-
-    Args:
-        refusal: the status and the message of the response.
-        send: the function that sends a message.
-        incoming: the function that receives the remaining body, which is discarded.
-        max_s: the maximum wait for the remaining body, in seconds.
+    The rest of the body is discarded. The server waits for it for at most ``max_s`` seconds.
     """
     content = encode(error_body(refusal.status, str(refusal)))
     headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}

@@ -71,14 +71,7 @@ class Model:
 
 
 def define_connector(name: str, server: str, token: str | None, limits: CallLimits) -> dict[str, Any]:
-    """Return the definition of a connector to a rerank server.
-
-    Args:
-        name: the name of the connector.
-        server: the address of the rerank server, ``http(s)://host:port``.
-        token: the bearer token, which ml-commons stores encrypted, or None if the server needs no token.
-        limits: the limits of the calls.
-    """
+    """Return the definition of a connector to a rerank server. ml-commons stores the token encrypted."""
     headers = {"Content-Type": "application/json"}
     if token is not None:
         headers["Authorization"] = "Bearer ${credential.token}"
@@ -103,14 +96,7 @@ def define_connector(name: str, server: str, token: str | None, limits: CallLimi
 
 
 class Models:
-    """The models that were created for a search pipeline.
-
-    Args:
-        client: a client of the cluster.
-        pipeline: the name of the search pipeline.
-        clock: a function that returns a monotonic time in seconds.
-        sleep: a function that waits for a number of seconds.
-    """
+    """The models that were created for a search pipeline."""
 
     def __init__(
         self,
@@ -212,12 +198,7 @@ class Models:
             return removed
 
     def remove_orphans(self, unused_ids: Collection[str], find_used_id: Callable[[], str | None]) -> None:
-        """Delete the models that are still unused after `MAX_INSTALL_S`, because interrupted installations left them.
-
-        Args:
-            unused_ids: the ids of the models that are unused now.
-            find_used_id: a function that returns the id of the model in use.
-        """
+        """Delete the models that are unused now and still unused after `MAX_INSTALL_S`."""
         until = self._clock() + MAX_INSTALL_S
         while True:
             orphan_ids = {*unused_ids} & {*self.list_ids()} - {find_used_id()}

@@ -17,12 +17,7 @@ PAGE_DEFAULTS = {"from": 0, "size": 10}
 
 
 def build_template(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
-    """Return a template's source, with the parameters ``query``, ``from`` and ``size``.
-
-    Args:
-        fields: the fields that the query searches.
-        processors: the processors of the search pipeline.
-    """
+    """Return the source of a template that searches the fields. Its parameters are ``query``, ``from`` and ``size``."""
     body = {
         "query": {"multi_match": {"query": "{{query}}", "fields": list(fields)}},
         "search_pipeline": processors,
@@ -36,12 +31,7 @@ def build_template(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
 
 
 class Templates:
-    """The search templates of a search pipeline. Each begins with a Mustache comment that identifies it.
-
-    Args:
-        client: a client of the cluster.
-        pipeline: the name of the search pipeline.
-    """
+    """The search templates of a search pipeline. Each begins with a Mustache comment that identifies it."""
 
     def __init__(self, client: OpenSearch, pipeline: str) -> None:
         self._client = client

@@ -17,10 +17,7 @@ CACHE_S = 10.0
 class VectorShares:
     """Computes and caches the share of each index's documents that have stored vectors.
 
-    Args:
-        client: the client that reads the indices.
-        indexes: the names of the indices that a request can ask for. If there are none, all indices are allowed.
-        clock: a function that returns a monotonic time in seconds.
+    If ``indexes`` is empty, requests can ask for all indices.
     """
 
     def __init__(
