@@ -178,5 +178,5 @@ def listen(listener: socket.socket) -> None:
 
 
 def _listen_error(url: str, error: OSError) -> ConfigError:
-    reason = f"the server cannot listen on {url} ({error.strerror}): choose another --host or --port"
+    reason = f"the server cannot listen at {url} ({error.strerror}): choose another --host or --port"
     return ConfigError(reason, setting="port", source="flag")

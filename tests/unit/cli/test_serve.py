@@ -33,14 +33,14 @@ def test_serve_listens_on_the_loopback_address_by_default(command, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as busy_socket:
         port = busy_socket.getsockname()[1]
         outcome = CliRunner().invoke(cli, [*arguments, "--port", str(port)])
-    assert f"cannot listen on http://127.0.0.1:{port}" in str(outcome.exception)
+    assert f"cannot listen at http://127.0.0.1:{port}" in str(outcome.exception)
 
 
 def test_serve_names_a_port_in_use_before_loading_the_model(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as busy_socket:
         arguments = ["--model", str(tmp_path / "no-model"), "serve", "--port", str(busy_socket.getsockname()[1])]
         outcome = CliRunner().invoke(cli, arguments)
-    assert "cannot listen on" in str(outcome.exception)
+    assert "cannot listen at" in str(outcome.exception)
     assert " on http://" not in outcome.stderr
 
 
