@@ -129,7 +129,6 @@ def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> 
 
 
 def _run_action(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
-    """Return a bulk action's result: the response to its write, or its error."""
     name, doc_id = meta["_index"], meta.get("_id")
     try:
         if action == "delete":
@@ -284,7 +283,6 @@ def _new_id() -> str:
 
 
 def _check_id(doc_id: str) -> str:
-    """Return an id if OpenSearch accepts it, or raise a 400."""
     try:
         size = len(doc_id.encode())
     except UnicodeEncodeError:

@@ -278,7 +278,6 @@ def _add_third_segment(source: Path, output: Path, options: ExportOptions) -> It
 
 
 def _new_card(source: Path, options: ExportOptions) -> ModelCard:
-    """Return the source's card with the changes that the options ask for."""
     card = read_card(source, name=options.name)
     if options.kind == "duo" and card.kind != "duo":
         card = _duo_card(card, source)

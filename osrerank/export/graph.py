@@ -150,7 +150,7 @@ class BertGraph:
         return self._feed_forward(context, query_states, layer)
 
     def _attention_bias(self, *, only_first: bool) -> str:  # noqa: ARG002 - a subclass uses it
-        """Return the bias that is added to the attention logits. BERT has none, for which the name is ""."""
+        """Return the bias that is added to the attention logits, or "" if there is none, as in BERT."""
         return ""
 
     def _feed_forward(self, context: str, residual: str, layer: int) -> str:

@@ -81,7 +81,7 @@ def _input_name(product: Any) -> str:
 
 
 def _insert(graph: Any, smoothing_nodes: dict[str, Any]) -> None:
-    """Insert each smoothing node, which is given by its input, before the first node that uses its input or output."""
+    """Insert the nodes, which are given by their inputs, each before the first node that uses its input or output."""
     nodes: list[Any] = []
     for node in graph.node:
         inputs = [name.removesuffix(SUFFIX) for name in node.input]

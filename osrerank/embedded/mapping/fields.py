@@ -292,7 +292,6 @@ def _find_disabled(prefix: str, body: Json) -> Iterator[str]:
 
 
 def _read_field(path: str, source: str, body: Json) -> Field:
-    """Return the field that a definition describes, or raise a 400 if the definition is invalid."""
     kind = str(body.get("type"))
     if kind not in COLUMNS:
         reason = f"No handler for type [{kind}] declared on field [{path}]: the embedded engine knows {sorted(COLUMNS)}"

@@ -27,10 +27,10 @@ class SourceFilter:
         """Return the parts of a source that the filter selects."""
         if not (self.includes or self.excludes):
             return source
-        selection = self._select_paths("", source, is_included=not self.includes)
+        selection = self._select("", source, is_included=not self.includes)
         return selection if isinstance(selection, dict) else {}
 
-    def _select_paths(self, path: str, value: Any, *, is_included: bool) -> Any:
+    def _select(self, path: str, value: Any, *, is_included: bool) -> Any:
         """Return the selected parts of a value, or ``_NOTHING``.
 
         ``is_included`` is true if a pattern in ``includes`` matches the value or an object that contains it.
@@ -44,7 +44,7 @@ class SourceFilter:
             selection = {key: inner for key, inner in selection.items() if inner is not _NOTHING}
             return selection if selection or (is_included and not value) or not path else _NOTHING
         if isinstance(value, list):
-            elements = [self._select_paths(path, element, is_included=is_included) for element in value]
+            elements = [self._select(path, element, is_included=is_included) for element in value]
             elements = [element for element in elements if element is not _NOTHING]
             return elements if elements or (is_included and not value) else _NOTHING
         return value if is_included else _NOTHING
@@ -53,7 +53,7 @@ class SourceFilter:
         if any(values.compile_wildcard(pattern).fullmatch(path) for pattern in self.excludes):
             return _NOTHING
         matches = any(values.compile_wildcard(pattern).fullmatch(path) for pattern in self.includes)
-        return self._select_paths(path, value, is_included=is_included or matches)
+        return self._select(path, value, is_included=is_included or matches)
 
 
 _NOTHING: Any = object()

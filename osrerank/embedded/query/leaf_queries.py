@@ -332,7 +332,7 @@ class LeafQueries:
         return self._convert(field, value)
 
     def _date_bound(self, field: Field, value: Any, *, takes_last: bool) -> int:
-        """Convert a bound to its first or last millisecond, which differ for a date without a time, for instance."""
+        """Convert a bound to the first or last millisecond of the period that it stands for, such as a day."""
         if isinstance(value, str) and ("now" in value or "||" in value):
             raise unsupported_error(f"date mathematics ([{value}]) in [range]", "pass the date itself")
         try:

@@ -42,10 +42,7 @@ def _search(request: RestRequest) -> Response:
 
 
 def _index_expression(request: RestRequest) -> str | None:
-    """Return the index expression of the path, without missing indices if the parameter ``ignore_unavailable`` is set.
-
-    Returns None if the path names no index, which stands for all indices.
-    """
+    """Return the path's index expression, without missing indices if ``ignore_unavailable`` is set. None means all."""
     if request.index is None or not request.read_flag("ignore_unavailable"):
         return request.index
     return ",".join(request.engine.drop_missing(request.index.split(","))) or _MISSING_INDICES

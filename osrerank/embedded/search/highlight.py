@@ -70,7 +70,6 @@ class Highlighter:
         return highlights
 
     def _build_fragments(self, field: Field, options: Json, texts: list[str], terms: set[str]) -> list[str]:
-        """Return the best fragments of a field's texts, in the order of the texts."""
         tags = [_read_tag(options, "pre_tags", "<em>"), _read_tag(options, "post_tags", "</em>")]
         limit = parse_count(options.get("number_of_fragments", 5), "highlight.number_of_fragments")
         scored_fragments: list[tuple[float, str]] = []

@@ -371,7 +371,6 @@ def refresh_interval_s(settings: Json) -> float | None:
 
 
 def _check_name(name: str) -> None:
-    """Raise a 400 for a name that OpenSearch does not accept for an index."""
     problem = ""
     if name != name.lower():
         problem = "must be lowercase"

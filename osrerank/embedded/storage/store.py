@@ -211,7 +211,6 @@ class SqliteStore:
             seq = rows[-1].seq
 
     def _create_tables(self) -> None:
-        """Create the tables if the file is new."""
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
             with contextlib.suppress(sqlite3.OperationalError):  # another process has just done the same
                 self._db.executescript(
