@@ -462,12 +462,12 @@ class Builder:
 
     def _store_fields(self) -> bool:
         """Store the fields that were read, for searches that specify no fields. Return whether they changed."""
-        by_index = self._fields.model_fields_by_index(self._options.fields)
+        fields_by_index = self._fields.model_fields_by_index(self._options.fields)
         store = self._vectors.store
         is_changed = False
         indices = self._client.indices
         for name, entry in (indices.get_mapping if self._side_indices else indices.get)(index=self._index).items():
-            key, fields = build_fields_key(name), by_index.get(name, self._fields.model_fields)
+            key, fields = build_fields_key(name), fields_by_index.get(name, self._fields.model_fields)
             side_index = self._side_indices.get(name)
             if self._side_indices and side_index is None:  # an alias was moved to this index during the build
                 continue

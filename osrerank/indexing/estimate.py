@@ -99,12 +99,12 @@ def estimate(client: Client, index: str) -> Estimate:
 
 def measure_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> EncodingRate:
     """Measure the cost of encoding texts of these lengths, in batches of the size that builds use."""
-    by_length = sorted(texts, key=lambda text: text.characters)
-    vectors.measure_cost([text.text for text in _sample_evenly(by_length, WARM_UP_TEXTS, 0.5)])
+    texts_by_length = sorted(texts, key=lambda text: text.characters)
+    vectors.measure_cost([text.text for text in _sample_evenly(texts_by_length, WARM_UP_TEXTS, 0.5)])
     count, size, total_s, total_bytes, characters = 0, WARM_UP_TEXTS, 0.0, 0, 0
-    while not count or (total_s < MEASURED_S and count < len(by_length)):
+    while not count or (total_s < MEASURED_S and count < len(texts_by_length)):
         size = min(2 * size, BATCH_SIZE)
-        batch = _sample_evenly(by_length, size, (count / BATCH_SIZE * GOLDEN_RATIO) % 1)
+        batch = _sample_evenly(texts_by_length, size, (count / BATCH_SIZE * GOLDEN_RATIO) % 1)
         batch_s, batch_bytes = vectors.measure_cost([text.text for text in batch])
         total_s += batch_s
         total_bytes += batch_bytes

@@ -89,10 +89,12 @@ class IndexStore:
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with self._lock:
-            recent = {key: self._recent[key] for key in keys if key in self._recent}
-        missing = [key for key in keys if key not in recent]
-        stored: dict[bytes, bytes] = self._guard.read.attempt(lambda: self._read(missing), {}) if missing else {}
-        return recent | stored
+            recent_records = {key: self._recent[key] for key in keys if key in self._recent}
+        missing_keys = [key for key in keys if key not in recent_records]
+        if not missing_keys:
+            return recent_records
+        stored_records: dict[bytes, bytes] = self._guard.read.attempt(lambda: self._read(missing_keys), {})
+        return recent_records | stored_records
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0

@@ -24,15 +24,15 @@ def match_names(index: Any, names: Collection[str]) -> set[str | None]:
     searched_names = [name for name_list in name_lists for name in name_list.split(",") if name] or [WILDCARD]
     included = [name for name in searched_names if not name.startswith("-")]
     excluded = [name[1:] for name in searched_names if name.startswith("-")]
-    by_precedence = sorted(names, key=lambda name: (WILDCARD in name, -len(name), name))
-    not_excluded = [name for name in by_precedence if not any(fnmatchcase(name, pattern) for pattern in excluded)]
-    return {matching for name in included for matching in _match_name(name, by_precedence, not_excluded)}
+    names_by_precedence = sorted(names, key=lambda name: (WILDCARD in name, -len(name), name))
+    not_excluded = [name for name in names_by_precedence if not any(fnmatchcase(name, pattern) for pattern in excluded)]
+    return {matching for name in included for matching in _match_name(name, names_by_precedence, not_excluded)}
 
 
-def _match_name(name: str, by_precedence: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
+def _match_name(name: str, names_by_precedence: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
     """Yield the names that apply to one index name or pattern, and None if it might not match any of them."""
     name = WILDCARD if name == "_all" else name
-    for pattern in by_precedence:
+    for pattern in names_by_precedence:
         if fnmatchcase(name, pattern):  # this pattern applies to every index that no earlier pattern matches
             yield pattern
             return

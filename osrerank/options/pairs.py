@@ -58,8 +58,9 @@ class Pairs:
         indices = range(len(doc_ids))
         if self.aggregation != "sample" or self.sample_size >= len(doc_ids) - 1:
             return [[rival for rival in indices if rival != index] for index in indices]
-        by_id = sorted(indices, key=lambda index: doc_ids[index])  # so that the sample does not depend on the order
-        return [self._draw(doc_ids[index], [rival for rival in by_id if rival != index]) for index in indices]
+        # sorted by id, so that the sample does not depend on the candidates' order
+        sorted_indices = sorted(indices, key=lambda index: doc_ids[index])
+        return [self._draw(doc_ids[index], [rival for rival in sorted_indices if rival != index]) for index in indices]
 
     def _draw(self, doc_id: str, rivals: list[int]) -> list[int]:
         generator = random.Random(f"{self.seed}:{doc_id}")  # noqa: S311 - a repeatable sample, not a secret

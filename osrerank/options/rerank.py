@@ -252,8 +252,8 @@ class Rerank:
             )
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
         second = self.rankings[1]
-        parsed = tuple((name, getattr(second, name)) for name in dict(interleave.others))
-        object.__setattr__(self, "interleave", replace(interleave, others=parsed))
+        parsed_options = tuple((name, getattr(second, name)) for name in dict(interleave.others))
+        object.__setattr__(self, "interleave", replace(interleave, others=parsed_options))
 
     @classmethod
     def of(cls, value: "bool | RerankOptions | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":

@@ -237,9 +237,9 @@ class _PartNamer:
 
     def _name_function_score(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
         """Name the text part of a ``function_score``, and add a named query with its functions to `filters`."""
-        named = {**content, "query": self.name_parts(content.get("query"), factor)}
+        named_content = {**content, "query": self.name_parts(content.get("query"), factor)}
         if not _list_functions(content):
-            return named
+            return named_content
         mode = str(content.get("boost_mode", "multiply")).lower()
         if mode not in _BOOST_MODES:
             raise ValueError(mode)
@@ -250,27 +250,27 @@ class _PartNamer:
         functions |= {"query": {"match_all": {}}, "boost_mode": "replace", "_name": name}
         self.filters.append({"function_score": functions})
         self.steps.append(Boost(mode, (name,), enclosing_names=self.enclosing_names))
-        return named
+        return named_content
 
     def _name_bool(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
-        named, boosts = dict(content), list[str]()
+        named_content, boosts = dict(content), list[str]()
         clause_lists = {key: _as_list(content.get(key)) for key in ("must", "should") if content.get(key)}
         kinds = [self.find_kinds(clause) for clauses in clause_lists.values() for clause in clauses]
-        with_text = [clause_kinds for clause_kinds in kinds if "text" in clause_kinds]
-        if len(with_text) > 1 and any(clause_kinds != {"text"} for clause_kinds in with_text):
+        kinds_with_text = [clause_kinds for clause_kinds in kinds if "text" in clause_kinds]
+        if len(kinds_with_text) > 1 and any(clause_kinds != {"text"} for clause_kinds in kinds_with_text):
             raise _InseparableBoostsError("several parts of a bool query search for a text, and one of them has boosts")
         for key, clauses in clause_lists.items():
             name_text_clause = self._name_should_clause if key == "should" else self.name_parts
-            named[key] = []
+            named_content[key] = []
             for clause in clauses:
                 clause_kinds = self.find_kinds(clause)
                 if "text" in clause_kinds:
-                    named[key].append(name_text_clause(clause, factor))
+                    named_content[key].append(name_text_clause(clause, factor))
                 else:
-                    named[key].append(self._add_name(clause, boosts) if clause_kinds else clause)
+                    named_content[key].append(self._add_name(clause, boosts) if clause_kinds else clause)
         if boosts:
             self.steps.append(Boost("sum", tuple(boosts), factor, enclosing_names=self.enclosing_names))
-        return named
+        return named_content
 
     def _name_should_clause(self, clause: Any, factor: float) -> Mapping[str, Any]:
         """Return a named copy of a ``should`` clause with a text part. A clause with boosts also gets a name."""
@@ -278,10 +278,10 @@ class _PartNamer:
             return self.name_parts(clause, factor)
         outer = self.enclosing_names
         self.enclosing_names = (*outer, f"{PREFIX}{self.count}")
-        named = self._add_name(None, [])
-        named["bool"]["must"] = [self.name_parts(clause, factor)]
+        named_clause = self._add_name(None, [])
+        named_clause["bool"]["must"] = [self.name_parts(clause, factor)]
         self.enclosing_names = outer
-        return named
+        return named_clause
 
     def _name_boosting(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
         names = list[str]()

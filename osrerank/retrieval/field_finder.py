@@ -195,13 +195,15 @@ class FieldFinder:
     def _log_fields(self, index: Any, fields: SearchFields) -> None:
         """Log once a day, for each index, which text fields are searched and which are not."""
         if self._daily_throttle.is_due((str(index), fields.query_fields, fields.left_out)):
-            indices, searched = index or "all indices", ", ".join(fields.query_fields) or "default fields"
+            indices, searched_names = index or "all indices", ", ".join(fields.query_fields) or "default fields"
             if fields.left_out:
                 left_out = ", ".join(fields.left_out[:MAX_LISTED_NAMES])
                 fix = "to choose, name them as query_fields"
-                logger.warning("[fields-left-out] in %s, %s are searched, not %s; %s", indices, searched, left_out, fix)
+                logger.warning(
+                    "[fields-left-out] in %s, %s are searched, not %s; %s", indices, searched_names, left_out, fix
+                )
             else:
-                logger.info("in %s, %s are searched", indices, searched)
+                logger.info("in %s, %s are searched", indices, searched_names)
 
     def is_outdated(self, index: Any, options: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
         """Return whether a search's hits contain indices or top-level fields that are not in the cached mapping."""

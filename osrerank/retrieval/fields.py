@@ -221,8 +221,8 @@ class SearchFields:
 def group_indices(leaves_by_index: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
     """Group the indices by the fields that a search without field names uses in them."""
     return merge_groups(
-        make_group(names, prefer_unnested(texts)[:MAX_FIELDS], leaves_by_index[names[0]])
-        for texts, names in group_by_text_fields(leaves_by_index)
+        make_group(names, prefer_unnested(text_leaves)[:MAX_FIELDS], leaves_by_index[names[0]])
+        for text_leaves, names in group_by_text_fields(leaves_by_index)
     )
 
 
@@ -230,13 +230,13 @@ def with_build_fields(
     groups: Sequence[IndexGroup], build_fields: Mapping[str, tuple[str, ...]], leaves_by_index: Mapping[str, Leaves]
 ) -> tuple[IndexGroup, ...]:
     """Let the model score the fields that each index's last vector build read, if its mapping still has all of them."""
-    changed = []
+    new_groups = []
     for group in groups:
         for index in group.indices:
             names = build_fields.get(index, ())
             is_usable = bool(names) and leaves_by_index[index].keys() >= {*names}
-            changed.append(IndexGroup((index,), group.query_fields, names if is_usable else group.model_fields))
-    return merge_groups(changed)
+            new_groups.append(IndexGroup((index,), group.query_fields, names if is_usable else group.model_fields))
+    return merge_groups(new_groups)
 
 
 def group_by_text_fields(leaves_by_index: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple[str, ...]]]:
@@ -261,10 +261,10 @@ def make_group(names: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Leav
 
 def merge_groups(groups: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
     """Merge the groups that have the same fields."""
-    by_fields: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    names_by_fields: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for group in groups:
-        by_fields.setdefault((group.query_fields, group.model_fields), []).extend(group.indices)
-    return tuple(IndexGroup(tuple(sorted(names)), *fields) for fields, names in by_fields.items())
+        names_by_fields.setdefault((group.query_fields, group.model_fields), []).extend(group.indices)
+    return tuple(IndexGroup(tuple(sorted(names)), *fields) for fields, names in names_by_fields.items())
 
 
 def _find_source_paths(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
@@ -322,23 +322,25 @@ def _read_traits(
     model_fields: Sequence[str],
 ) -> MappedTraits:
     leaves = {leaf.path: leaf for mapping in mappings for leaf in mapping.values()}
-    texts = {leaf.path for mapping in mappings for leaf in mapping.values() if leaf.kind in TEXT_KINDS}
+    text_paths = {leaf.path for mapping in mappings for leaf in mapping.values() if leaf.kind in TEXT_KINDS}
     nested = {leaf.path: leaf.nested for mapping in mappings for leaf in mapping.values() if leaf.nested}
-    searched = [leaves[without_boost(name)] for name in query_fields if without_boost(name) in leaves]
+    searched_leaves = [leaves[without_boost(name)] for name in query_fields if without_boost(name) in leaves]
     return MappedTraits(
         nested,
         _find_nested_indices(leaves_by_index, nested),
         semantic=frozenset(name for name, leaf in leaves.items() if leaf.kind == SEMANTIC_TEXT),
-        non_text=frozenset(leaf.path for leaf in leaves.values() if leaf.kind not in TEXT_KINDS) - texts,
-        needs_lenient=any(leaf.kind not in TEXT_KINDS for leaf in searched),
+        non_text=frozenset(leaf.path for leaf in leaves.values() if leaf.kind not in TEXT_KINDS) - text_paths,
+        needs_lenient=any(leaf.kind not in TEXT_KINDS for leaf in searched_leaves),
         absent_from_source=frozenset(name for name, leaf in leaves.items() if not leaf.is_in_source),
         source_only=frozenset(name for name in model_fields if _may_alter_values(mappings, name)),
     )
 
 
 def _find_unsearched_fields(mappings: Sequence[Leaves], query_fields: Collection[str]) -> list[str]:
-    texts = union((leaf.path for leaf in find_text_fields(leaves) if leaf.kind != SEMANTIC_TEXT) for leaves in mappings)
-    return [path for path in texts if path not in query_fields]
+    text_paths = union(
+        (leaf.path for leaf in find_text_fields(leaves) if leaf.kind != SEMANTIC_TEXT) for leaves in mappings
+    )
+    return [path for path in text_paths if path not in query_fields]
 
 
 def add_body_fields(leaves_by_index: Mapping[str, Leaves], choice: FieldChoice) -> list[Leaves]:
@@ -394,13 +396,13 @@ def _find_text_paths(leaf: Leaf) -> tuple[str, ...]:
 
 def _drop_repeated_texts(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
     """Return the fields that names stand for, without those that repeat an earlier field's text."""
-    by_source: dict[str, str] = {}
+    path_by_source: dict[str, str] = {}
     for name in names:
         for leaf in _resolve_all(mappings, name) or [Leaf(without_boost(name), source=without_boost(name))]:
             for path in _find_text_paths(leaf):
                 source = leaf.source if path == leaf.path and leaf.source else path
-                by_source.setdefault(source, path)
-    return tuple(by_source.values())
+                path_by_source.setdefault(source, path)
+    return tuple(path_by_source.values())
 
 
 def _find_fields_with_same_text(mappings: Sequence[Leaves], name: str, fields: Collection[str]) -> tuple[str, ...]:

@@ -225,11 +225,13 @@ def plan_first_pass(
     page = Page(offset, size, (), options.min_score, options.explain, thresholds)
     can_use_fields = fields.traits.source_only.isdisjoint(absent_names) and not pipeline.changes_fields
     if can_use_fields and not _may_clash(body, params, names):
-        requested = body.get("fields") or []
-        added = tuple(name for name in absent_names if not _is_listed(requested, name))
-        if added:
-            new_body["fields"] = [*requested, *added]
-        return FirstPass(new_body, new_params, replace(page, added_fields=added), pipeline, search_after=search_after)
+        requested_fields = body.get("fields") or []
+        added_names = tuple(name for name in absent_names if not _is_listed(requested_fields, name))
+        if added_names:
+            new_body["fields"] = [*requested_fields, *added_names]
+        return FirstPass(
+            new_body, new_params, replace(page, added_fields=added_names), pipeline, search_after=search_after
+        )
     fields_to_fetch = names if pipeline.changes_fields or absent_names else ()
     return FirstPass(
         new_body,
@@ -250,11 +252,11 @@ def _read_search_after(
     Returns None if the request has no `search_after`, or if the list cannot be continued: it has another sort, or its
     hits are collapsed, or a search pipeline adds or drops hits.
     """
-    after = body.get("search_after")
-    if not isinstance(after, list | tuple) or not after or "collapse" in body or params.get("search_after"):
+    sort_values = body.get("search_after")
+    if not isinstance(sort_values, list | tuple) or not sort_values or "collapse" in body or params.get("search_after"):
         return None
     is_ranked = _sorts_by_score_first(params.get("sort", body.get("sort")))
-    return list(after) if is_ranked and not (pipeline.may_shorten or pipeline.adds_hits) else None
+    return list(sort_values) if is_ranked and not (pipeline.may_shorten or pipeline.adds_hits) else None
 
 
 def _find_refusal(
@@ -291,8 +293,8 @@ def _find_refusal(
         request.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
     sort = params.get("sort", body.get("sort"))
     sorting = [OTHER_SORT_REASON] if sort and not _sorts_by_score_first(sort) else []
-    by_code = {ReasonCode.PAGING: paging, ReasonCode.REQUEST: request, ReasonCode.SORTED: sorting}
-    code = next((code for code, reasons in by_code.items() if reasons), None)
+    reasons_by_code = {ReasonCode.PAGING: paging, ReasonCode.REQUEST: request, ReasonCode.SORTED: sorting}
+    code = next((code for code, reasons in reasons_by_code.items() if reasons), None)
     return None if code is None else Reason(code, "; ".join([*paging, *request, *sorting]))
 
 
@@ -329,9 +331,9 @@ def read_count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[
 def _drop_rerank_ext(body: dict[str, Any]) -> None:
     """Remove `ext.rerank` from the copy of the body, because a cluster without the plugin refuses it."""
     if "rerank" in (body.get("ext") or {}):
-        remaining = {name: value for name, value in body["ext"].items() if name != "rerank"}
-        if remaining:
-            body["ext"] = remaining
+        other_extensions = {name: value for name, value in body["ext"].items() if name != "rerank"}
+        if other_extensions:
+            body["ext"] = other_extensions
         else:
             del body["ext"]
 

@@ -63,11 +63,13 @@ def read_leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
         ResponseFormatError: the response has another form.
     """
     try:
-        by_index: dict[str, Leaves] = {name: read_leaves(index["mappings"]) for name, index in mappings.items()}
+        leaves_by_index: dict[str, Leaves] = {name: read_leaves(index["mappings"]) for name, index in mappings.items()}
     except (AttributeError, KeyError, TypeError):
         raise ResponseFormatError("the response to GET _mapping has no mappings", path="$") from None
-    visible = {name: leaves for name, leaves in by_index.items() if not name.startswith(".") or name.startswith(".ds-")}
-    return visible or by_index
+    visible = {
+        name: leaves for name, leaves in leaves_by_index.items() if not name.startswith(".") or name.startswith(".ds-")
+    }
+    return visible or leaves_by_index
 
 
 def read_leaves(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
@@ -128,12 +130,12 @@ def resolve_name(leaves: Leaves, name: str) -> list[Leaf]:
     name = without_boost(name)
     if name in leaves:
         return [leaves[name]]
-    matching = [leaf for path, leaf in leaves.items() if _matches(path, name)]
-    texts = [leaf for leaf in matching if leaf.kind in TEXT_KINDS] or matching
-    by_source: dict[str, Leaf] = {}
-    for leaf in sorted(texts, key=lambda leaf: (leaf.is_alias_or_subfield, leaf.path)):
-        by_source.setdefault(leaf.source or leaf.path, leaf)
-    return sorted(by_source.values(), key=lambda leaf: leaf.path)
+    matching_leaves = [leaf for path, leaf in leaves.items() if _matches(path, name)]
+    text_leaves = [leaf for leaf in matching_leaves if leaf.kind in TEXT_KINDS] or matching_leaves
+    leaf_by_source: dict[str, Leaf] = {}
+    for leaf in sorted(text_leaves, key=lambda leaf: (leaf.is_alias_or_subfield, leaf.path)):
+        leaf_by_source.setdefault(leaf.source or leaf.path, leaf)
+    return sorted(leaf_by_source.values(), key=lambda leaf: leaf.path)
 
 
 def _matches(path: str, name: str) -> bool:
@@ -157,8 +159,8 @@ def find_most_similar_field(mappings: Iterable[Leaves], name: str) -> str:
     """
     name = without_boost(name)
     kinds = {leaf.path: leaf.kind for leaves in mappings for leaf in leaves.values() if leaf.path != name}
-    texts = [path for path, kind in kinds.items() if kind in TEXT_KINDS]
-    matches = get_close_matches(name, sorted(texts or kinds), 1, cutoff=0.0)
+    text_paths = [path for path, kind in kinds.items() if kind in TEXT_KINDS]
+    matches = get_close_matches(name, sorted(text_paths or kinds), 1, cutoff=0.0)
     return matches[0] if matches else ""
 
 

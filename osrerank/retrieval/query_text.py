@@ -82,30 +82,30 @@ def build_query(text: str, fields: SearchFields) -> dict[str, Any]:
     """Return the first pass's query for a text. Each index is searched in its own fields."""
     if not fields.groups:
         return _build_text_query(text, fields.query_fields, fields)
-    first, *others = fields.groups
-    index_filters = [{"terms": {"_index": list(group.indices)}} for group in others]
+    first, *other_groups = fields.groups
+    index_filters = [{"terms": {"_index": list(group.indices)}} for group in other_groups]
     clauses = [{"bool": {"must_not": index_filters, "must": [_build_text_query(text, first.query_fields, fields)]}}]
-    for index_filter, group in zip(index_filters, others, strict=True):
+    for index_filter, group in zip(index_filters, other_groups, strict=True):
         clauses.append(
             {"bool": {"filter": [index_filter], "must": [_build_text_query(text, group.query_fields, fields)]}}
         )
     return {"bool": {"should": clauses}}
 
 
-def _build_text_query(text: str, searched: Sequence[str], fields: SearchFields) -> dict[str, Any]:
+def _build_text_query(text: str, field_names: Sequence[str], fields: SearchFields) -> dict[str, Any]:
     """Return the query for a text in these fields, or in the index's default fields if none are named.
 
     Of several fields, the best one counts most. Nested fields are searched by a nested query, and each
     ``semantic_text`` field by its own ``match`` clause.
     """
     names_by_clause: dict[tuple[str, str], list[str]] = {}  # nested path, semantic field -> field names
-    for name in searched:
+    for name in field_names:
         unboosted = without_boost(name)
         path = fields.traits.nested.get(unboosted, "")
         semantic_field = unboosted if unboosted in fields.traits.semantic else ""
         for object_path in dict.fromkeys([path, ""] if path in fields.traits.nested_indices else [path]):
             names_by_clause.setdefault((object_path, semantic_field), []).append(name)
-    lenient = {"lenient": True} if fields.traits.needs_lenient or not searched else {}
+    lenient = {"lenient": True} if fields.traits.needs_lenient or not field_names else {}
     clauses = []
     for (path, semantic_field), names in names_by_clause.items() or [(("", ""), [])]:
         clause: dict[str, Any]

@@ -89,6 +89,6 @@ def digest_authentication(client: Any) -> str:
 
 def digest_credentials(headers: Mapping[str, str] | None) -> str:
     """Return a digest of the headers that can identify the sender of a request. Empty if there are none."""
-    by_name = {str(name).lower(): str(value) for name, value in (headers or {}).items()}
-    identifying = sorted((name, value) for name, value in by_name.items() if name not in ANONYMOUS_HEADERS)
+    lower_case_headers = {str(name).lower(): str(value) for name, value in (headers or {}).items()}
+    identifying = sorted((name, value) for name, value in lower_case_headers.items() if name not in ANONYMOUS_HEADERS)
     return hashlib.sha256(repr(identifying).encode()).hexdigest() if identifying else ""

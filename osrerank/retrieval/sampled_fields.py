@@ -230,8 +230,8 @@ def _limit_fields(chosen: Sequence[SampledField]) -> list[SampledField]:
     """Return at most `MAX_FIELDS` fields, with at most `MAX_TITLES` titles, in reading order."""
     ordered = sorted(chosen, key=_reading_sort_key)
     titles = [field for field in ordered if field.is_title][:MAX_TITLES]
-    texts = [field for field in ordered if not field.is_title]
-    longest = sorted(texts, key=lambda field: -field.median_words)[: MAX_FIELDS - len(titles)]
+    other_fields = [field for field in ordered if not field.is_title]
+    longest = sorted(other_fields, key=lambda field: -field.median_words)[: MAX_FIELDS - len(titles)]
     return sorted([*titles, *longest], key=_reading_sort_key)
 
 

@@ -58,9 +58,9 @@ def _sample_documents(
     sources = [hit.get("_source") or {} for hit in hits_of(first_response)]
     if len(sources) < SAMPLE_SIZE:
         return sources
-    missing = [leaf.path for leaf in leaves if not any(read_field_values(source, leaf) for source in sources)]
-    if missing:
-        clauses = [{"exists": {"field": path}} for path in missing[:MAX_MISSING_FIELDS]]
+    missing_paths = [leaf.path for leaf in leaves if not any(read_field_values(source, leaf) for source in sources)]
+    if missing_paths:
+        clauses = [{"exists": {"field": path}} for path in missing_paths[:MAX_MISSING_FIELDS]]
         second_response = yield request(must=[{"bool": {"should": clauses}}])
         sources += [hit.get("_source") or {} for hit in hits_of(second_response)]
     return sources

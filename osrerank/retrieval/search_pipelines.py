@@ -92,15 +92,15 @@ class SearchPipelines:
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline]:
         """Return the pipeline that a search runs under. If it is not cached, the requests to look it up are yielded."""
-        requested = params.get("search_pipeline", body.get("search_pipeline"))
+        requested_pipeline = params.get("search_pipeline", body.get("search_pipeline"))
         if not (yield from self.engine.find()).has_pipelines:
             return NO_PIPELINE
-        if requested == NO_PIPELINE_NAME:
+        if requested_pipeline == NO_PIPELINE_NAME:
             return replace(NO_PIPELINE, has_default=True)
-        if isinstance(requested, Mapping):
-            return parse_pipeline("", requested)
-        if requested is not None:
-            return replace((yield from self._read_definition(str(requested))), replacement=None)
+        if isinstance(requested_pipeline, Mapping):
+            return parse_pipeline("", requested_pipeline)
+        if requested_pipeline is not None:
+            return replace((yield from self._read_definition(str(requested_pipeline))), replacement=None)
         return (yield from self.find_default(index, select_index_options(params)))
 
     def find_default(
@@ -223,6 +223,6 @@ def _remove_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
     Without other processors, the result is empty, which turns off the index's default. Unlike ``_none``, OpenSearch
     before 2.18 accepts this in the body, where a multi-search needs it.
     """
-    parts = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
-    parts["response_processors"] = [step for step in parts["response_processors"] if "rerank" not in step]
-    return {name: steps for name, steps in parts.items() if steps}
+    processors = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
+    processors["response_processors"] = [step for step in processors["response_processors"] if "rerank" not in step]
+    return {name: steps for name, steps in processors.items() if steps}

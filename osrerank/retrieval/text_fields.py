@@ -29,20 +29,22 @@ def find_text_fields(leaves: Leaves) -> list[Leaf]:
     Text fields have the type ``text`` or a similar one. They can be subfields of others, such as ``name.text`` of the
     keyword ``name``. Each text is returned once: other subfields, aliases and targets of ``copy_to`` are left out.
     """
-    texts = [leaf for leaf in leaves.values() if leaf.kind in TEXT_KINDS and leaf.is_indexed and leaf.source]
+    candidates = [leaf for leaf in leaves.values() if leaf.kind in TEXT_KINDS and leaf.is_indexed and leaf.source]
     # Aliases are dropped: unlike a subfield's path, an alias's path does not begin with that of its field.
-    texts = [leaf for leaf in texts if not leaf.is_alias_or_subfield or leaf.path.startswith(f"{leaf.source}.")]
-    uncopied_sources = {leaf.source for leaf in texts if not leaf.copied_from}
-    by_source: dict[str, Leaf] = {}
+    text_leaves = [
+        leaf for leaf in candidates if not leaf.is_alias_or_subfield or leaf.path.startswith(f"{leaf.source}.")
+    ]
+    uncopied_sources = {leaf.source for leaf in text_leaves if not leaf.copied_from}
+    leaf_by_source: dict[str, Leaf] = {}
     # The field itself is preferred to its subfields, and a subfield without an analyzer to others.
-    for leaf in sorted(texts, key=lambda leaf: (leaf.is_alias_or_subfield, bool(leaf.analyzer))):
+    for leaf in sorted(text_leaves, key=lambda leaf: (leaf.is_alias_or_subfield, bool(leaf.analyzer))):
         if not uncopied_sources.intersection(leaf.copied_from):
-            by_source.setdefault(leaf.source, leaf)
+            leaf_by_source.setdefault(leaf.source, leaf)
     return sorted(
-        by_source.values(), key=lambda leaf: (bool(leaf.nested), not is_title(leaf.source), leaf.path.split("."))
+        leaf_by_source.values(), key=lambda leaf: (bool(leaf.nested), not is_title(leaf.source), leaf.path.split("."))
     )
 
 
-def prefer_unnested(texts: Sequence[Leaf]) -> list[Leaf]:
+def prefer_unnested(text_leaves: Sequence[Leaf]) -> list[Leaf]:
     """Return the text fields outside nested objects, or all text fields if all are nested."""
-    return [leaf for leaf in texts if not leaf.nested] or list(texts)
+    return [leaf for leaf in text_leaves if not leaf.nested] or list(text_leaves)
