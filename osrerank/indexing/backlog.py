@@ -9,7 +9,7 @@ from osrerank.indexing.side_index import IndexStore
 from osrerank.vectors.index import MissingVectorCounts
 
 READ_INTERVAL_S = 5.0
-"""The minimum time between two reads of the searches' reports, in seconds."""
+"""The searches' reports are read again after this many seconds at the earliest."""
 
 
 class Backlog:

@@ -52,7 +52,7 @@ MAX_DOCUMENTS = 512
 TARGET_BATCH_S = 1.0
 """The intended duration of a batch, in seconds. Shorter batches double the size. Four times longer ones halve it."""
 LEASE_S = 60.0
-"""If a builder makes no progress for this long, other builders take over its documents, in seconds."""
+"""If a builder makes no progress for this many seconds, other builders take over its documents."""
 WAIT_S = 1.0
 """The pause between two checks of other builders' progress, in seconds."""
 BATCHES_PER_WORKER = 2
@@ -60,7 +60,7 @@ BATCHES_PER_WORKER = 2
 FOLLOW_S = 5.0
 """The pause between two checks for changes, in seconds."""
 RETRY_S = 30.0
-"""After an error of the cluster or the store, following pauses for this long, in seconds."""
+"""After an error of the cluster or the store, following pauses for this many seconds."""
 
 logger = logging.getLogger(__name__)
 

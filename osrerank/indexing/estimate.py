@@ -19,7 +19,7 @@ from osrerank.vectors.store import VECTORS_OFF
 WARM_UP_TEXTS = 8
 """The number of texts that are encoded before the measurement, because the first batch is slow."""
 MEASURED_S = 4.0
-"""The measurement ends after the batch that reaches this total time, in seconds."""
+"""The measurement ends after the batch with which it has taken this many seconds."""
 UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
 """The units of a duration: the seconds below which a unit is used, its length in seconds, and its name."""
 GOLDEN_RATIO = 0.618

@@ -34,9 +34,9 @@ from osrerank.types.reasons import SearchWarning, WarningCode
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 86_400.0
-"""The time after which the fields of an index are logged again, in seconds."""
+"""The fields of an index are logged again after this many seconds: a day."""
 MIN_AGE_S = 0.1
-"""A mapping younger than this is not read again, even if it lacks a field that the caller named, in seconds."""
+"""A mapping younger than this many seconds is not read again, even if it lacks a field that the caller named."""
 MAX_CACHED_CHOICES = 1_000
 """The fields of at most this many different choices are cached per index."""
 MAX_LISTED_NAMES = 20

@@ -13,7 +13,7 @@ import numpy.typing as npt
 MAX_REMAINING_S = 1e6
 """Deadlines further ahead are moved to this many seconds from now, because locks do not accept longer timeouts."""
 POLL_INTERVAL_S = 0.1
-"""`Deadline.wait` checks this often whether the caller has given up, in seconds."""
+"""The interval at which `Deadline.wait` checks whether the caller has given up, in seconds."""
 QUERY_CUT = 128
 """The bit that is set in `Scores.cuts` if the query was truncated."""
 
