@@ -221,8 +221,8 @@ class DocumentVectors:
 
         Args:
             texts: the texts, as the model's input.
-            store: the store to fill, or None for this model's own. Another store also gets copies of the records in
-                this model's own, and new records are written to both.
+            store: the store to fill. If None, it is this model's own store. Another store gets copies of the records in
+                the own store, and new records are written to both stores.
             deadline: the time after which no text is split and no batch begins.
 
         Raises:

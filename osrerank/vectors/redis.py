@@ -18,7 +18,7 @@ PREFIX = "{osrerank:vectors:1}:"
 """The prefix of all keys. The number is the version of the format. The braces put all keys in one slot of a cluster."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
 """The keys of the two generations, and of their sizes in bytes."""
-PRUNED, PRUNED_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
+PRUNED, PRUNED_BYTES = PREFIX + "kept", PREFIX + "kept-bytes"
 """The keys of the records that `RedisStore.prune` has copied, and of their size in bytes."""
 CONNECT_TIMEOUT_S = 0.2
 RESPONSE_TIMEOUT_S = 0.5
@@ -144,7 +144,7 @@ class RedisStore:
         return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._max_bytes)
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Copy the records to keep, and replace both generations by the copies, which expire with the older one."""
+        """Copy the records to keep, and replace both generations by the copies. These expire with the older one."""
         ttls_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
         ttl_ms = min((ttl_ms for ttl_ms in ttls_ms if ttl_ms > 0), default=self._ttl_ms)
         self._redis.unlink(PRUNED, PRUNED_BYTES)

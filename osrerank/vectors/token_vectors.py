@@ -4,8 +4,8 @@ Khattab, Zaharia: ColBERT: Efficient and Effective Passage Search via Contextual
 arXiv 2004.12832, section 3.3, equation 3.
 
 Clavié, Chaffin, Adams: Reducing the Footprint of Multi-Vector Retrieval with Minimal Performance Impact via Token
-Pooling, 2024, arXiv 2409.14683, section 3. As in PyLate and sentence-transformers, Ward's method (1963) forms clusters
-of vectors whose distance is 1 - cosine. As in sentence-transformers, merged vectors have norm 1.
+Pooling, 2024, arXiv 2409.14683, section 3. As in PyLate and sentence-transformers, Ward's method (1963) forms the
+clusters, and 1 - cosine is the distance. As in sentence-transformers, merged vectors have norm 1.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Show the progress of a load or download on standard error: a bar on a terminal, or else periodic lines."""
+"""Show the progress of a load or download on standard error: a bar on a terminal, and periodic lines elsewhere."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence

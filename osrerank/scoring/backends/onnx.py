@@ -34,8 +34,8 @@ def load(directory: Path, card: ModelCard, compute: ComputeOptions) -> Backend:
 class OnnxBackend:
     """An ONNX Runtime session of a cross-encoder. Each thread computes one sequence at a time.
 
-    Single sequences need no padding, so a score never depends on the other sequences of a batch. This is as fast as
-    batches of which each uses all cores (docs/performance.md).
+    Single sequences need no padding, so a score never depends on the other sequences of a batch. This is as fast as a
+    batch that all cores compute together (docs/performance.md).
 
     Args:
         session: an ``onnxruntime.InferenceSession`` that uses one thread per call.

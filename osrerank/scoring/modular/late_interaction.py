@@ -234,7 +234,7 @@ class _ModulesReader:
         return Projection(weights, "linear", residual), int(content["out_features"])
 
     def _read_skipped_words(self) -> Sequence[str]:
-        """Read the words of documents whose vectors are dropped."""
+        """Read the words whose vectors are dropped from documents."""
         if self._is_pylate:
             words = self._model.get("skiplist_words")
             return list(string.punctuation) if words is None else list(words)

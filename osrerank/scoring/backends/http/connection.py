@@ -107,7 +107,7 @@ class Connection:
         self._last_post_succeeded = False
         self._failing_since_s: float | None = None
         self._retry_at_s = -math.inf  # end of the pause that the server requested by Retry-After
-        self._refusal = ""  # message of the response that requested the pause
+        self._pause_reason = ""  # message of the response that requested this pause
         self._pool = urllib3.PoolManager(num_pools=4, maxsize=MAX_CONNECTIONS, retries=False)
 
     def post(
@@ -180,7 +180,7 @@ class Connection:
         """Raise an `EndpointError` if the pause that the server requested by ``Retry-After`` has not ended."""
         remaining_s = self._retry_at_s - self._clock()
         if remaining_s > 0:
-            raise EndpointError(f"{self._refusal}; retry in {remaining_s:.0f} s", retryable=True)
+            raise EndpointError(f"{self._pause_reason}; retry in {remaining_s:.0f} s", retryable=True)
 
     def close(self) -> None:
         """Close the connections. Requests that wait to be sent again fail at once."""
@@ -219,7 +219,7 @@ class Connection:
                 request.method,
                 request.url,
                 body=request.content,
-                headers=self._headers(request),
+                headers=self._build_headers(request),
                 timeout=timeout,
                 preload_content=False,
                 redirect=False,
@@ -228,7 +228,7 @@ class Connection:
             set_http_status(span, response.status)
         return RawResponse(response.status, response.headers, body)
 
-    def _headers(self, request: _Request) -> dict[str, str]:
+    def _build_headers(self, request: _Request) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "application/json", **trace_headers()}
         if request.send_deadline and request.deadline.at_s:
             headers["X-Request-Timeout-Ms"] = str(max(1, int(1000 * request.deadline.remaining_s())))
@@ -272,23 +272,19 @@ class Connection:
         """Wait for the next attempt. Raises the failure if no attempt is left, or ``Retry-After`` is too long."""
         now_s = self._clock()
         retry_after_s = failure.retry_after_s
-        failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
-        self._failing_since_s = failing_since_s
+        failing_since_s = self._failing_since_s  # read once, because another thread may reset it
+        if failing_since_s is None:
+            failing_since_s = self._failing_since_s = now_s
         self._last_post_succeeded = False
         if retry_after_s is not None:
             self._retry_at_s = now_s + min(retry_after_s, MAX_WAIT_S)
-            self._refusal = str(failure)
+            self._pause_reason = str(failure)
         budget_s = 0.0
         if request.deadline.at_s is None and self._has_responded:
             budget_s = failing_since_s + self.retry_budget_s - now_s
         if attempt >= request.attempts and budget_s <= 0:
             raise failure
-        wait_s = 0.0
-        if retry_after_s is None or attempt > MAX_ATTEMPTS:
-            wait_s = _backoff_s(attempt)
-        if retry_after_s is not None:
-            jitter_s = FIRST_WAIT_S * random.random()  # noqa: S311 - so that not all clients retry at once
-            wait_s = max(wait_s, retry_after_s + jitter_s)
+        wait_s = _choose_wait_s(attempt, retry_after_s)
         if wait_s > max(min(MAX_WAIT_S, request.deadline.remaining_s()), budget_s):
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
@@ -306,7 +302,7 @@ class Connection:
             raise DeadlineExceeded(f"the deadline passed before {self._host} responded")
 
     def _decode(self, body: bytes) -> Any:
-        """Return the JSON of a response with status 200, unless it reports an error, as some servers do."""
+        """Return the JSON of a response with status 200. Raises an error if it reports one, as some servers do."""
         try:
             content = json.loads(body)
         except (ValueError, RecursionError):
@@ -323,7 +319,14 @@ class _ConnectionLost(Exception):  # noqa: N818 - an event
     """The connection failed, but another attempt might succeed."""
 
 
-def _backoff_s(attempt: int) -> float:
-    """Return a random wait, whose upper bound doubles with each attempt."""
-    max_wait_s = min(FIRST_WAIT_S * 2 ** (min(attempt, MAX_ATTEMPTS * 3) - 1), MAX_BACKOFF_S)
-    return random.uniform(max_wait_s / 2, max_wait_s)  # noqa: S311 - so that not all clients retry at once
+def _choose_wait_s(attempt: int, retry_after_s: float | None) -> float:
+    """Return a random wait before the next attempt, so that not all clients retry at once.
+
+    It is slightly longer than ``Retry-After``. Otherwise, and after `MAX_ATTEMPTS`, it grows with each attempt.
+    """
+    max_backoff_s = min(FIRST_WAIT_S * 2 ** (min(attempt, MAX_ATTEMPTS * 3) - 1), MAX_BACKOFF_S)
+    backoff_s = random.uniform(max_backoff_s / 2, max_backoff_s)  # noqa: S311 - spreads retries
+    if retry_after_s is None:
+        return backoff_s
+    wait_s = retry_after_s + FIRST_WAIT_S * random.random()  # noqa: S311 - spreads retries
+    return wait_s if attempt <= MAX_ATTEMPTS else max(wait_s, backoff_s)
