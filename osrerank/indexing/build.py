@@ -311,7 +311,7 @@ class Builder:
         return self._hash_key(index_identity(name, heads))
 
     def _hash_key(self, identity: str) -> bytes:
-        return self._vectors.records.progress_key(identity, describe_reading(self._options, self._fields))
+        return self._vectors.records.compute_progress_key(identity, describe_reading(self._options, self._fields))
 
     def _is_rewritten(self, name: str, shard: str, progress: BuildProgress) -> bool:
         """Return whether a shard lost changes that a build read, and used their sequence numbers again.
@@ -319,7 +319,7 @@ class Builder:
         This can happen if a cluster acknowledges writes before they are on disk. The new changes have a higher primary
         term.
         """
-        last = progress.built_checkpoint(shard)
+        last = progress.find_built_checkpoint(shard)
         if last < 0 or self._is_embedded:
             return False
         body = {"size": 1, "_source": False, "query": build_sequence_query([(0, last)])}
@@ -330,7 +330,7 @@ class Builder:
     def _count_changed_documents(self, name: str, progress: BuildProgress, heads: Mapping[str, Head]) -> int:
         count, engine = 0, self._client.engine
         for shard, head in heads.items():
-            ranges = progress.unbuilt_ranges(shard, head.global_checkpoint)
+            ranges = progress.list_unbuilt_ranges(shard, head.global_checkpoint)
             if ranges:
                 request = build_shard_request(
                     name, shard, "_count", {"query": build_sequence_query(ranges)}, engine=engine

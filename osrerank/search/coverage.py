@@ -157,7 +157,7 @@ def _unbuilt_hits(
         return None
     positions: dict[str, BuildProgress | None] = {}
     for name, shards in heads.items():
-        key = vectors.records.progress_key(index_identity(name, shards), describe_reading(*reading))
+        key = vectors.records.compute_progress_key(index_identity(name, shards), describe_reading(*reading))
         positions[name] = yield from _position(searcher, vectors, name, key)
     if not any(positions.values()):
         return None
@@ -168,7 +168,7 @@ def _unbuilt_hits(
         if (
             ranges := (positions[name] or BuildProgress())
             .with_shards(shards)
-            .unbuilt_ranges(number, max(head.global_checkpoint, head.max_seq_no))
+            .list_unbuilt_ranges(number, max(head.global_checkpoint, head.max_seq_no))
         )
     }
     hits: list[Mapping[str, Any]] = []

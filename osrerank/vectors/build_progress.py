@@ -121,13 +121,13 @@ class BuildProgress:
         leases = tuple(lease for lease in self.leases if lease.shard != shard)
         return replace(self, shards={**self.shards, shard: ShardProgress(self.shards[shard].history)}, leases=leases)
 
-    def unbuilt_ranges(self, shard: str, last: int) -> list[tuple[int, int]]:
+    def list_unbuilt_ranges(self, shard: str, last: int) -> list[tuple[int, int]]:
         """Return the unbuilt ranges of a shard up to ``last``, as pairs of the first and last sequence number."""
         ranges = [(lease.first, lease.last) for lease in self.leases if lease.shard == shard]
         first = self.shards[shard].next if shard in self.shards else 0
         return [*ranges, (first, last)] if first <= last else ranges
 
-    def built_checkpoint(self, shard: str) -> int:
+    def find_built_checkpoint(self, shard: str) -> int:
         """Return the sequence number up to which a shard is built without gaps. -1 if the first one is not built."""
         first_numbers = [lease.first for lease in self.leases if lease.shard == shard]
         return min([*first_numbers, self.shards[shard].next]) - 1
@@ -137,7 +137,7 @@ class BuildProgress:
         return sum(
             last - first + 1
             for number, head in heads.items()
-            for first, last in self.unbuilt_ranges(number, head.global_checkpoint)
+            for first, last in self.list_unbuilt_ranges(number, head.global_checkpoint)
         )
 
     def claim(self, owner: str, heads: Mapping[str, Head], now_s: float, until_s: float) -> tuple[Self, Lease | None]:

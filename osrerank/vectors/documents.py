@@ -189,7 +189,7 @@ class DocumentVectors:
                 return CompletedRecords(documents, already_stored, 0)
             missing_documents = [document for _, document in missing]
             encoded = self._encode_documents(missing_documents, deadline, raise_error=not already_stored)
-            new_records = _text_records(missing)
+            new_records = _collect_text_records(missing)
             self.records.write_later(new_records)
             if not deadline.is_withdrawn:
                 self._encode_later([document.text for document in documents if document.is_unfinished])
@@ -315,7 +315,7 @@ class DocumentVectors:
         for document in documents.values():
             if document.failures:
                 raise InferenceError(next(iter(document.failures.values())), model=self.encoder.model)
-        return _text_records(documents.items()), encoded
+        return _collect_text_records(documents.items()), encoded
 
     def _encode_later(self, texts: Sequence[str | LongText]) -> None:
         """Encode texts and store their records in the background."""
@@ -397,7 +397,7 @@ class DocumentRecords:
         return LongRecord([self.records[part] for part in range(len(self.spans))], self.spans)
 
 
-def _text_records(documents: Iterable[tuple[bytes, DocumentRecords]]) -> dict[bytes, TextRecord]:
+def _collect_text_records(documents: Iterable[tuple[bytes, DocumentRecords]]) -> dict[bytes, TextRecord]:
     """Return the record of each document whose parts all have records, by key."""
     records = ((key, document.text_record) for key, document in documents)
     return {key: record for key, record in records if record is not None}

@@ -73,13 +73,13 @@ class LongRecord:
         """Return the record as bytes, with a digest at the end; see `VectorRecord.to_bytes`."""
         fields = list(dict.fromkeys(span.field for span in self.spans if span is not None))
         names = json.dumps(fields).encode()
-        numbers = np.array([_span_numbers(span, fields) for span in self.spans], dtype=INT32).tobytes()
+        numbers = np.array([_encode_span(span, fields) for span in self.spans], dtype=INT32).tobytes()
         header = HEADER.pack(MAGIC, len(self.passages), len(names))
         body = b"".join([header, names, numbers, *(record.body() for record in self.passages)])
         return append_digest(body, key, secret)
 
 
-def _span_numbers(span: Span | None, fields: Sequence[str]) -> tuple[int, int, int, int]:
+def _encode_span(span: Span | None, fields: Sequence[str]) -> tuple[int, int, int, int]:
     if span is None:
         return -1, -1, 0, 0
     return fields.index(span.field), -1 if span.value is None else span.value, span.start, span.end

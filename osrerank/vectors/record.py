@@ -204,13 +204,13 @@ def stack_vectors(records: Sequence[VectorRecord]) -> Rows:
 
 def append_digest(body: bytes, key: bytes, secret: bytes) -> bytes:
     """Append a digest of a record's key and body to the body."""
-    return body + _digest(body, key, secret)
+    return body + _compute_digest(body, key, secret)
 
 
 def remove_digest(content: bytes, key: bytes, secret: bytes) -> bytes | None:
     """Return the body of a record without its digest, or None if the digest is not valid."""
     body = content[:-DIGEST_BYTES]
-    return body if hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
+    return body if hmac.compare_digest(_compute_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
 
 
 def record_bytes(bits: Bits, dimensions: int, tokens: int = 0) -> int:
@@ -218,7 +218,7 @@ def record_bytes(bits: Bits, dimensions: int, tokens: int = 0) -> int:
     return _body_bytes(bits, dimensions, tokens) + DIGEST_BYTES
 
 
-def _digest(body: bytes, key: bytes, secret: bytes) -> bytes:
+def _compute_digest(body: bytes, key: bytes, secret: bytes) -> bytes:
     content = b"%c%b%b" % (len(key), key, body)
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES, key=secret, person=PERSON).digest()
 

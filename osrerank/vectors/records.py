@@ -49,9 +49,9 @@ class Records:
 
     def compute_keys(self, texts: Iterable[str | LongText]) -> list[bytes]:
         """Return the key of each text, 16 bytes. The key of a `LongText` also depends on how it is split."""
-        return [_hash(self.model_key + _key_content(text)) for text in texts]
+        return [_hash(self.model_key + _build_key_content(text)) for text in texts]
 
-    def progress_key(self, index_identity: str, text_options: str) -> bytes:
+    def compute_progress_key(self, index_identity: str, text_options: str) -> bytes:
         """Return the key of an index's build progress (`osrerank.vectors.build_progress`).
 
         Args:
@@ -106,7 +106,7 @@ class Records:
             self.store.close()
 
 
-def _key_content(text: str | LongText) -> bytes:
+def _build_key_content(text: str | LongText) -> bytes:
     if isinstance(text, LongText):
         return PASSAGES_PREFIX + text.content
     return _hash(text.encode("utf-8", "surrogatepass"))

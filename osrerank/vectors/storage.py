@@ -51,15 +51,15 @@ class VectorStorage:
         store: VectorStore | None = None
         defaults_to_redis = settings.vectors is None and settings.redis_url is not None and not has_index
         if settings.vectors == "redis" or defaults_to_redis:
-            store = _redis_store(settings)
+            store = _open_redis_store(settings)
         elif settings.vectors != "off":
-            store = _file_store(settings)
+            store = _open_file_store(settings)
         key = settings.vectors_key.get_secret_value().encode() if settings.vectors_key else b""
         secret = hashlib.blake2b(key, digest_size=SECRET_BYTES).digest() if key else b""
         return cls(store, PROFILES[settings.vectors_profile], secret)
 
 
-def _file_store(settings: Settings) -> VectorStore | None:
+def _open_file_store(settings: Settings) -> VectorStore | None:
     """Return the store in ``vectors_folder``, or None if the user has no home directory for it."""
     try:
         folder = expand_home(settings.vectors_folder, "vectors_folder")
@@ -70,7 +70,7 @@ def _file_store(settings: Settings) -> VectorStore | None:
     return file_store(folder, max_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
 
 
-def _redis_store(settings: Settings) -> VectorStore:
+def _open_redis_store(settings: Settings) -> VectorStore:
     from osrerank.vectors.redis import RedisStore  # noqa: PLC0415 - importing redis is slow
 
     if settings.redis_url is None:

@@ -35,7 +35,9 @@ def compute_fingerprints(files: Sequence[str]) -> Fingerprints:
     block = consumed = b""
     if STDIN in files:
         block, consumed = _read_stdin_block()
-    return Fingerprints(tuple(_digest(block) if name == STDIN else _input_digest(name) for name in files), consumed)
+    return Fingerprints(
+        tuple(_compute_digest(block) if name == STDIN else _compute_input_digest(name) for name in files), consumed
+    )
 
 
 def _read_stdin_block() -> tuple[bytes, bytes]:
@@ -48,17 +50,17 @@ def _read_stdin_block() -> tuple[bytes, bytes]:
     return block, b""
 
 
-def _input_digest(name: str) -> str:
+def _compute_input_digest(name: str) -> str:
     if is_dataset(name):
-        return _digest(name.encode())
+        return _compute_digest(name.encode())
     path = Path(name)
     if not path.is_file():
         return secrets.token_hex(8)
     with path.open("rb") as stream:
         first_block = stream.read(BLOCK_BYTES)
         stream.seek(max(BLOCK_BYTES, path.stat().st_size - BLOCK_BYTES))
-        return _digest(first_block + stream.read(BLOCK_BYTES))
+        return _compute_digest(first_block + stream.read(BLOCK_BYTES))
 
 
-def _digest(content: bytes) -> str:
+def _compute_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]

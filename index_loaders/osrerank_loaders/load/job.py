@@ -173,10 +173,10 @@ class _Load:
                 f"{_ADVICE} pass the files and options that it was loaded with"
             )
         if state.digests != initial.digests:
-            raise self._changed_error(f"{self._first_changed_input(state)} has changed")
+            raise self._changed_error(f"{self._find_changed_input(state)} has changed")
         return state
 
-    def _first_changed_input(self, state: LoadState) -> str:
+    def _find_changed_input(self, state: LoadState) -> str:
         stored_digests = state.digests or ("",) * len(self._files)
         digests = zip(self._files, stored_digests, self._fingerprints.digests, strict=True)
         name = next(name for name, stored, current in digests if stored != current)
@@ -223,7 +223,7 @@ class _Load:
         """
         checkpoint_at_s = time.monotonic()
         is_complete = True
-        batches = reader.batches(self._bulk_options, n_loaded=state.records)
+        batches = reader.read_batches(self._bulk_options, n_loaded=state.records)
         for batch, outcome in send_all(self._client, self._index, batches, self._bulk_options):
             self._record_outcome(batch, outcome)
             is_complete = is_complete and not outcome.rejections

@@ -29,7 +29,7 @@ class RecordReader:
         self.errors: list[FormatError] = []
         self.final_error: FormatError | None = None
 
-    def batches(self, options: BulkOptions, *, n_loaded: int = 0) -> Iterator[BulkBatch]:
+    def read_batches(self, options: BulkOptions, *, n_loaded: int = 0) -> Iterator[BulkBatch]:
         """Yield the documents after the first ``n_loaded`` records, in batches. An error in `final_error` ends them."""
         entries: list[BulkEntry] = []
         n_bytes = 0

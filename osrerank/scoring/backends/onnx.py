@@ -80,9 +80,9 @@ class OnnxBackend:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
     def _compute(self, sequences: Sequence[Tokens]) -> Rows:
-        return np.concatenate([self._session.run(None, self._feed(tokens))[0] for tokens in sequences])
+        return np.concatenate([self._session.run(None, self._build_feed(tokens))[0] for tokens in sequences])
 
-    def _feed(self, tokens: Tokens) -> dict[str, Any]:
+    def _build_feed(self, tokens: Tokens) -> dict[str, Any]:
         """Return the graph's inputs for one sequence, by name."""
         batch = pad([tokens])
         return {name: getattr(batch, name) for name in self._inputs}
@@ -114,7 +114,7 @@ class EncoderBackend(OnnxBackend):
 
     def encode(self, tokens: Tokens) -> npt.NDArray[np.float32]:
         """Return a text's vector ``(1, dimensions)``, or late interaction's vectors ``(tokens, dimensions)``."""
-        feed = self._feed(tokens)
+        feed = self._build_feed(tokens)
         with NATIVE_CODE:
             output: npt.NDArray[np.float32] = self._session.run([self._output], feed)[0]
         return output if self._output == VECTOR_OUTPUT else compute_vector(output[0], self._head)

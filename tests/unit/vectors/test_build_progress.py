@@ -71,7 +71,7 @@ def test_every_sequence_number_is_either_built_or_open(steps):
     for shard, head in HEADS.items():
         is_open = {
             number
-            for first, last in progress.unbuilt_ranges(shard, head.global_checkpoint)
+            for first, last in progress.list_unbuilt_ranges(shard, head.global_checkpoint)
             for number in range(first, last + 1)
         }
         assert is_open | built[shard] >= {*range(head.global_checkpoint + 1)}

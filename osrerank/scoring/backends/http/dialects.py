@@ -76,14 +76,19 @@ def _tei_body(request: EndpointRequest) -> dict[str, Any]:
 
 
 def _vllm_body(request: EndpointRequest) -> dict[str, Any]:
-    return {"query": request.query, "documents": request.texts, "top_n": len(request.texts), **_vllm_options(request)}
+    return {
+        "query": request.query,
+        "documents": request.texts,
+        "top_n": len(request.texts),
+        **_build_vllm_options(request),
+    }
 
 
 def _vllm_score_body(request: EndpointRequest) -> dict[str, Any]:
-    return {"text_1": request.query, "text_2": request.texts, **_vllm_options(request)}
+    return {"text_1": request.query, "text_2": request.texts, **_build_vllm_options(request)}
 
 
-def _vllm_options(request: EndpointRequest) -> dict[str, Any]:
+def _build_vllm_options(request: EndpointRequest) -> dict[str, Any]:
     """Return the options of both vLLM dialects. Without ``truncate_prompt_tokens``, vLLM refuses long texts."""
     options: dict[str, Any] = {"truncate_prompt_tokens": -1}
     if request.model:

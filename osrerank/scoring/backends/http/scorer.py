@@ -292,7 +292,7 @@ class EndpointScorer:
             dialect = detect(content)
             if dialect is not None:
                 if dialect.name == "tei" and not self._max_documents:
-                    self._max_documents = _tei_batch_size(content)
+                    self._max_documents = _read_tei_batch_size(content)
                 return dialect
         reason = f"{self._target.host} does not report its dialect; set dialect in [http] of osrerank.toml"
         raise EndpointError(reason, model=self.model)
@@ -308,7 +308,7 @@ def _batch_error(future: "Future[EndpointBatch]") -> OsrerankError | None:
     raise error
 
 
-def _tei_batch_size(info: object) -> int:
+def _read_tei_batch_size(info: object) -> int:
     """Read the maximum number of documents in a request from TEI's ``/info``. 0 if it sets none."""
     size = info.get("max_client_batch_size") if isinstance(info, dict) else None
     return size if isinstance(size, int) and size > 0 else 0

@@ -75,7 +75,7 @@ class PaddedBiEncoder(nn.Module):
         padding = MASKED_LOGIT * (attention_mask == 0)
         for layer in self.layers:
             states = layer(states, padding[:, None, None, :])
-        pooled = states[:, 0] if self.pooling == "cls" else _mean(states, attention_mask)
+        pooled = states[:, 0] if self.pooling == "cls" else _average(states, attention_mask)
         return functional.normalize(pooled, dim=-1)
 
 
@@ -110,7 +110,7 @@ class PaddedBertLayer(nn.Module):
         return context
 
 
-def _mean(states: Tensor, mask: Tensor) -> Tensor:
+def _average(states: Tensor, mask: Tensor) -> Tensor:
     """Return the mean state ``(n, hidden)`` of the tokens whose mask ``(n, tokens)`` is 1."""
     weights = mask.unsqueeze(2).to(states.dtype)
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)

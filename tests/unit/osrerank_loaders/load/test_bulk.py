@@ -178,7 +178,7 @@ def test_batches_come_back_in_order_whatever_their_answers(faulty_server: Callab
 class TestReading:
     def test_batches_are_bounded_by_count_and_bytes(self) -> None:
         documents = [Document(str(number), "x" * (10 if number != 4 else 1000)) for number in range(9)]
-        batches = list(RecordReader(documents).batches(BulkOptions(max_documents=3, max_bytes=300)))
+        batches = list(RecordReader(documents).read_batches(BulkOptions(max_documents=3, max_bytes=300)))
         assert [[item.doc_id for item in batch.entries] for batch in batches] == [
             ["0", "1", "2"],
             ["3"],
@@ -191,15 +191,15 @@ class TestReading:
     def test_bad_records_end_the_reading_or_are_counted(self) -> None:
         error = CorpusFormatError("bad")
         reader = RecordReader([Document("1", "x"), error, Document("2", "y")])
-        (batch,) = reader.batches(BulkOptions())
+        (batch,) = reader.read_batches(BulkOptions())
         assert ([item.doc_id for item in batch.entries], batch.end) == (["1"], 1)
         assert reader.final_error is error
         reader = RecordReader([CorpusFormatError("a"), Document("1", "x"), CorpusFormatError("b")], skip_bad=2)
-        (batch,) = reader.batches(BulkOptions())
+        (batch,) = reader.read_batches(BulkOptions())
         assert (reader.n_read, reader.n_skipped, reader.final_error, batch.end) == (3, 2, None, 3)
         assert [str(error) for error in reader.errors] == ["a", "b"]
         reader = RecordReader([Document("1", "x\ud800")], skip_bad=1)
-        assert list(reader.batches(BulkOptions())) == []
+        assert list(reader.read_batches(BulkOptions())) == []
         assert "record 1 of the collection: document '1' cannot be written as JSON in UTF-8" in str(reader.errors[0])
 
     def test_a_damaged_file_ends_the_reading_however_many_bad_records_may_be_skipped(self) -> None:
@@ -208,10 +208,10 @@ class TestReading:
             raise CorpusFormatError("is truncated or damaged")
 
         reader = RecordReader(records(), skip_bad=100)
-        assert len(list(reader.batches(BulkOptions()))) == 1
+        assert len(list(reader.read_batches(BulkOptions()))) == 1
         assert (reader.n_skipped, str(reader.final_error)) == (0, "is truncated or damaged")
 
     def test_a_resumed_load_sends_only_the_remaining_documents(self) -> None:
         reader = RecordReader([Document(str(number), "x") for number in range(5)])
-        (batch,) = reader.batches(BulkOptions(), n_loaded=3)
+        (batch,) = reader.read_batches(BulkOptions(), n_loaded=3)
         assert ([item.doc_id for item in batch.entries], batch.end, reader.n_read) == (["3", "4"], 5, 5)

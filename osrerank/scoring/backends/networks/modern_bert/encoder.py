@@ -141,10 +141,10 @@ def from_transformers_weights(weights: Mapping[str, Tensor], encoder: ModernBert
         KeyError: a weight is missing.
     """
     unprefixed = {name.removeprefix(CLASSIFIER_PREFIX): tensor for name, tensor in weights.items()}
-    return {name: unprefixed[_transformers_name(name)].float() for name in encoder.state_dict()}
+    return {name: unprefixed[_to_transformers_name(name)].float() for name in encoder.state_dict()}
 
 
-def _transformers_name(name: str) -> str:
+def _to_transformers_name(name: str) -> str:
     """Translate our name of a weight to transformers', without a classifier's prefix."""
     module, _, parameter = name.rpartition(".")
     if not module.startswith("layers."):
