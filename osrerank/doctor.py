@@ -408,19 +408,19 @@ def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: f
 
     A Redis with queues must not evict keys. The score cache limits its own memory.
     """
-    from osrerank.scoring.remote.broker import check_mode, error_code, redis_fix  # noqa: PLC0415 - imports redis
+    from osrerank.scoring.remote.broker import check_redis_mode, explain_redis_error, read_error_code  # noqa: PLC0415 - imports redis
 
     try:
         with open_redis(url, connect_s=REDIS_TIMEOUT_S, response_s=REDIS_TIMEOUT_S) as client:
             if has_queues:
-                check_mode(client)
+                check_redis_mode(client)
                 client.exists(*QUEUE_KEYS)
             client.set(PROBE_KEY, b"", px=1)
             memory, server = _read_info(client, "memory"), _read_info(client, "server")
     except Exception as error:  # noqa: BLE001 - any error is the finding
-        code, message = error_code(error), _first_line(error)
+        code, message = read_error_code(error), _first_line(error)
         reason = f"it responds with the error {code}: {message}" if code else f"it does not respond: {error}"
-        return Finding(part, "failed", reason, redis_fix(error, fix))
+        return Finding(part, "failed", reason, explain_redis_error(error, fix))
     if not memory:
         sentence = "Redis responds and accepts writes; this user cannot read its memory limits (INFO)"
         return Finding(part, "ok", f"{sentence}: maxmemory-policy must be noeviction" if has_queues else sentence)
@@ -455,10 +455,10 @@ def _check_workers(settings: Settings) -> Finding:
         fix = "pip install 'osrerank[workers]', and the same version of osrerank everywhere"
         return Finding("workers", "failed", f"this installation has no workers: {error}", fix)
     except Exception as error:  # noqa: BLE001 - any error is the finding
-        from osrerank.scoring.remote.broker import error_code, redis_fix  # noqa: PLC0415 - imports redis
+        from osrerank.scoring.remote.broker import explain_redis_error, read_error_code  # noqa: PLC0415 - imports redis
 
-        message = ": ".join(filter(None, (error_code(error), _first_line(error))))
-        fix = redis_fix(error, "start the broker's Redis")
+        message = ": ".join(filter(None, (read_error_code(error), _first_line(error))))
+        fix = explain_redis_error(error, "start the broker's Redis")
         return Finding("workers", "failed", f"the broker does not respond: {message}", fix)
     if not heartbeats:
         return Finding("workers", "failed", f"no worker of {settings.model} is running", "run osrerank worker")

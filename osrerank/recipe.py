@@ -9,7 +9,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import AUTO_PIPELINE, MAX_DEPTH, VECTORS_MONO, Rerank
 from osrerank.pipeline import Pipeline, with_failure
 from osrerank.scoring.card import ENCODERS
-from osrerank.scoring.loaded import Ready
+from osrerank.scoring.loaded import ReadyModel
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BLENDED, BlendStage, make_blend_stage
 from osrerank.stages.language_guard import unreadable_reason
@@ -31,7 +31,7 @@ from osrerank.types import (
 from osrerank.types.reasons import ReasonCode, SearchWarning, WarningCode
 
 NAME_A_CROSS_ENCODER = "set a cross-encoder with model=..., --model or OSRERANK_MODEL; vector_model has the vectors"
-Loaded = Ready | Exception
+Loaded = ReadyModel | Exception
 """A stage's model, or the error that was raised when it was loaded."""
 
 
@@ -57,7 +57,7 @@ class Recipe:
     vector_stage: VectorStage | None = None
     guarded_model: Scorer | Encoder | None = None
     warnings: tuple[SearchWarning, ...] = ()
-    models: tuple[Ready, ...] = ()
+    models: tuple[ReadyModel, ...] = ()
     at_depth: Callable[[int], StagePipeline] | None = None
     options: Rerank = field(default_factory=Rerank)
 
@@ -173,7 +173,7 @@ def make_recipe(options: Rerank, models: Sequence[Loaded]) -> Recipe:
         ConfigError: the options do not fit the models.
     """
     first, *later = models
-    assert isinstance(first, Ready)  # otherwise nothing would be reranked
+    assert isinstance(first, ReadyModel)  # otherwise nothing would be reranked
     checked_model = later[0] if options.pipeline in VECTORS_MONO else first
     warning = ""
     if options.pipeline != AUTO_PIPELINE and not isinstance(checked_model, Exception):
@@ -188,7 +188,7 @@ def make_recipe(options: Rerank, models: Sequence[Loaded]) -> Recipe:
         vector_stage,
         first.model if options.language_guard else None,
         (SearchWarning(warning, WarningCode.PIPELINE_CHANGED),) if warning else (),
-        tuple(ready for ready in models if isinstance(ready, Ready)),
+        tuple(ready for ready in models if isinstance(ready, ReadyModel)),
         at_depth,
         options,
     )
@@ -199,7 +199,7 @@ def failed_recipe(options: Rerank, error: Exception) -> Recipe:
     return Recipe(Pipeline((FailedStage(str(options.pipeline), error),)), options.min_depth, options.min_depth)
 
 
-def resolve_pipeline(options: Rerank, ready: Ready) -> tuple[str, str]:
+def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
     """Return the pipeline that fits a model's kind, and a warning if it compares vectors although mono was requested.
 
     Raises:
@@ -230,7 +230,7 @@ def language_report(reason: str) -> StageReport:
     return StageReport("language", applied=False, reason=reason, code=ReasonCode.LANGUAGE)
 
 
-def _pipeline(options: Rerank, first: Ready, later: Sequence[Loaded], depth: int) -> Pipeline:
+def _pipeline(options: Rerank, first: ReadyModel, later: Sequence[Loaded], depth: int) -> Pipeline:
     """Return the pipeline for a depth of its first stage."""
     if first.vectors is not None and options.sentences is None:
         passages = passage_options(options, first.model)

@@ -98,7 +98,7 @@ class RerankService:
 
     def add_vector_stores(self, stores: Sequence[VectorStore]) -> None:
         """Add stores from which vectors are read outside a search; call this before a model is loaded."""
-        self.first.sides = self.encoder.sides = stores
+        self.first.side_index_stores = self.encoder.side_index_stores = stores
 
     def with_model(self, model: str) -> "RerankService":
         """Return a service with another scoring model, not loaded yet, which shares the other models with this one."""
@@ -163,9 +163,9 @@ class RerankService:
         key = tuple(getattr(options, name) for name in RECIPE_OPTIONS)
         with self._recipes as recipes:
             cached: Recipe | None = recipes.get(key)
-        if cached is not None or self.first.ready_now is None:
+        if cached is not None or self.first.ready_model is None:
             return cached
-        ready = [model.ready_now for model in self.models_of(options)]
+        ready = [model.ready_model for model in self.models_of(options)]
         loaded = [model for model in ready if model is not None and not isinstance(model.model, NeedsWorkers)]
         if len(loaded) < len(ready):
             return None
@@ -185,12 +185,12 @@ class RerankService:
         if (recipe := self.cached_recipe(options)) is not None:
             return recipe
         if options.pipeline not in VECTORS_MONO:
-            self.first.ready(deadline)  # the kind of this model decides which models the stages need
+            self.first.load(deadline)  # the kind of this model decides which models the stages need
         first, *later = models = self.models_of(options)
-        loaded: list[Loaded] = [first.ready(deadline)]
+        loaded: list[Loaded] = [first.load(deadline)]
         for model in later:
             try:
-                loaded.append(model.ready(deadline))
+                loaded.append(model.load(deadline))
             except Exception as error:  # noqa: BLE001 - the model's stage reports the error
                 loaded.append(error)
         for model in models:
@@ -211,7 +211,7 @@ class RerankService:
         if not isinstance(options.pipeline, str):
             return {}
         for model in self.models_of(options):
-            model.ready()
+            model.load()
         return self.usable_recipe(options).identity
 
     @property
@@ -321,7 +321,7 @@ class RerankService:
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         try:
-            return resolve_pipeline(options, self.first.ready())
+            return resolve_pipeline(options, self.first.load())
         except (ModelLoadError, MissingDependencyError, WorkerError):
             if options.pipeline not in VECTORS_MONO:
                 raise

@@ -12,7 +12,7 @@ import click
 from osrerank._removed import replacement_for
 from osrerank._signals import end_as_first_process
 from osrerank.errors import ConfigError, OsrerankError
-from osrerank.scoring.names import DTYPES, NAMES
+from osrerank.scoring.names import BACKEND_NAMES, DTYPES
 
 COMMANDS = (
     "advise", "calibrate", "demo", "distill", "doctor", "evaluate", "export", "init", "interleave", "pipeline",
@@ -87,7 +87,9 @@ def _validate_backend(_context: click.Context, _option: click.Parameter, backend
 @click.option("--vector-model", help="Bi-encoder, if --model is a cross-encoder.  [env: OSRERANK_VECTOR_MODEL]")
 @click.option("--duo-model", help="Model that compares pairs, in mono-duo and vectors-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
-    "--backend", callback=_validate_backend, help=f"Scoring backend: {', '.join(NAMES)}.  [env: OSRERANK_BACKEND]"
+    "--backend",
+    callback=_validate_backend,
+    help=f"Scoring backend: {', '.join(BACKEND_NAMES)}.  [env: OSRERANK_BACKEND]",
 )
 @click.option("--dtype", help=f"Number type of the torch backend: {', '.join(DTYPES)}.  [env: OSRERANK_DTYPE]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

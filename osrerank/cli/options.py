@@ -43,10 +43,10 @@ class CheckpointParam(click.ParamType[Path]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
         """Return the directory of the model. A model on the hub is downloaded."""
         from osrerank.scoring.locate import locate
-        from osrerank.scoring.registry import weights_for
+        from osrerank.scoring.registry import list_weight_patterns
 
         # the README lists the languages
-        return locate(str(value), weights=weights_for("torch"), extra_files=("README.md",))
+        return locate(str(value), weight_patterns=list_weight_patterns("torch"), extra_files=("README.md",))
 
 
 class ModelParam(CheckpointParam):

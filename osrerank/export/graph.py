@@ -18,7 +18,7 @@ import numpy.typing as npt
 from osrerank._optional import require
 from osrerank.export.head_graph import RUNTIME_DOMAIN, add_head
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.model_files import first_position
+from osrerank.scoring.model_files import first_position_id
 from osrerank.scoring.modular.head import Head, HeadStep
 
 OPSET = 18
@@ -127,7 +127,7 @@ class BertGraph:
         self._hidden = int(config["hidden_size"])
         self._width = self._hidden // self._heads
         self._layers = int(config["num_hidden_layers"])
-        self._first_position = first_position(config)
+        self._first_position = first_position_id(config)
         self._card = card
 
     def logits(self, head: Head | None) -> str:

@@ -23,7 +23,7 @@ def is_router(directory: Path) -> bool:
     """Return whether the first module of a directory is a Router."""
     if not (directory / MODULES_FILE).exists():
         return False
-    modules = read_json(directory / MODULES_FILE, kind=list)
+    modules = read_json(directory / MODULES_FILE, expected_type=list)
     module_type = str(modules[0].get("type")) if modules and isinstance(modules[0], dict) else ""
     return module_type.startswith(LIBRARY) and module_type.endswith(".Router")
 
@@ -37,7 +37,7 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
     Raises:
         ModelLoadError: a route is missing, or the Router's file sets an unknown parameter.
     """
-    router, *shared = read_json(directory / MODULES_FILE, kind=list)
+    router, *shared = read_json(directory / MODULES_FILE, expected_type=list)
     router_folder = directory / str(router["path"])
     config_files = [router_folder / name for name in ROUTER_FILES]
     file = next((path for path in config_files if path.exists()), config_files[0])

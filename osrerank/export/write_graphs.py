@@ -78,13 +78,15 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
     rng = random.Random(0)  # noqa: S311 - a choice of samples, not of secrets
     for population, count in ((words, WORD_SAMPLES), (punctuation or words, PUNCTUATION_SAMPLES)):
         for _ in range(count):
-            query = builder.query(" ".join(rng.choices(words, k=8)))
+            query = builder.tokenise_query(" ".join(rng.choices(words, k=8)))
             texts = [" ".join(rng.choices(population, k=rng.randrange(20, 200))) for _ in range(2)]
-            first, second = builder.documents(texts, query)
+            first, second = builder.tokenise_documents(texts, query)
             if card.is_encoder:
-                yield from (builder.single(query), builder.single(first))
+                yield from (builder.build_single(query), builder.build_single(first))
             else:
-                yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
+                yield (
+                    builder.build_duo(query, first, second) if card.kind == "duo" else builder.build_mono(query, first)
+                )
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:

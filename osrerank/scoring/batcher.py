@@ -26,7 +26,7 @@ Row = npt.NDArray[np.float32]
 NEWEST_WEIGHT = 0.3
 """Weight of the newest batch in the moving average of seconds per token."""
 REFUSAL_FACTOR = 0.8
-"""Factor by which a refusal lowers this average, so that a model that was slow once soon gets another chance."""
+"""Whenever a batch is not started for lack of time, the average is lowered by this factor, until one is tried again."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
@@ -49,10 +49,10 @@ def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = Fal
 
 
 @dataclass(frozen=True, slots=True)
-class BatcherOutput:
-    """The results of a call's sequences, whose indices follow the order of `Call.add`.
+class CallOutcome:
+    """The results of a call, by the index of each sequence in the order in which `Call.add` received them.
 
-    A sequence in neither field was not computed before the deadline.
+    Sequences that have neither an output nor a failure were not computed before the deadline.
 
     Attributes:
         outputs: index -> the head's outputs ``(labels,)``, or the tokens' vectors ``(tokens, dimensions)``. All values
@@ -64,15 +64,15 @@ class BatcherOutput:
     failures: dict[int, str] = field(default_factory=dict)
 
     def count_reached(self, size: int) -> int:
-        """Return the number of leading sequences, of ``size``, that have an output or a failure."""
+        """Return how many of the first ``size`` sequences have an output or a failure, up to the first gap."""
         return next((index for index in range(size) if index not in self.outputs and index not in self.failures), size)
 
 
 class _CallSequence(NamedTuple):
-    """A sequence, and its number in its call."""
+    """A sequence, the call that it belongs to, and its position in the call."""
 
     call: "Call"
-    number: int
+    position: int
     tokens: Tokens
 
 
@@ -80,7 +80,7 @@ class Batcher:
     """Computes the sequences of concurrent calls on a backend's threads.
 
     Calls take turns, so that a small call does not wait for a large one. If a call leaves room in a batch, the next
-    call fills it. A batch that fails is halved until the failing sequence is alone. A sequence does not start if it is
+    call fills it. A batch that fails is halved until the failing sequence is alone. A sequence is not started if it is
     expected to end after its call's deadline.
 
     Args:
@@ -101,7 +101,7 @@ class Batcher:
         """Drop all calls and threads in a forked child, where the parent's threads do not run."""
         self._lock = threading.Lock()
         self._queue: deque[Call] = deque()
-        self._halves: deque[list[_CallSequence]] = deque()  # of failed batches
+        self._halved_batches: deque[list[_CallSequence]] = deque()
         self._open_calls: set[Call] = set()
         self._busy_threads = 0
         self._threads = DaemonThreads(self._backend.threads, "osrerank-batch")
@@ -120,7 +120,11 @@ class Batcher:
         self._threads.close()
 
     def admit(self, call: "Call", sequences: Sequence[_CallSequence]) -> None:
-        """Queue sequences of a call, and start threads for them. Raises `InferenceError` if the batcher is closed."""
+        """Queue a call's sequences, and start threads to compute them.
+
+        Raises:
+            InferenceError: the batcher is closed.
+        """
         with self._lock:
             if self._closed:
                 raise self._closed_error()
@@ -135,7 +139,7 @@ class Batcher:
                 self._busy_threads += 1
 
     def wait(self, call: "Call") -> None:
-        """Wait for all sequences of a call. After its deadline, wait only for those in running batches."""
+        """Wait for all sequences of a call. After its deadline, wait only for the sequences in running batches."""
         with self._lock:
             timeout_s = None if call.deadline.at_s is None else max(0.0, call.deadline.remaining_s())
             call.ended.wait_for(lambda: call.is_done, timeout_s)
@@ -149,7 +153,7 @@ class Batcher:
             self._open_calls.discard(call)
 
     def _work(self) -> None:
-        """Compute batches until no sequence waits. An error of the batcher itself is raised to all callers."""
+        """Compute batches until no sequence waits. If the batcher itself fails, all calls fail with its error."""
         try:
             self._compute_batches()
         except BaseException as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting
@@ -181,24 +185,24 @@ class Batcher:
         return list(outputs)
 
     def _next_batch(self) -> list[_CallSequence]:
-        """Return the next batch. An empty batch ends the thread."""
+        """Return the next batch. If no sequence waits, return an empty one, which ends the thread."""
         with self._lock:
-            batch = self._next_half() or self._next_sequences()
+            batch = self._next_halved_batch() or self._next_sequences()
             if not batch:
                 self._busy_threads -= 1
             return batch
 
-    def _next_half(self) -> list[_CallSequence]:
+    def _next_halved_batch(self) -> list[_CallSequence]:
         """Return a half of a failed batch, without the sequences whose deadline has passed."""
-        while self._halves:
-            in_time: list[_CallSequence] = []
-            for sequence in self._halves.popleft():
+        while self._halved_batches:
+            batch: list[_CallSequence] = []
+            for sequence in self._halved_batches.popleft():
                 if sequence.call.deadline.passed:
                     self._finish([sequence])
                 else:
-                    in_time.append(sequence)
-            if in_time:
-                return in_time
+                    batch.append(sequence)
+            if batch:
+                return batch
         return []
 
     def _next_sequences(self) -> list[_CallSequence]:
@@ -220,11 +224,13 @@ class Batcher:
     def _count_fitting(self, batch: Sequence[_CallSequence], call: "Call") -> int:
         """Return how many sequences of a call fit into a batch. Drop its sequences if there is no time for them."""
         lengths = [len(sequence.tokens.ids) for sequence in batch]
-        if call.waiting and not self._throughput.allows(sum(lengths) + len(call.waiting[0].tokens.ids), call.deadline):
-            if not batch:
-                call.waiting.clear()
-                call.notify()
-            return 0
+        if call.waiting:
+            tokens = sum(lengths) + len(call.waiting[0].tokens.ids)
+            if not self._throughput.allows(tokens, call.deadline):
+                if not batch:
+                    call.waiting.clear()
+                    call.notify()
+                return 0
         calls = {call, *(sequence.call for sequence in batch)}
         max_tokens = self._backend.budget_tokens
         budget_tokens = min(self._throughput.budget_tokens(max_tokens, member.deadline) for member in calls)
@@ -240,10 +246,10 @@ class Batcher:
             if len(batch) > 1:
                 HALVINGS.inc()
                 middle = len(batch) // 2
-                self._halves.extend([list(batch[:middle]), list(batch[middle:])])
+                self._halved_batches.extend([list(batch[:middle]), list(batch[middle:])])
                 return
             sequence = batch[0]
-            sequence.call.outcome.failures[sequence.number] = reason
+            sequence.call.outcome.failures[sequence.position] = reason
             self._finish(batch)
 
     def _fail(self, batch: Sequence[_CallSequence], error: Exception) -> None:
@@ -256,7 +262,7 @@ class Batcher:
     def _complete(self, batch: Sequence[_CallSequence], outputs: Iterable[Row]) -> None:
         with self._lock:
             for sequence, row in zip(batch, outputs, strict=True):
-                sequence.call.outcome.outputs[sequence.number] = row.astype(np.float32)
+                sequence.call.outcome.outputs[sequence.position] = row.astype(np.float32)
             self._finish(batch)
 
     def _finish(self, batch: Iterable[_CallSequence]) -> None:
@@ -277,13 +283,13 @@ class Call:
         outcome: the results so far.
         waiting: the sequences that are in no batch yet.
         running: the number of sequences in running batches.
-        error: an unexpected error, which ends the call, or None.
-        ended: condition with the batcher's lock. It is notified when the call is done.
+        error: an unexpected error, which ends the call. None if there was none.
+        ended: a condition that uses the batcher's lock. It is notified when the call is done.
     """
 
     def __init__(self, batcher: Batcher, deadline: Deadline, ended: threading.Condition) -> None:
         self.deadline = deadline
-        self.outcome = BatcherOutput()
+        self.outcome = CallOutcome()
         self.waiting: deque[_CallSequence] = deque()
         self.running = 0
         self.error: BaseException | None = None
@@ -323,7 +329,7 @@ class Call:
         self._size += len(new_sequences)
         self._batcher.admit(self, new_sequences)
 
-    def result(self) -> BatcherOutput:
+    def result(self) -> CallOutcome:
         """Wait for all added sequences, or until the deadline, and return their results."""
         self._batcher.wait(self)
         if self.error is not None:
@@ -360,7 +366,10 @@ class Throughput:
         return max(1, int(min(max_tokens, deadline.remaining_s() / 4 / self.seconds_per_token)))
 
     def allows(self, tokens: int, deadline: Deadline) -> bool:
-        """Return whether a batch of this many tokens is expected to end before the deadline."""
+        """Return whether a batch of this many tokens is expected to end before the deadline.
+
+        If not, the average is lowered by `REFUSAL_FACTOR`.
+        """
         if deadline.is_withdrawn:
             return False
         if deadline.remaining_s() > tokens * self.seconds_per_token:

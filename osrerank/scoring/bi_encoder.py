@@ -11,19 +11,19 @@ import numpy as np
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.backends.onnx import PRECISIONS
-from osrerank.scoring.batcher import BatcherOutput
+from osrerank.scoring.batcher import CallOutcome
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.card_file import parameter_files
+from osrerank.scoring.card_file import list_parameter_files
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalModel
-from osrerank.scoring.model_files import CARD_FILE, digest, read_config, tokenizer_file
+from osrerank.scoring.model_files import CARD_FILE, hash_files, read_config, tokenizer_file
 from osrerank.types import NEVER, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats
 
 QUERY_CACHE_SIZE = 128
-"""The number of query vectors that are cached, because a search can need the same vector several times."""
+"""This many query vectors are cached, because a search can need the same vector several times."""
 NOT_FINITE = "its vector contains numbers that are not finite; if the model computes in 16 bits, try --dtype fp32"
-"""Why a text with such a vector failed."""
+"""The failure of a text whose vector contains NaN or infinity."""
 
 
 class BiEncoder(LocalModel):
@@ -34,7 +34,7 @@ class BiEncoder(LocalModel):
     """
 
     max_token_vectors = 0
-    """The maximum number of token vectors of a document. 0 for models with one vector per document."""
+    """The maximum number of token vectors in a document. 0 if the model computes one vector for a whole document."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class BiEncoder(LocalModel):
     ) -> None:
         super().__init__(directory, card, builder, backend, *([clock] if clock else []))
         self.dimensions = card.dimensions or int(read_config(directory)["hidden_size"])
-        self._empty_query = builder.query("")
+        self._empty_query = builder.tokenise_query("")
         self._cached_query_vector = functools.lru_cache(QUERY_CACHE_SIZE)(self._query_vector)
         self._query_encoder: BiEncoder | None = None
 
@@ -68,7 +68,7 @@ class BiEncoder(LocalModel):
     def key(self) -> str:
         """A string that differs whenever the same document might get another vector.
 
-        Backends, devices and dtypes share it, so that a client on a CPU can use the vectors of a worker on a GPU.
+        It does not depend on backend, device or dtype, so a client on a CPU can use the vectors of a worker on a GPU.
         """
         components = (
             weights_digest(self._directory, self.card),
@@ -109,13 +109,13 @@ class BiEncoder(LocalModel):
 
     def _encode_queries(self, texts: Sequence[str]) -> tuple[list[Floats], frozenset[int]]:
         """Return the vectors of each query ``(n, dimensions)``, and the indices of the truncated queries."""
-        queries = [self._builder.query(text) for text in texts]
-        vectors = [self._cached_query_vector(self._builder.single(pieces).ids.tobytes()) for pieces in queries]
-        return vectors, frozenset(index for index, pieces in enumerate(queries) if pieces.cut)
+        queries = [self._builder.tokenise_query(text) for text in texts]
+        vectors = [self._cached_query_vector(self._builder.build_single(pieces).ids.tobytes()) for pieces in queries]
+        return vectors, frozenset(index for index, pieces in enumerate(queries) if pieces.is_truncated)
 
     def _encode_documents(
         self, texts: Sequence[str], deadline: Deadline
-    ) -> tuple[list[Tokens], BatcherOutput, frozenset[int]]:
+    ) -> tuple[list[Tokens], CallOutcome, frozenset[int]]:
         """Encode documents until the deadline. Returns the model's inputs and outputs, and the truncated indices."""
         truncated_indices: list[int] = []
         sequences: list[Tokens] = []
@@ -123,9 +123,11 @@ class BiEncoder(LocalModel):
             for chunk in self.tokenisation_chunks([len(text) for text in texts]):
                 if deadline.passed:
                     break
-                documents = self._builder.documents(texts[chunk], self._empty_query)
-                truncated_indices += [index for index, pieces in enumerate(documents, chunk.start) if pieces.cut]
-                new_sequences = [self._builder.single(pieces) for pieces in documents]
+                documents = self._builder.tokenise_documents(texts[chunk], self._empty_query)
+                truncated_indices += [
+                    index for index, pieces in enumerate(documents, chunk.start) if pieces.is_truncated
+                ]
+                new_sequences = [self._builder.build_single(pieces) for pieces in documents]
                 sequences += new_sequences
                 call.add(new_sequences)
             return sequences, call.result(), frozenset(truncated_indices)
@@ -150,8 +152,8 @@ class BiEncoder(LocalModel):
 def weights_digest(directory: Path, card: ModelCard) -> str:
     """Return a digest of an encoder's weights and pooling.
 
-    It is read from the card, or else computed from the ONNX graph or the safetensors. Graphs that osrerank did not
-    export, and safetensors, do not contain the pooling, so its name is appended.
+    If the card contains one, it is returned. Otherwise, the ONNX graph or the safetensors are hashed. Safetensors, and
+    graphs that osrerank did not export, do not contain the pooling, so its name is appended to their digest.
     """
     if card.weights:
         return card.weights
@@ -162,8 +164,8 @@ def weights_digest(directory: Path, card: ModelCard) -> str:
         if (directory / CARD_FILE).exists():
             return _file_digest(directory / graph)
         files = [name for name in (graph, f"{graph}_data") if (directory / name).exists()]
-        return f"{digest(directory, files)}/{card.pooling}"
-    return f"{digest(directory, parameter_files(directory))}/{card.pooling}"
+        return f"{hash_files(directory, files)}/{card.pooling}"
+    return f"{hash_files(directory, list_parameter_files(directory))}/{card.pooling}"
 
 
 def _file_digest(file: Path) -> str:

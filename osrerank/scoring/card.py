@@ -23,6 +23,7 @@ ENCODERS: tuple[Kind, ...] = ("bi-encoder", "late-interaction")
 POINTWISE: tuple[Kind, ...] = (*ENCODERS, "cross-encoder")
 """Kinds of models that score one document at a time."""
 DUO: tuple[Kind, ...] = ("duo",)
+"""Kinds of models that compare two documents at a time."""
 Head = Literal["logit1", "logits2", "next-sentence", "cosine", "dot"]
 SIMILARITIES = ("cosine", "dot")
 LengthRule = Literal["paper", "released"]
@@ -73,42 +74,47 @@ def logistic(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 class ModelCard:
     """How a model's input is built, and what its output means.
 
+    The attributes below are grouped: first the model, then its input, its scores, and what only encoders have.
+
     Attributes:
         name: the model's name, for reports.
-        kind: ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` separately and compares their vectors;
+        kind: ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` separately and compares their vectors.
             ``late-interaction`` does the same with one vector for each token. Both are encoders. ``cross-encoder``
-            scores ``[CLS] q [SEP] d [SEP]``; ``duo`` scores ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
-        head: the output. ``logit1`` is one logit. ``logits2`` is two logits; the second one means relevant.
-            ``next-sentence`` is BERT's two next-sentence logits; the second one is the score, without softmax, as in
-            Birch. ``cosine`` and ``dot`` are the cosine and the dot product of an encoder's two vectors.
+            scores ``[CLS] q [SEP] d [SEP]``. ``duo`` scores ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
+        onnx: precision (``int8``, ``fp32``) -> the graph's file, relative to the directory.
+        provenance: base model, training data, recipe, licence, measures.
+        languages: ISO 639 codes of the languages that the model supports. Empty if they are unknown.
+
         max_tokens: maximum number of tokens in a sequence (for an encoder, in a document), with special tokens.
         max_query_tokens: maximum number of tokens in the query, with [CLS] and [SEP].
-        length_rule: the way to divide ``max_tokens``. ``paper``: a cross-encoder uses all tokens. A duo model reserves
-            ``max_query_tokens`` for the query, and each document gets half of the remaining tokens. ``released``
-            follows the published code: a cross-encoder leaves one token unused, and a duo model reserves only the
-            query's actual tokens.
-        segment_rows: number of token types (segments) in the model's input: usually 2 for a cross-encoder and 3 for a
-            duo model; 1 if the tokenizer sets no token types; 0 if the model has no embeddings of token types.
+        length_rule: how query and documents share ``max_tokens``. ``paper``: a cross-encoder uses all tokens. A duo
+            model reserves ``max_query_tokens`` for the query, and each document gets half of the remaining tokens.
+            ``released`` follows the published code: a cross-encoder leaves one token unused, and a duo model reserves
+            only the query's actual tokens.
+        segment_rows: number of rows in the model's segment embedding table: usually 2 for a cross-encoder and 3 for a
+            duo model; 0 if the model has no such table. It is also 1 if the tokenizer sets no token types.
         truncation_side: the side at which a long text is truncated: ``right`` is the end, ``left`` the beginning.
         normalization: ``tokenizer``: `tokenizers` normalises texts as the tokenizer's file says. ``sentencepiece``:
             `osrerank.scoring.charsmap` normalises them by the character map in that file.
+        query_prefix: the prefix of every query. Only an encoder's ``max_query_tokens`` includes it.
+
+        head: the output. ``logit1`` is one logit. ``logits2`` is two logits; the second one means relevant.
+            ``next-sentence`` is BERT's two next-sentence logits; the second one is the score, without softmax, as in
+            Birch. ``cosine`` and ``dot`` are the cosine and the dot product of an encoder's two vectors.
         calibration: the map from a raw score to a logit.
         first_pass_weight: the weight w in a linear blend, which scores a hit by logit + w * s / s_max, where s is its
             first-pass score and s_max the query's highest one. 0 turns the blend off.
-        onnx: precision (``int8``, ``fp32``) -> the graph's file, relative to the directory.
+        vectors_weight: for a cross-encoder, the weight of the bi-encoder's logit in ``vectors-mono``, relative to the
+            logit of this model.
+
+        document_prefix: the prefix of every document.
         pooling: for a bi-encoder, the way to get a text's vector from the hidden states of its tokens. ``cls`` uses the
             state of [CLS], ``lasttoken`` the last token's state. ``mean`` and ``max`` are the mean and the maximum of
             all states. ``weightedmean`` is a mean in which the n-th token counts n times.
-        modules: for an encoder, the steps after the pooling, in order.
-        dimensions: for an encoder, the number of dimensions to which vectors are truncated. 0 keeps all of them.
-        provenance: base model, training data, recipe, licence, measures.
-        languages: ISO 639 codes of the languages that the model supports. Empty if they are unknown.
-        query_prefix: the prefix of every query. Only an encoder's ``max_query_tokens`` includes it.
-        document_prefix: for an encoder, the prefix of every document.
-        weights: for an encoder, the digest of the weights that a graph was exported from, so that vectors of the graph
-            and of the weights are interchangeable. If empty, the digest of the model's own files is used.
-        vectors_weight: for a cross-encoder, the weight of the bi-encoder's logit in ``vectors-mono``, relative to the
-            logit of this model.
+        modules: the steps after the pooling, in order.
+        dimensions: the number of dimensions to which vectors are truncated. 0 keeps all of them.
+        weights: a digest of the weights that a graph was exported from, so that vectors of the graph and of the weights
+            are interchangeable. If empty, the digest of the model's own files is used.
         query_model: for a bi-encoder, the subfolder of the model that encodes queries. If empty, this model does.
         tokens: for late interaction, marker tokens, query expansion, and the tokens that get vectors.
     """
@@ -170,7 +176,7 @@ class ModelCard:
 
     @property
     def vector_head(self) -> VectorHead:
-        """The computation from an encoder's last hidden states to a text's vector, or to its tokens' vectors."""
+        """The steps that turn an encoder's last hidden states into a text's vector, or into its tokens' vectors."""
         steps = list(self.modules)
         if self.dimensions:
             steps.append(HeadStep("first", size=self.dimensions))
@@ -179,11 +185,11 @@ class ModelCard:
         return VectorHead(tuple(steps), (self.pooling,) if self.is_bi_encoder else ())
 
     def _check_query_length(self) -> None:
-        limit = self.max_tokens if self.is_encoder else self.max_tokens - 1
-        has_limit = self.kind != "late-interaction"
-        if self.max_query_tokens <= 3 or (has_limit and self.max_query_tokens > limit):
-            bound = f"{'at most' if self.is_encoder else 'below'} max_tokens, which is {self.max_tokens}"
-            raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {bound}")
+        longest_query = self.max_tokens if self.is_encoder else self.max_tokens - 1
+        is_too_long = self.max_query_tokens > longest_query and self.kind != "late-interaction"
+        if self.max_query_tokens <= 3 or is_too_long:
+            limit = f"{'at most' if self.is_encoder else 'below'} max_tokens, which is {self.max_tokens}"
+            raise ValueError(f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {limit}")
 
     def _check_encoder(self) -> None:
         if self.is_encoder != (self.head in SIMILARITIES):

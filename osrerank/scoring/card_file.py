@@ -28,7 +28,7 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 
 MAX_QUERY_TOKENS = 64
-"""Maximum number of query tokens of a model without a card. Queries get at most half of the sequence."""
+"""A model without a card reads at most this many query tokens, and at most half of the sequence."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
@@ -42,7 +42,7 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
         name: the name for the card. If empty, the card keeps its own name, or else gets the directory's name.
 
     Raises:
-        ModelLoadError: the model cannot rerank. The message states the reason.
+        ModelLoadError: the files do not describe a model that can rerank. The message states the reason.
     """
     _check_files(directory)
     has_card = (directory / CARD_FILE).exists()
@@ -57,11 +57,11 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
         raise ModelLoadError(f"{file}: {error}", model=name or directory.name, path=str(file)) from error
 
 
-def parameter_files(directory: Path) -> list[str]:
-    """Return the files of a model's weights: its safetensors, or else the graph in its card, fp32 before int8.
+def list_parameter_files(directory: Path) -> list[str]:
+    """Return the files that contain a model's weights, relative to its directory.
 
-    The modules of a modular cross-encoder or bi-encoder have safetensors in their own folders. Paths are relative to
-    the directory.
+    These are its safetensors. The modules of a modular cross-encoder or bi-encoder have some in their own folders. A
+    model without safetensors has one graph instead: the fp32 graph in its card, or the int8 graph if there is no other.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
@@ -94,18 +94,18 @@ def _check_files(directory: Path) -> None:
         raise ModelLoadError(f"{directory} has no {TOKENIZER_FILE}; {fix}", path=str(directory))
     if has_weights or any(directory.rglob("*.onnx")):
         return
-    for pickle in (directory / name for name in PICKLES):
-        if pickle.exists():
+    for file in (directory / name for name in PICKLES):
+        if file.exists():
             fix = "if you trust it, convert it with model.save_pretrained(..., safe_serialization=True)"
-            reason = f"{pickle} is a pickle, which can run code when it is read; {fix}"
-            raise ModelLoadError(reason, path=str(pickle))
+            raise ModelLoadError(f"{file} is a pickle, which can run code when it is read; {fix}", path=str(file))
     raise ModelLoadError(f"{directory} has neither *.safetensors nor *.onnx files", path=str(directory))
 
 
 def _infer_bi_encoder_card(directory: Path, name: str) -> ModelCard:
     """Return the card of a bi-encoder that another library saved.
 
-    ONNX graphs of other programs output the last hidden states. They are used only if no later module has weights.
+    An ONNX graph that another program exported ends at the last hidden states. It is used only if no later module has
+    weights.
 
     Raises:
         ModelLoadError: the files cannot be read, or the model must be exported first.
@@ -147,7 +147,7 @@ def _infer_fields(config: dict[str, Any], directory: Path) -> dict[str, Any]:
         "segment_rows": segment_rows if settings.uses_token_types else min(1, segment_rows),
         "truncation_side": settings.truncation_side,
         "query_prefix": cross_encoder.query_prefix if cross_encoder else "",
-        "onnx": {} if has_own_head else find_graphs(directory),  # such graphs end before the head
+        "onnx": {} if has_own_head else find_graphs(directory),  # the graph of a model with its own head lacks the head
     }
 
 

@@ -11,32 +11,35 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.scoring.batcher import BatcherOutput, Row
+from osrerank.scoring.batcher import CallOutcome, Row
 from osrerank.scoring.inputs import Pieces, Tokens
 from osrerank.scoring.local import LocalModel
 from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
-WINDOW, WINDOW_TOKENS = 4096, 512
-"""Maximum number of sequences in memory (32 MiB) at ``WINDOW_TOKENS`` tokens each. Longer sequences lower it."""
+MAX_WINDOW_SEQUENCES = 4096
+"""At most this many sequences are in memory at a time. With `WINDOW_TOKENS` tokens each, they take 32 MiB."""
+WINDOW_TOKENS = 512
+"""A model with longer sequences gets fewer of them, so that they take no more memory."""
 
 
 class CrossEncoder(LocalModel):
     """Scores pairs of query and document: ``[CLS] q [SEP] d [SEP]``.
 
-    ``Scores.values`` are logits in float32: ``scale * raw + offset`` with the card's calibration, by default 1 and 0.
-    The raw score of a one-logit head is its logit. A two-logit head gives the log-odds z1 - z0, which order like
-    ``log_softmax[1]``. A next-sentence head gives z1, and is the only one with separate ``Scores.log_odds``, z1 - z0.
+    ``Scores.values`` are calibrated logits in float32: ``scale * raw + offset``, by default with 1 and 0. A one-logit
+    head's raw score is its logit. A two-logit head's is the log-odds z1 - z0, which order like ``log_softmax[1]``. A
+    next-sentence head's is z1, and its log-odds z1 - z0 are returned separately, as ``Scores.log_odds``.
     ``Scores.inferences`` counts tuples.
     """
 
     documents_per_tuple = 1
     """Number of documents in an input of the model."""
-    tuple_error = "a cross-encoder scores single documents; pairs of documents need a duo model"
+    tuple_size_message = "a cross-encoder scores single documents; pairs of documents need a duo model"
+    """The error message for tuples of another size."""
 
     @functools.cached_property
     def identity(self) -> str:
-        """Everything that a score depends on except the texts: model digest, precision and input lengths."""
+        """A string that differs whenever the same texts might get another score."""
         suffix = "/log-odds" if self._has_odds else ""
         return f"{self._digest(self.backend.files)}/{self.backend.precision}/standard/{self._length_policy}{suffix}"
 
@@ -44,10 +47,10 @@ class CrossEncoder(LocalModel):
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
         if any(len(indices) != self.documents_per_tuple for indices in tuples):
-            raise ValueError(self.tuple_error)
-        query_pieces = self._builder.query(query)
+            raise ValueError(self.tuple_size_message)
+        query_pieces = self._builder.tokenise_query(query)
         pieces: dict[int, Pieces] = {}
-        window_size = max(1, WINDOW * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
+        window_size = max(1, MAX_WINDOW_SEQUENCES * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         odds = values.copy() if self._has_odds else None
         failures: dict[int, str] = {}
@@ -71,7 +74,13 @@ class CrossEncoder(LocalModel):
                 break
         cuts = _cuts(query_pieces, pieces, tuples[:reached], len(tuples))
         scores = Scores(
-            values, failures, reached, odds=odds, cuts=cuts, inferences=reached, query_truncated=query_pieces.cut
+            values,
+            failures,
+            reached,
+            odds=odds,
+            cuts=cuts,
+            inferences=reached,
+            query_truncated=query_pieces.is_truncated,
         )
         return replace(scores, truncated=len(scores.cut_documents(tuples)))
 
@@ -82,7 +91,7 @@ class CrossEncoder(LocalModel):
         pieces: dict[int, Pieces],
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
-    ) -> BatcherOutput:
+    ) -> CallOutcome:
         """Compute the head's outputs for tuples.
 
         Args:
@@ -100,13 +109,13 @@ class CrossEncoder(LocalModel):
                 chunk_tuples = tuples[chunk]
                 chunk_indices = dict.fromkeys(index for indices in chunk_tuples for index in indices)
                 new_indices = [index for index in chunk_indices if index not in pieces]
-                new_documents = self._builder.documents([documents[index] for index in new_indices], query)
+                new_documents = self._builder.tokenise_documents([documents[index] for index in new_indices], query)
                 pieces |= zip(new_indices, new_documents, strict=True)
                 call.add([self._sequence(query, *(pieces[index] for index in indices)) for indices in chunk_tuples])
             return call.result()
 
     def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
-        return self._builder.mono(query, *documents)
+        return self._builder.build_mono(query, *documents)
 
     def _logit(self, row: Row) -> float:
         """Return the calibrated logit of a head's outputs ``(labels,)``."""
@@ -131,6 +140,6 @@ def _cuts(
     """Return `Scores.cuts` ``(size,)``, which is 0 for tuples that were not reached."""
     cuts = np.zeros(size, dtype=np.uint8)
     for row, indices in enumerate(tuples):
-        cuts[row] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))
-    cuts[: len(tuples)] |= QUERY_CUT * query.cut
+        cuts[row] = sum(pieces[index].is_truncated << bit for bit, index in enumerate(indices))
+    cuts[: len(tuples)] |= QUERY_CUT * query.is_truncated
     return cuts

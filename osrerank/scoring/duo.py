@@ -14,7 +14,7 @@ class Duo(CrossEncoder):
     """
 
     documents_per_tuple = 2
-    tuple_error = "a duo model scores pairs of documents; single documents need another kind"
+    tuple_size_message = "a duo model scores pairs of documents; single documents need another kind"
 
     def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
-        return self._builder.duo(query, *documents)
+        return self._builder.build_duo(query, *documents)

@@ -17,7 +17,7 @@ NOT_FINITE = "{model} returned a score that is not a finite number"
 
 
 class EncoderScorer:
-    """A scorer that uses an encoder, for callers that need a scorer: sentences, workers, the HTTP server.
+    """A scorer that compares an encoder's vectors, for callers that need a scorer: sentences, workers, the HTTP server.
 
     Args:
         vectors: the document vectors, which are read from a store or computed.
@@ -49,7 +49,7 @@ class EncoderScorer:
         query_vector = self.vectors.encode_query(query)
         indices = list(dict.fromkeys(index for (index,) in tuples))
         vectors = self.vectors.find((documents[index] for index in indices), deadline)
-        vectors_by_index = dict(zip(indices, vectors.documents, strict=False))  # fewer if the deadline passed
+        vectors_by_index = dict(zip(indices, vectors.documents, strict=False))  # after the deadline, some are missing
         records = {index: document.records[0] for index, document in vectors_by_index.items() if document.records}
         encoded_query = query_vector.result()
         rows = stack_vectors(list(records.values())) if records else np.empty((0, self.encoder.dimensions), np.float32)

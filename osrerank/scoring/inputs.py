@@ -1,13 +1,13 @@
 """Build a model's token sequences: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
-An encoder's queries and documents are separate sequences, which can have prefixes.
+For an encoder, queries and documents are separate sequences ``[CLS] text [SEP]``, and the texts can have prefixes.
 
 Lengths follow Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections
 3.2 and 3.3). The query has at most 64 tokens, including two special tokens. The document is truncated so that the
 sequence has at most 512 tokens. Each document of a pair has at most 223.
 
-The characters "[SEP]" in a text do not become the special token. In a prefix they do, as in the libraries that save
-such models.
+The characters "[SEP]" in a text do not become the special token. In a prefix they do, because the libraries that save
+such models treat prefixes in this way.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from osrerank.scoring.model_files import tokenizer_file
 from osrerank.scoring.template import pair_template, single_template
 
 CHARACTERS_PER_PIECE = 8
-"""First estimate of the characters per word piece. English word pieces have four to five characters."""
+"""Estimated characters per word piece. It is generous: English word pieces have four to five characters."""
 MAX_TEXT_CHARACTERS = 1 << 18
-"""A text is tokenised up to this number of characters, which yield 512 pieces unless they are mostly white space."""
+"""Only this many characters of a text are tokenised. They yield 512 pieces unless they are mostly white space."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -40,11 +40,11 @@ class Pieces:
 
     Attributes:
         ids: token ids, int64 ``(pieces,)``.
-        cut: whether the text was truncated.
+        is_truncated: whether the text was truncated.
     """
 
     ids: Ids
-    cut: bool
+    is_truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,10 @@ class InputBuilder:
         self._keeps_end = card.truncation_side == "left"
         template = single_template(tokenizer) if card.is_encoder else pair_template(tokenizer)
         if card.segment_rows == 1:
-            template = replace(template, document_type=0)
+            template = replace(template, document_segment=0)
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
-            template = replace(template, document_type=first, second_type=second)
+            template = replace(template, document_segment=first, second_document_segment=second)
         self._template = template
         self._query_prefix = _Prefix.tokenise(tokenizer, card.query_prefix)
         self._document_prefix = _Prefix.tokenise(tokenizer, card.document_prefix)
@@ -125,16 +125,16 @@ class InputBuilder:
             reason = f"{file} cannot be used as a tokenizer: {error}"
             raise ModelLoadError(reason, model=card.name, path=str(file)) from error
 
-    def query(self, text: str) -> Pieces:
-        """Return the pieces of prefix and query, at most 62 if the card allows 64 tokens.
+    def tokenise_query(self, text: str) -> Pieces:
+        """Return the pieces of prefix and query, at most 62 if the card's ``max_query_tokens`` is 64.
 
-        A cross-encoder's prefix does not count towards this limit.
+        The prefix of a cross-encoder does not count towards this limit.
         """
         pieces = self._tokenise_with_prefix(self._query_prefix, [text], self._max_query_pieces)[0]
         return _prepend(self._query_marker, pieces) if self._query_marker else pieces
 
-    def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
-        """Return the pieces of prefix and document, truncated to fit into a sequence with the query."""
+    def tokenise_documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
+        """Return the pieces of prefix and document, truncated so that they fit into a sequence with the query."""
         documents = self._tokenise_with_prefix(self._document_prefix, texts, self._max_document_pieces(query))
         if self._document_marker:
             return [_prepend(self._document_marker, pieces) for pieces in documents]
@@ -153,7 +153,7 @@ class InputBuilder:
             )
         return tuple(ids)
 
-    def chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:
+    def find_chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:
         """Split texts into consecutive chunks that fit into a sequence with the query.
 
         A chunk contains as many whole words as possible. A word that does not fit into one chunk is split. A text
@@ -163,50 +163,50 @@ class InputBuilder:
             For each text, the (start, end) of its chunks, in characters.
         """
         inputs = [_replace_surrogates(text) for text in texts]
-        offsets = None  # for each text: index of a character in its normal form -> index in the text
+        origins = None  # for each text: index of a character in its normal form -> index in the text
         if self._character_map:
             normalised = [self._character_map.normalise(text) for text in inputs]
-            offsets = [(*starts, len(text)) for text, (_, starts) in zip(inputs, normalised, strict=True)]
+            origins = [(*starts, len(text)) for text, (_, starts) in zip(inputs, normalised, strict=True)]
             inputs = [text for text, _ in normalised]
         with NATIVE_CODE:
             encodings = self._tokenizer.encode_batch(inputs, add_special_tokens=False)
         max_pieces = max(self._max_document_pieces(query) - self._document_prefix.tokens, 1)
         chunks = [_chunk_spans(encoding, max_pieces) for encoding in encodings]
-        if offsets is None:
+        if origins is None:
             return chunks
         return [
-            [(starts[start], starts[end]) for start, end in spans]
-            for starts, spans in zip(offsets, chunks, strict=True)
+            [(origin[start], origin[end]) for start, end in spans]
+            for origin, spans in zip(origins, chunks, strict=True)
         ]
 
-    def mono(self, query: Pieces, document: Pieces) -> Tokens:
+    def build_mono(self, query: Pieces, document: Pieces) -> Tokens:
         """Return the sequence of a query and a document."""
         template = self._template
         ids = _concatenate(template.head, query.ids, template.middle, document.ids, template.tail)
-        segments = np.full_like(ids, template.document_type)
-        segments[: len(template.head) + len(query.ids) + template.middle_query] = 0
+        segments = np.full_like(ids, template.document_segment)
+        segments[: len(template.head) + len(query.ids) + template.query_middle_tokens] = 0
         return Tokens(ids, segments)
 
-    def single(self, text: Pieces) -> Tokens:
+    def build_single(self, text: Pieces) -> Tokens:
         """Return the sequence of a single text."""
         ids = _concatenate(self._template.head, text.ids, self._template.tail)
         return Tokens(ids, np.zeros_like(ids))
 
-    def duo(self, query: Pieces, first: Pieces, second: Pieces) -> Tokens:
-        """Return the sequence of a query and two documents. A special token gets the segment of the text before it."""
+    def build_duo(self, query: Pieces, first: Pieces, second: Pieces) -> Tokens:
+        """Return the sequence of a query and two documents. A special token gets the segment of the preceding text."""
         template, middle = self._template, self._template.middle
         ids = _concatenate(template.head, query.ids, middle, first.ids, middle, second.ids, template.tail)
-        segments = np.full_like(ids, template.second_type)
-        start = len(template.head) + len(query.ids) + template.middle_query
-        segments[: start + len(middle) + len(first.ids)] = template.document_type
+        segments = np.full_like(ids, template.second_document_segment)
+        start = len(template.head) + len(query.ids) + template.query_middle_tokens
+        segments[: start + len(middle) + len(first.ids)] = template.document_segment
         segments[:start] = 0
         return Tokens(ids, segments)
 
     def _max_document_pieces(self, query: Pieces) -> int:
         """Return the maximum number of pieces of a document in a sequence with the query.
 
-        If queries can have 62 pieces, each of a duo model's documents can have 223. With the length rule ``released``,
-        documents can have 222 to 252, depending on the query. A short document leaves no room to the other one.
+        In a duo model with queries of up to 62 pieces, each document can have 223. With the length rule ``released``,
+        it can have 222 to 252, depending on the query. If one document is short, the other one does not get its room.
         """
         if self._is_encoder:
             return self.max_tokens - self._template.count_tokens(0) - len(self._document_marker)
@@ -214,15 +214,16 @@ class InputBuilder:
         if not self._is_duo:
             unused = 1 if is_released else 0
             return self.max_tokens - self._template.count_tokens() - unused - len(query.ids)
-        if is_released:
+        if is_released:  # the formula of the published code
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
         return (self.max_tokens - self._template.count_tokens(2) - self._max_query_pieces) // 2
 
     def _tokenise_with_prefix(self, prefix: "_Prefix", texts: Sequence[str], max_pieces: int) -> list[Pieces]:
-        """Return the first ``max_pieces`` pieces of prefix and text, or the last ones if the end is kept.
+        """Return the first ``max_pieces`` pieces of prefix and text. If the card keeps the end, return the last ones.
 
-        The tokenizer of a prefix with special tokens would also recognise them in a text. Therefore, a text that
-        contains a special token's name is tokenised again, after the prefix's last special token.
+        A prefix can contain special tokens, but their names in a text are ordinary characters. The prefix's tokenizer
+        cannot tell the two apart. So a text with such a name is tokenised again by the model's own tokenizer, together
+        with the part of the prefix after its last special token.
         """
         prefixed = [prefix.text + text for text in texts] if prefix.text else texts
         pieces = self._tokenise(prefix.tokenizer, prefixed, max_pieces)
@@ -230,9 +231,11 @@ class InputBuilder:
             if any(name in text for name in prefix.special_tokens):
                 text_pieces = self._tokenise(self._tokenizer, [prefix.text[prefix.end :] + text], max_pieces)[0]
                 ids = text_pieces.ids.tolist()
-                if not (text_pieces.cut and self._keeps_end):
+                if not (text_pieces.is_truncated and self._keeps_end):
                     ids = [*prefix.ids, *ids]
-                pieces[index] = Pieces(self._truncate(ids, max_pieces).ids, text_pieces.cut or len(ids) > max_pieces)
+                pieces[index] = Pieces(
+                    self._truncate(ids, max_pieces).ids, text_pieces.is_truncated or len(ids) > max_pieces
+                )
         return pieces
 
     def _tokenise(self, tokenizer: Tokenizer, texts: Sequence[str], max_pieces: int) -> list[Pieces]:
@@ -251,8 +254,8 @@ class InputBuilder:
     def _tokenise_long(self, tokenizer: Tokenizer, text: str, max_pieces: int, max_characters: int) -> Pieces:
         """Tokenise longer and longer beginnings of a text, until one has enough pieces.
 
-        Truncation changes only the last word's pieces, because the tokenizer splits a text into words first. If
-        the card keeps the end of long texts, the whole text is tokenised.
+        The last word of a beginning can be incomplete, so its pieces are dropped. If the card keeps the end of long
+        texts, the whole text is tokenised.
         """
         while max_characters < min(len(text), MAX_TEXT_CHARACTERS) and not self._keeps_end:
             encoding = tokenizer.encode(self._normalise(text[:max_characters]), add_special_tokens=False)
@@ -261,8 +264,9 @@ class InputBuilder:
                 return self._truncate(whole_word_ids, max_pieces)
             max_characters *= 4
         part = text[-MAX_TEXT_CHARACTERS:] if self._keeps_end else text[:MAX_TEXT_CHARACTERS]
-        pieces = self._truncate(tokenizer.encode(self._normalise(part), add_special_tokens=False).ids, max_pieces)
-        return Pieces(pieces.ids, cut=pieces.cut or len(text) > MAX_TEXT_CHARACTERS)
+        encoding = tokenizer.encode(self._normalise(part), add_special_tokens=False)
+        pieces = self._truncate(encoding.ids, max_pieces)
+        return Pieces(pieces.ids, is_truncated=pieces.is_truncated or len(text) > MAX_TEXT_CHARACTERS)
 
     def _normalise(self, text: str) -> str:
         """Replace unpaired surrogates, and apply the card's character map."""
@@ -271,7 +275,7 @@ class InputBuilder:
 
     def _truncate(self, ids: Sequence[int], max_pieces: int) -> Pieces:
         start = max(0, len(ids) - max_pieces) if self._keeps_end else 0
-        return Pieces(np.array(ids[start : start + max_pieces], dtype=np.int64), cut=len(ids) > max_pieces)
+        return Pieces(np.array(ids[start : start + max_pieces], dtype=np.int64), is_truncated=len(ids) > max_pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +286,9 @@ class _Prefix:
         text: the prefix.
         tokens: the number of its tokens.
         tokenizer: the tokenizer for prefix and text. It recognises special tokens only if the prefix contains one.
-        special_tokens: the names of all special tokens if the prefix contains one. Otherwise empty.
+        special_tokens: the names of all special tokens. Empty if the prefix contains none of them.
         end: the end of the last special token in the prefix, in characters.
-        ids: the ids of the prefix up to ``end``.
+        ids: the token ids of the prefix up to ``end``.
     """
 
     text: str
@@ -314,7 +318,7 @@ def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_
     Args:
         sequences: the rows of the batch.
         pad_id: id of the padding token.
-        multiple: the batch's width is rounded up to a multiple of this number, but not above ``max_width``.
+        multiple: the batch's width in tokens is rounded up to a multiple of this number, but not above ``max_width``.
         max_width: maximum number of tokens in a sequence of the model.
     """
     lengths = np.array([len(tokens.ids) for tokens in sequences])
@@ -337,11 +341,11 @@ def _concatenate(*arrays: Sequence[int] | Ids) -> Ids:
 
 
 def _prepend(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
-    return Pieces(_concatenate(marker, pieces.ids), pieces.cut)
+    return Pieces(_concatenate(marker, pieces.ids), pieces.is_truncated)
 
 
 def _replace_surrogates(text: str) -> str:
-    """Replace unpaired surrogates, which JSON can contain and UTF-8 cannot, by question marks."""
+    """Replace unpaired surrogates by question marks. JSON can contain them, but UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 

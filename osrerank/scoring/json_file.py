@@ -7,12 +7,12 @@ from typing import Any
 from osrerank.errors import ModelLoadError
 
 
-def read_json(file: Path, *, kind: type = dict) -> Any:
+def read_json(file: Path, *, expected_type: type = dict) -> Any:
     """Return the content of a JSON file.
 
     Args:
         file: the file's path.
-        kind: the type that the content must have.
+        expected_type: the type that the content must have.
 
     Raises:
         ModelLoadError: the file is missing, is not JSON, or has another type.
@@ -20,9 +20,10 @@ def read_json(file: Path, *, kind: type = dict) -> Any:
     try:
         content = json.loads(file.read_bytes())
     except FileNotFoundError as error:
-        raise ModelLoadError(f"{file} is missing; a model directory needs it", path=str(file)) from error
+        raise ModelLoadError(f"{file} is missing; copy the model's whole directory", path=str(file)) from error
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{file} cannot be read as JSON: {error}", path=str(file)) from error
-    if not isinstance(content, kind):
-        raise ModelLoadError(f"{file} is not a JSON {'object' if kind is dict else kind.__name__}", path=str(file))
+    if not isinstance(content, expected_type):
+        type_name = "object" if expected_type is dict else expected_type.__name__
+        raise ModelLoadError(f"{file} is not a JSON {type_name}", path=str(file))
     return content

@@ -21,10 +21,11 @@ from osrerank.vectors.token_vectors import maxsim, pool_tokens
 
 
 class LateInteraction(BiEncoder):
-    """Encodes queries ``[CLS] [Q] q [SEP] [MASK] ...`` and documents ``[CLS] [D] d [SEP]``, as the card says.
+    """Encodes queries ``[CLS] [Q] q [SEP] [MASK] ...`` and documents ``[CLS] [D] d [SEP]`` into token vectors.
 
-    The similarity is a logit: ``scale * mean + offset`` with the card's calibration. The mean is MaxSim: the maximum
-    cosine of a query token with a document token, averaged over the query's tokens.
+    The card names the marker tokens [Q] and [D], and the token that expands queries, here [MASK]. The similarity is a
+    logit: ``scale * maxsim + offset`` with the card's calibration. MaxSim takes the maximum cosine of each query token
+    with any document token, and averages these over the query's tokens.
     """
 
     def __init__(
@@ -60,25 +61,24 @@ class LateInteraction(BiEncoder):
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         """Encode texts into token vectors. Query vectors are cached, and queries ignore the deadline."""
         if side == "query":
-            queries, cut = self._encode_queries(texts)
-            return Vectors(queries, cut=cut)
-        sequences, outcome, cut = self._encode_documents(texts, deadline)
+            query_vectors, truncated_indices = self._encode_queries(texts)
+            return Vectors(query_vectors, cut=truncated_indices)
+        sequences, outcome, truncated_indices = self._encode_documents(texts, deadline)
         vectors = [np.full((1, self.dimensions), np.nan, dtype=np.float32)] * len(texts)
         for index, rows in outcome.outputs.items():
-            vectors[index] = pool_tokens(
-                rows[~np.isin(sequences[index].ids, self._skipped_ids)], self.tokens.pool_factor
-            )
-        return Vectors(vectors, outcome.failures, cut)
+            is_kept = ~np.isin(sequences[index].ids, self._skipped_ids)
+            vectors[index] = pool_tokens(rows[is_kept], self.tokens.pool_factor)
+        return Vectors(vectors, outcome.failures, truncated_indices)
 
     def similarity(self, query: Floats, vectors: Rows) -> Floats:
         """Return the MaxSim logits ``(n,)`` of a query, ``(tokens, dimensions)``, and the vectors of n documents."""
         return self.card.calibration.scale * maxsim(query, vectors) + self.card.calibration.offset
 
     def _query_vector(self, ids: bytes) -> Floats:
-        """Return the token vectors of a query, which expansion tokens pad to a fixed length.
+        """Pad a query with expansion tokens to a fixed length, and return its token vectors ``(tokens, dimensions)``.
 
         Args:
-            ids: the bytes of the query's int64 token ids, which can be the key of a cache.
+            ids: the query's int64 token ids as bytes, so that vectors can be cached by them.
         """
         query_ids = np.frombuffer(ids, dtype=np.int64)
         missing = max(0, self.tokens.expanded_to - len(query_ids))

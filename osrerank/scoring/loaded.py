@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 RETRY_LOAD_AFTER_S = 30.0
-"""Seconds after a failed load until the next attempt. Without this pause, every search would try to load."""
-FIND_INTERVAL_S = 1.0
-"""Minimum interval between two attempts to find workers, in seconds, because a failed attempt takes time."""
-FIND_TIME_SHARE = 0.5
-"""Maximum share of the time left for finding workers. The rest is for documents with stored vectors."""
+"""After a failed load, the model is not loaded again for this many seconds, so that not every search tries."""
+FIND_WORKERS_INTERVAL_S = 1.0
+"""Workers are looked for at most once in this many seconds, because a failed attempt takes time."""
+FIND_WORKERS_TIME_SHARE = 0.5
+"""Looking for workers takes at most this share of the time left. The rest is for documents with stored vectors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ready:
-    """A loaded model.
+class ReadyModel:
+    """A loaded model, as an encoder or scorer, and with its caches.
 
     Attributes:
         model: an encoder or a scorer.
-        vectors: the document vectors of an encoder. None if the model is a scorer.
+        vectors: computes and stores an encoder's document vectors. None if the model is a scorer.
         scorer: the model as a scorer, with the score cache if one is configured. An encoder's scores are not cached,
             because its vectors are stored.
-        disconnect: closes the connections to the score cache. None if there is no cache.
+        disconnect: closes the connections to the score cache. None if there is no score cache.
     """
 
     model: Model
@@ -48,8 +48,8 @@ class Ready:
     disconnect: Callable[[], None] | None = None
 
 
-class _Loading:
-    """A load in a background thread: the event that is set at its end, and the error if it failed."""
+class _BackgroundLoad:
+    """A load in a background thread. ``ended`` is set at its end, and ``error`` is None unless it has failed."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -63,7 +63,7 @@ class LoadedModel:
     threads.
 
     Args:
-        name: directory, hub id or shipped name. "" if no model is configured.
+        name: directory, hub id or shipped name. It is "" if no model is configured.
         kinds: the accepted kinds of models.
         settings: backend, threads, Redis.
         provided: a model to use instead of the named one. The caller closes it.
@@ -73,7 +73,7 @@ class LoadedModel:
         on_loaded: called after the named model is loaded.
 
     Attributes:
-        sides: stores of side indices, which hold vectors of texts outside a search.
+        side_index_stores: vector stores of side indices, which keep an index's vectors on OpenSearch itself.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class LoadedModel:
         on_loaded: Callable[[], None] = lambda: None,
     ) -> None:
         self._has_index, self._on_loaded = has_index, on_loaded
-        self.sides: Sequence[VectorStore] = ()
+        self.side_index_stores: Sequence[VectorStore] = ()
         self._name = name
         self._kinds = kinds
         self._settings = settings
@@ -97,7 +97,7 @@ class LoadedModel:
         self._fix = fix
         self._clock = clock
         self._lock = fork_safe_lock()
-        self._ready: Ready | None = None
+        self._ready: ReadyModel | None = None
         self._failure: ModelLoadError | None = None
         self._retry_pause = Pause(RETRY_LOAD_AFTER_S, clock=clock)
         self._last_find_s = -math.inf
@@ -105,8 +105,8 @@ class LoadedModel:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Drop the running load in a forked child, where its thread does not run."""
-        self._loading: _Loading | None = None
+        """Forget the running load in a forked child, where its thread does not run."""
+        self._load: _BackgroundLoad | None = None
 
     @property
     def is_encoder(self) -> bool | None:
@@ -115,11 +115,11 @@ class LoadedModel:
         return None if model is None else is_encoder(model)
 
     @property
-    def ready_now(self) -> Ready | None:
-        """The model, or None until it is loaded."""
-        return self.ready() if self._provided is not None else self._ready
+    def ready_model(self) -> ReadyModel | None:
+        """The loaded model. None until it is loaded."""
+        return self.load() if self._provided is not None else self._ready
 
-    def ready(self, deadline: Deadline = NEVER) -> Ready:
+    def load(self, deadline: Deadline = NEVER) -> ReadyModel:
         """Return the model, after loading it if necessary.
 
         Args:
@@ -133,52 +133,52 @@ class LoadedModel:
         """
         if self._provided is not None:
             with self._lock:
-                self._ready = self._ready or self._load_ready()
+                self._ready = self._ready or self._load_with_caches()
         while True:
             ready = self._ready
             if ready is not None:
                 return ready
-            loading = self._ensure_loading()
-            if not deadline.wait(loading.ended):
+            running_load = self._ensure_load()
+            if not deadline.wait(running_load.ended):
                 fix = "client.warm_up() or connect(..., warm=True) loads it before the first search"
                 raise StillLoading(f"the model {self._name} was not loaded by the deadline; {fix}")
-            if loading.error is not None:
-                raise loading.error
+            if running_load.error is not None:
+                raise running_load.error
 
     def model(self, deadline: Deadline = NEVER) -> Model:
-        """Return the model, an encoder or a scorer. For the errors, see `ready`."""
-        return self._provided or self.ready(deadline).model
+        """Return the model, an encoder or a scorer. For the errors, see `load`."""
+        return self._provided or self.load(deadline).model
 
     def vectors(self) -> "DocumentVectors | None":
-        """Return the document vectors of an encoder, or None for a scorer. For the errors, see `ready`."""
-        return self.ready().vectors
+        """Return an encoder's document vectors, after loading it. Returns None if the model is a scorer."""
+        return self.load().vectors
 
     def scorer(self, *, cached: bool = True) -> Scorer:
-        """Return the model as a scorer, by default with the configured score cache. For the errors, see `ready`."""
-        ready = self.ready()
+        """Return the model as a scorer, by default with the configured score cache. For the errors, see `load`."""
+        ready = self.load()
         return ready.scorer if cached or is_encoder(ready.model) else ready.model
 
     def start_loading(self) -> None:
-        """Load the model in the background. An error is raised when the model is used."""
+        """Load the model in the background. If this fails, the error is raised when the model is used."""
         if self._ready is None and self._provided is None:
-            self._ensure_loading()
+            self._ensure_load()
 
     def find_workers(self, deadline: Deadline) -> None:
-        """Find the model's workers, if it needs any, within half of the time left and at most once a second.
+        """Look for live workers if the model runs on workers, within half of the time left and at most once a second.
 
-        Errors are ignored, because they are raised, without another wait, when the workers are used.
+        Errors are ignored here. They are raised, without another wait, when the workers are used.
         """
         model: object = self._provided or (None if self._ready is None else self._ready.model)
-        if not isinstance(model, NeedsWorkers) or self._clock() - self._last_find_s < FIND_INTERVAL_S:
+        if not isinstance(model, NeedsWorkers) or self._clock() - self._last_find_s < FIND_WORKERS_INTERVAL_S:
             return
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
-            model.find_workers(deadline.within_ms(1000 * FIND_TIME_SHARE * deadline.remaining_s()))
+            model.find_workers(deadline.within_ms(1000 * FIND_WORKERS_TIME_SHARE * deadline.remaining_s()))
         self._last_find_s = self._clock()  # set last, so that concurrent threads do not skip their attempts
 
     def close(self) -> None:
-        """Wait for a running load, then close the cache's connections and, unless the caller provided it, the model."""
-        if self._loading is not None:
-            self._loading.ended.wait()
+        """Wait for a running load, then close the model and its caches. A provided model is left open."""
+        if self._load is not None:
+            self._load.ended.wait()
         with self._lock:
             ready, self._ready = self._ready, None
         if ready is None:
@@ -190,25 +190,25 @@ class LoadedModel:
         if ready.model is not self._provided:
             ready.model.close()
 
-    def _ensure_loading(self) -> _Loading:
-        """Return the latest load. Start a new one if there is none, or if the latest one failed."""
+    def _ensure_load(self) -> _BackgroundLoad:
+        """Return the latest load. If there is none, or if it failed, start a new one."""
         with self._lock:
-            if self._loading is None or (self._loading.ended.is_set() and self._ready is None):
-                loading = _Loading()
-                threading.Thread(target=self._load, args=(loading,), name="osrerank-load", daemon=True).start()
-                self._loading = loading
-            return self._loading
+            if self._load is None or (self._load.ended.is_set() and self._ready is None):
+                new_load = _BackgroundLoad()
+                threading.Thread(target=self._run_load, args=(new_load,), name="osrerank-load", daemon=True).start()
+                self._load = new_load
+            return self._load
 
-    def _load(self, loading: _Loading) -> None:
+    def _run_load(self, background_load: _BackgroundLoad) -> None:
         try:
             with NATIVE_CODE:
-                self._ready = self._load_ready()
+                self._ready = self._load_with_caches()
         except Exception as error:  # noqa: BLE001 - raised by the threads that wait
-            loading.error = error
+            background_load.error = error
         finally:
-            loading.ended.set()
+            background_load.ended.set()
 
-    def _load_ready(self) -> Ready:
+    def _load_with_caches(self) -> ReadyModel:
         """Load the model, and add its vector store or its score cache."""
         model = self._provided or self._load_named()
         if is_encoder(model):
@@ -216,16 +216,16 @@ class LoadedModel:
             from osrerank.vectors.storage import VectorStorage  # noqa: PLC0415 - only encoders need it
 
             storage = VectorStorage.from_settings(self._settings, has_index=self._has_index)
-            vectors = DocumentVectors(model, storage, self._clock, side_indices=self.sides)
-            return Ready(model, vectors, EncoderScorer(vectors))
-        in_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
-        in_process = self._settings.cache_local_mb > 0 and self._provided is None  # a provided scorer uses only Redis
-        if not (in_process or in_redis):
-            return Ready(model, None, model)
+            vectors = DocumentVectors(model, storage, self._clock, side_indices=self.side_index_stores)
+            return ReadyModel(model, vectors, EncoderScorer(vectors))
+        uses_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
+        uses_memory = self._settings.cache_local_mb > 0 and self._provided is None  # a provided scorer uses only Redis
+        if not (uses_memory or uses_redis):
+            return ReadyModel(model, None, model)
         from osrerank.scoring.cache.scorer import add_cache  # noqa: PLC0415 - only scorers need it
 
         cached = add_cache(model, self._settings)
-        return Ready(model, None, cached, cached.disconnect)
+        return ReadyModel(model, None, cached, cached.disconnect)
 
     def _load_named(self) -> Model:
         """Load the named model. After a failure, raise the same error again until the pause ends."""

@@ -15,16 +15,16 @@ from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.batcher import Batcher
 from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, hash_files, tokenizer_file
 
 CHUNK_SIZES = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
 """Kind of model -> number of sequences that are tokenised at a time, while the previous ones are computed."""
 CHUNK_CHARACTERS = 1 << 17
-"""Maximum number of characters tokenised at a time. A longer text is tokenised alone."""
+"""At most this many characters are tokenised at a time. A longer text is tokenised alone."""
 MAX_CHUNK_SIZE = 256
-"""Maximum number of sequences tokenised at a time, for a GPU with large batches."""
+"""At most this many sequences are tokenised at a time, even for a GPU with larger batches."""
 TYPICAL_TOKENS = 128
-"""Length of a typical sequence, to estimate how many sequences a batch has."""
+"""The assumed length of a sequence, to estimate how many sequences fit into a batch."""
 
 
 class LocalModel:
@@ -67,15 +67,16 @@ class LocalModel:
         return max(CHUNK_SIZES[self.card.kind], min(MAX_CHUNK_SIZE, self.backend.budget_tokens // TYPICAL_TOKENS))
 
     def tokenisation_chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Divide sequences into chunks that are tokenised at a time, and yield a slice for each chunk.
+        """Divide sequences into the groups that are tokenised together, and yield a slice for each group.
 
         Args:
             lengths: the length of each sequence, in characters.
         """
         start = 0
         while start < len(lengths):
-            sizes = accumulate(lengths[start : start + self.chunk_size])
-            end = start + max(1, sum(size <= CHUNK_CHARACTERS for size in sizes))
+            totals = accumulate(lengths[start : start + self.chunk_size])
+            fitting = sum(total <= CHUNK_CHARACTERS for total in totals)
+            end = start + max(1, fitting)
             yield slice(start, end)
             start = end
 
@@ -89,7 +90,8 @@ class LocalModel:
         return logistic(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        return self._builder.chunks(texts, self._builder.query(query))
+        """Split texts into chunks that fit into the model's window; see `CutsTexts.chunks`."""
+        return self._builder.find_chunks(texts, self._builder.tokenise_query(query))
 
     def close(self) -> None:
         with self._closing:
@@ -103,7 +105,7 @@ class LocalModel:
         return f"{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
 
     def _digest(self, weights: Sequence[str]) -> str:
-        """Return the digest of the model's card, config, tokenizer and weight files."""
+        """Return a digest of the model's card, config, tokenizer and weight files."""
         files = [name for name in (CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
         tokenizer = os.path.relpath(tokenizer_file(self._directory), self._directory)
-        return digest(self._directory, [tokenizer, *files, *weights])
+        return hash_files(self._directory, [tokenizer, *files, *weights])

@@ -9,7 +9,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank._removed import replacement_for
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import GRAPHS, SHIPPED, WEIGHTS, is_pickled
+from osrerank.scoring.model_files import GRAPH_PATTERNS, SHIPPED, WEIGHT_PATTERNS, is_pickled
 from osrerank.scoring.modular.description import has_weighted_modules
 from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_PACKAGE
 
@@ -36,19 +36,23 @@ CONFIG_FILES = (
     "tokenizer_config.json",
     "vocab.txt",
 )
-"""Patterns of the files, besides the weights, that are downloaded from a hub repository."""
+"""Patterns of the files that are downloaded from a hub repository besides the weights."""
 
 
 def locate(
-    model: str, *, weights: Sequence[Sequence[str]] = (*GRAPHS, *WEIGHTS), extra_files: Sequence[str] = ()
+    model: str,
+    *,
+    weight_patterns: Sequence[Sequence[str]] = (*GRAPH_PATTERNS, *WEIGHT_PATTERNS),
+    extra_files: Sequence[str] = (),
 ) -> Path:
-    """Return a model's directory. If the model is neither a directory nor shipped, download it from the hub.
+    """Return a model's directory, after downloading a hub repository if necessary.
 
     Args:
         model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``. The path
             of a file that torch.save wrote is returned unchanged.
-        weights: lists of file patterns for a hub id. Only the files of the first list that matches are downloaded.
-        extra_files: patterns of further files to download for a hub id.
+        weight_patterns: for a hub id, lists of patterns of weight files, best first. The first list that matches any
+            file decides which weights are downloaded.
+        extra_files: for a hub id, patterns of further files to download.
 
     Raises:
         ModelLoadError: there is no such model, or the hub cannot be reached. The message says how to copy the files.
@@ -64,13 +68,13 @@ def locate(
         return _shipped_directory(model)
     matched = HUB_ID.match(model)
     if matched is None or model.startswith("."):
-        reason = f"there is no directory {model}, and it is not a hub id either"
+        reason = f"there is no directory {model}; pass a model's directory, its hub id, or the name of a shipped model"
         raise ModelLoadError(reason, model=model, path=str(folder))
-    return _download(model, matched["repository"], matched["revision"], weights, extra_files)
+    return _download(model, matched["repository"], matched["revision"], weight_patterns, extra_files)
 
 
 def locate_offline(model: str) -> Path | None:
-    """Return a model's directory without a request to the hub, or None if the model is not on this machine."""
+    """Return a model's directory without downloading it, or None if the model is not on this machine."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -91,14 +95,14 @@ def locate_offline(model: str) -> Path | None:
         return None
 
 
-def hub_id(directory: Path) -> str:
-    """Return the repository id of a directory in the hub's cache, or "" for another directory."""
+def read_hub_id(directory: Path) -> str:
+    """Return the repository id of a directory in the hub's cache. Returns "" for any other directory."""
     folder = directory.parent.parent.name if directory.parent.name == "snapshots" else ""
     return folder.removeprefix("models--").replace("--", "/", 1) if folder.startswith("models--") else ""
 
 
 def model_name(directory: Path) -> str:
-    """Return a model's name for the cards of other models: ``osrerank/NAME`` if it is shipped, else its folder."""
+    """Return ``osrerank/NAME`` for the directory of a shipped model, and the folder's name for any other directory."""
     is_shipped = directory.parent == SHIPPED or directory.parent.name == MULTILINGUAL_PACKAGE
     return f"{SHIPPED_PREFIX}{directory.name}" if is_shipped else directory.name
 
@@ -122,16 +126,23 @@ def _shipped_directory(model: str) -> Path:
 
 
 def _download(
-    model: str, repository: str, revision: str | None, weights: Sequence[Sequence[str]], extra_files: Sequence[str]
+    model: str,
+    repository: str,
+    revision: str | None,
+    weight_patterns: Sequence[Sequence[str]],
+    extra_files: Sequence[str],
 ) -> Path:
-    """Download a repository's config files, and the weights of the first list that matches. No code is downloaded."""
+    """Download a repository's config files, and its weights by the first list of patterns that matches any file.
+
+    Code is never downloaded. Graphs are skipped if further modules have weights, because such graphs lack the modules.
+    """
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
 
     try:
-        for patterns in weights:
+        for patterns in weight_patterns:
             files = [*CONFIG_FILES, *extra_files, *patterns]
             directory = Path(snapshot_download(repository, revision=revision, allow_patterns=files))
-            if patterns in GRAPHS and has_weighted_modules(directory):
+            if patterns in GRAPH_PATTERNS and has_weighted_modules(directory):
                 continue
             if any(any(directory.glob(pattern)) for pattern in patterns):
                 break

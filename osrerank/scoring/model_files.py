@@ -26,14 +26,15 @@ ONNX_FILES = {
     "fp32": ("onnx/model.onnx", "model.onnx"),
 }
 """Precision -> the paths of graphs that other programs export. Graphs for one type of processor are ignored."""
-GRAPHS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
-WEIGHTS = (
+GRAPH_PATTERNS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
+"""Lists of patterns of graph files, best first. Only the files of the first list that matches any are downloaded."""
+WEIGHT_PATTERNS = (
     ("*.safetensors", WEIGHTS_INDEX_FILE),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
-"""Lists of file patterns. From a hub repository, only the files of the first list that matches are downloaded."""
+"""Lists of patterns of weight files, used like `GRAPH_PATTERNS`."""
 DEFAULT_MAX_TOKENS = 512
-"""Maximum number of tokens in a sequence if the model's files set no limit, except for `LONG_FAMILIES`."""
+"""Sequences have at most this many tokens if the model's files set no limit, except in `LONG_FAMILIES`."""
 LONG_FAMILIES = ("modernbert",)
 """The ``model_type`` of families that were trained with sequences as long as their position embeddings."""
 _BERT = {
@@ -61,7 +62,7 @@ _MODERN_BERT = {
     "norm_eps": 1e-5,
     "pad_token_id": 50283,
 }
-"""Defaults that depend on the version of transformers are in `osrerank.scoring.modular.modern_bert`."""
+"""ModernBERT has further defaults in `osrerank.scoring.modular.modern_bert`, because they changed in transformers 5."""
 _ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _ALBERT = {
     "vocab_size": 30000,
@@ -97,7 +98,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return a directory's ``config.json`` with defaults. Raises `ModelLoadError` if it cannot be read."""
+    """Return a directory's ``config.json`` with transformers' defaults. Raises `ModelLoadError` if it is unreadable."""
     return add_defaults(read_json(directory / CONFIG_FILE))
 
 
@@ -119,14 +120,14 @@ def tokenizer_file(directory: Path) -> Path:
     return directory / name
 
 
-def padding_id(directory: Path) -> int:
+def read_padding_id(directory: Path) -> int:
     """Return the id of the padding token in a directory's ``config.json``, or 0 if it sets none."""
     config = read_config(directory) if (directory / CONFIG_FILE).exists() else {}
     return int(config.get("pad_token_id") or 0)
 
 
 def is_pickled(file: Path) -> bool:
-    """Return whether torch.save wrote a file. Only the content counts, not the name."""
+    """Return whether torch.save wrote a file, judged by its content."""
     if not file.is_file():
         return False
     with file.open("rb") as stream:
@@ -138,8 +139,8 @@ def is_pickled(file: Path) -> bool:
         return any(name.endswith("/data.pkl") for name in archive.namelist())
 
 
-def digest(directory: Path, files: Iterable[str]) -> str:
-    """Return the SHA-256 of the names and contents of a directory's files, in any order."""
+def hash_files(directory: Path, files: Iterable[str]) -> str:
+    """Return the SHA-256 of the names and contents of files in a directory. Their order does not matter."""
     total = hashlib.sha256()
     for name in sorted(files):
         with (directory / name).open("rb") as stream:
@@ -186,14 +187,14 @@ def max_sequence_tokens(config: Mapping[str, Any], limit: int | None) -> int:
 
     Args:
         config: the content of ``config.json``, with defaults.
-        limit: the limit in the model's other files. None stands for the default of the model's family.
+        limit: the limit in the model's other files. If None, the default of the model's family is used.
     """
-    positions = int(config.get("max_position_embeddings", DEFAULT_MAX_TOKENS)) - first_position(config)
+    positions = int(config.get("max_position_embeddings", DEFAULT_MAX_TOKENS)) - first_position_id(config)
     default = positions if config.get("model_type") in LONG_FAMILIES else DEFAULT_MAX_TOKENS
     return min(positions, limit or default)
 
 
-def first_position(config: Mapping[str, Any]) -> int:
+def first_position_id(config: Mapping[str, Any]) -> int:
     """Return the position id of a sequence's first token: 0, or the padding id plus 1 for MPNet and RoBERTa models."""
     family = str(config.get("model_type"))
     if "roberta" in family or family in ("camembert", "mpnet"):

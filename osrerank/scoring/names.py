@@ -1,15 +1,17 @@
-"""The names of backends, dtypes and the multilingual model, in a module that imports nothing."""
+"""The names of the backends, the dtypes and the multilingual model. This module imports nothing."""
 
 AUTO, WORKERS, HTTP = "auto", "workers", "http"
-LOCAL_NAMES = (AUTO, "onnx", "torch")
+LOCAL_BACKENDS = (AUTO, "onnx", "torch")
 """The backends that compute in this process."""
-NAMES = (*LOCAL_NAMES, WORKERS, HTTP)
-WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
-"""The backends for a worker's ``--backend``."""
+BACKEND_NAMES = (*LOCAL_BACKENDS, WORKERS, HTTP)
+WORKER_BACKENDS = tuple(name for name in BACKEND_NAMES if name != WORKERS)
+"""The backends that a worker can compute with."""
 DTYPES = (AUTO, "fp32", "bf16", "fp16")
 
-MULTILINGUAL, MULTILINGUAL_PACKAGE = "osrerank/e5-multilingual", "osrerank_multilingual"
-"""The shipped model that is too large for this package, and the package that contains it."""
+MULTILINGUAL = "osrerank/e5-multilingual"
+"""The shipped model that is too large for this package."""
+MULTILINGUAL_PACKAGE = "osrerank_multilingual"
+"""The package that contains the multilingual model."""
 MULTILINGUAL_LANGUAGES = (
     "af", "am", "ar", "as", "az", "be", "bg", "bn", "br", "bs", "ca", "cs", "cy", "da", "de", "el", "en", "eo", "es",
     "et", "eu", "fa", "fi", "fr", "fy", "ga", "gd", "gl", "gu", "ha", "he", "hi", "hr", "hu", "hy", "id", "is", "it",

@@ -14,7 +14,7 @@ from osrerank.types.values import BLANK_TEXT, is_blank
 from osrerank.types.vectors import Part
 
 GROUP_SIZE = 256
-"""Maximum number of parts that are split off before they are scored, under a deadline."""
+"""Under a deadline, at most this many parts are split off before they are scored."""
 
 
 class DocumentPart(NamedTuple):
@@ -69,7 +69,7 @@ def score_parts(
 
 
 class _PartQueue:
-    """Takes one part of each document in turn, and splits it off only then."""
+    """Takes one part of each document in turn. A part is split off only when it is taken."""
 
     def __init__(self, parts: Sequence[Iterable[Part]]) -> None:
         self._waiting = deque((index, 0, iter(document_parts)) for index, document_parts in enumerate(parts))
@@ -80,13 +80,14 @@ class _PartQueue:
         return len(self._waiting)
 
     def next_group(self, deadline: Deadline) -> list[DocumentPart]:
-        """Return the next parts. Under a deadline, these are at most `GROUP_SIZE`, split within half of the time."""
+        """Return all remaining parts. Under a deadline, return at most `GROUP_SIZE`, within half of the time left."""
         remaining_s = deadline.remaining_s()
         splitting_deadline = deadline.within_ms(1000 * remaining_s / 2)
         group = []
         for part in self._parts():
             group.append(part)
-            if remaining_s != np.inf and (len(group) == GROUP_SIZE or splitting_deadline.passed):
+            has_deadline = remaining_s != np.inf
+            if has_deadline and (len(group) == GROUP_SIZE or splitting_deadline.passed):
                 break
         return group
 
@@ -119,17 +120,18 @@ class _ScoreCollector:
             if is_blank(part.text):
                 self._failures[part.document, part.number] = BLANK_TEXT
         for index in scores.attempted:
-            document, number = not_blank[index][:2]
-            if index not in scores.failures:
-                self._logits[document][number] = scores.values[index]
-                self._odds[document][number] = scores.log_odds[index]
-        self._failures |= {not_blank[index][:2]: reason for index, reason in scores.failures.items()}
+            part = not_blank[index]
+            if index in scores.failures:
+                self._failures[part.document, part.number] = scores.failures[index]
+            else:
+                self._logits[part.document][part.number] = scores.values[index]
+                self._odds[part.document][part.number] = scores.log_odds[index]
         truncated_parts = scores.cut_documents([(index,) for index in range(len(not_blank))])
         self._truncated |= {not_blank[index].document for index in truncated_parts}
         self._calls.append(scores)
 
     def scores(self, unfinished: int) -> PassageScores:
-        """Return the scores of all documents, of which ``unfinished`` might contain more parts."""
+        """Return the scores of all documents. ``unfinished`` is the number of documents that might have more parts."""
         counts = Counts.total(self._calls)
         if all(call.cuts is not None for call in self._calls):
             counts["truncated"] = len(self._truncated)

@@ -1,6 +1,6 @@
-"""Load models: `load` follows the settings, `load_model` and `load_scorer` take a name. `BACKENDS` lists the backends.
+"""Load models by their names. `load` also follows the settings, which can choose a backend on workers or a server.
 
-The module of a backend defines a function ``load``, and is imported on first use.
+`BACKENDS` lists the backends. A backend's module defines a function ``load``, and is imported on first use.
 """
 
 import difflib
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from osrerank.errors import ConfigError, ModelLoadError, OsrerankError
 from osrerank.scoring.card import DUO, POINTWISE, Kind, ModelCard
 from osrerank.scoring.card_file import read_card
-from osrerank.scoring.model_files import CARD_FILE, GRAPHS, WEIGHTS, weight_files
-from osrerank.scoring.names import AUTO, DTYPES, HTTP, LOCAL_NAMES, NAMES, WORKERS
+from osrerank.scoring.model_files import CARD_FILE, GRAPH_PATTERNS, WEIGHT_PATTERNS, weight_files
+from osrerank.scoring.names import AUTO, BACKEND_NAMES, DTYPES, HTTP, LOCAL_BACKENDS, WORKERS
 from osrerank.settings import Settings
 from osrerank.types import Encoder, Scorer, is_encoder
 
 if TYPE_CHECKING:
     from osrerank.scoring.backends.base import Backend, ComputeOptions
     from osrerank.scoring.bi_encoder import BiEncoder
+    from osrerank.scoring.checkpoints.convert import ConvertedModel
     from osrerank.scoring.cross_encoder import CrossEncoder
     from osrerank.scoring.encoder_scorer import EncoderScorer
 
@@ -46,10 +47,10 @@ class BackendEntry:
 
     Attributes:
         name: the name for ``--backend``.
-        module: the module whose ``load`` is called: by `open` if the backend is local, else by `connect`.
+        module: the module whose ``load`` is called: by `open` if the backend is local, otherwise by `connect`.
         is_local: whether the backend computes in this process.
         kinds: the kinds of models that it supports.
-        weights: lists of file patterns, best first. The weights are the files that match the first list with a match.
+        weight_patterns: lists of patterns of weight files, best first (`osrerank.scoring.locate.locate`).
         dtypes: the dtypes that it can compute in.
     """
 
@@ -57,7 +58,7 @@ class BackendEntry:
     module: str
     is_local: bool = True
     kinds: Sequence[Kind] = (*POINTWISE, *DUO)
-    weights: Sequence[Sequence[str]] = ()
+    weight_patterns: Sequence[Sequence[str]] = ()
     dtypes: Sequence[str] = (AUTO,)
 
     def open(self, directory: Path, card: ModelCard, compute: "ComputeOptions") -> "Backend":
@@ -74,8 +75,8 @@ class BackendEntry:
 BACKENDS = {
     entry.name: entry
     for entry in (
-        BackendEntry("onnx", "osrerank.scoring.backends.onnx", weights=GRAPHS),
-        BackendEntry("torch", "osrerank.scoring.backends.torch", weights=WEIGHTS, dtypes=DTYPES),
+        BackendEntry("onnx", "osrerank.scoring.backends.onnx", weight_patterns=GRAPH_PATTERNS),
+        BackendEntry("torch", "osrerank.scoring.backends.torch", weight_patterns=WEIGHT_PATTERNS, dtypes=DTYPES),
         BackendEntry(WORKERS, "osrerank.scoring.remote.load", is_local=False),
         BackendEntry(HTTP, "osrerank.scoring.backends.http.load", is_local=False, kinds=POINTWISE),
     )
@@ -88,14 +89,14 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
     Args:
         settings: model, backend, dtype, threads, broker.
         kinds: the accepted kinds of models. If empty, all kinds are accepted.
-        model: the model to use instead of ``settings.model``. "" is an error that asks for a duo model.
+        model: the model to use instead of ``settings.model``. An empty name means that no duo model is configured.
         in_worker: whether this process is a worker, which loads the model itself if the backend is ``workers``.
 
     For the errors, see `load_model`.
     """
     name = settings.model if model is None else model
     entry = BACKENDS.get(settings.backend)
-    if entry is not None and kinds and not {*kinds} & {*entry.kinds}:
+    if entry is not None and kinds and not set(kinds).intersection(entry.kinds):
         reason = f"the backend {entry.name} cannot compare pairs; use a pipeline without duo, or another backend"
         raise ModelLoadError(reason, model=name)
     if not name:
@@ -108,9 +109,9 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
 def load_local(
     settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None
 ) -> "CrossEncoder | BiEncoder":
-    """Load the settings' model into this process, with the backend ``auto`` if the settings choose a remote one.
+    """Load the settings' model into this process. If the settings choose a remote backend, ``auto`` is used instead.
 
-    For the arguments, see `load`; for the errors, see `load_model`.
+    For the arguments, see `load`. For the errors, see `load_model`.
     """
     return load_model(
         settings.model if model is None else model,
@@ -145,12 +146,11 @@ def load_model(
         ModelLoadError: the model was not found, cannot be loaded, or has another kind.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
-    from osrerank.scoring.checkpoints.convert import CheckedGraph, ConvertedModel, convert_if_needed  # noqa: PLC0415 - imports tokenizers
-    from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.checkpoints.convert import convert_if_needed  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.locate import locate  # noqa: PLC0415 - imports tokenizers
 
-    backend = _resolve_backend(backend, dtype)
-    converted = convert_if_needed(locate(model, weights=weights_for(backend)))
+    backend = _backend_for_dtype(backend, dtype)
+    converted = convert_if_needed(locate(model, weight_patterns=list_weight_patterns(backend)))
     directory = converted.directory
     name = model
     if Path(model).expanduser().exists():  # the name of a converted copy's folder is a digest
@@ -161,20 +161,34 @@ def load_model(
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
     loaded = build_model(directory, card, network)
-    record: ConvertedModel | CheckedGraph = converted
     if is_encoder(loaded):
         load_query_model(loaded, directory, backend=backend, threads=threads, dtype=dtype)
-        if network.name == "onnx" and not (directory / CARD_FILE).exists():  # another program exported the graph
-            record = CheckedGraph(hashlib.sha256(loaded.identity.encode()).hexdigest())
-        else:
-            record = ConvertedModel(directory)  # without a SHA-256: needs no self-check
-    if not record.is_checked:
-        try:
-            record.record_pass(str(require_self_check(loaded, directory, card, sha256=record.sha256)))
-        except OsrerankError:
-            loaded.close()
-            raise
+    _self_check_once(loaded, converted)
     return loaded
+
+
+def _self_check_once(model: "CrossEncoder | BiEncoder", converted: "ConvertedModel") -> None:
+    """Check a converted reranker, or a bi-encoder's graph that another program exported, when it is first loaded.
+
+    Raises:
+        ModelLoadError: the model fails the check, and is closed.
+    """
+    from osrerank.scoring.checkpoints.convert import ExternalGraph  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers
+
+    directory = converted.directory
+    record: ConvertedModel | ExternalGraph = converted
+    if is_encoder(model):
+        if model.backend.name != "onnx" or (directory / CARD_FILE).exists():
+            return
+        record = ExternalGraph(hashlib.sha256(model.identity.encode()).hexdigest())
+    if record.is_checked:
+        return
+    try:
+        record.record_pass(str(require_self_check(model, directory, model.card, sha256=record.sha256)))
+    except OsrerankError:
+        model.close()
+        raise
 
 
 def load_query_model(
@@ -210,7 +224,7 @@ def load_scorer(
 
 
 def as_scorer(model: ScorerT | Encoder, settings: Settings | None = None) -> "ScorerT | EncoderScorer":
-    """Return a scorer unchanged; wrap an encoder in an `EncoderScorer`.
+    """Return the model as a scorer. An encoder is wrapped in an `EncoderScorer`.
 
     An encoder's vectors are stored as the settings say. Without settings, they are neither rounded nor stored.
     """
@@ -252,21 +266,21 @@ def load_backend(
     check_backend(backend, local=True)
     from osrerank.scoring.backends.base import ComputeOptions  # noqa: PLC0415 - imports tokenizers
 
-    entry = BACKENDS[_choose_backend(directory, card) if backend == AUTO else backend]
-    return entry.open(directory, card, ComputeOptions(threads, dtype))
+    name = _choose_backend(directory, card) if backend == AUTO else backend
+    return BACKENDS[name].open(directory, card, ComputeOptions(threads, dtype))
 
 
 def check_backend(name: str, *, local: bool = False) -> str:
-    """Return a backend's name if there is such a backend. With ``local``, it must compute in this process.
+    """Check that a backend exists, and return its name. With ``local``, it must also compute in this process.
 
     Raises:
-        ConfigError: there is no such backend. The message lists all backends, and suggests the most similar name.
+        ConfigError: there is no such backend. The message lists the backends, and suggests the most similar name.
     """
-    return _check_name("backend", name, LOCAL_NAMES if local else NAMES)
+    return _check_name("backend", name, LOCAL_BACKENDS if local else BACKEND_NAMES)
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise `ConfigError` unless backend and dtype exist, and the backend ``http`` has a server."""
+    """Raise `ConfigError` unless the backend and the dtype exist, and the backend ``http`` has a server."""
     check_backend(settings.backend)
     _check_name("dtype", settings.dtype, DTYPES)
     if settings.backend == HTTP:
@@ -277,14 +291,14 @@ def check_settings(settings: Settings) -> None:
 
 def is_local(backend: str) -> bool:
     """Return whether a backend computes in this process. Raises `ConfigError` if there is no such backend."""
-    return check_backend(backend) in LOCAL_NAMES
+    return check_backend(backend) in LOCAL_BACKENDS
 
 
-def weights_for(backend: str) -> Sequence[Sequence[str]]:
-    """Return a backend's lists of weight file patterns, or those of all backends for ``auto``."""
+def list_weight_patterns(backend: str) -> Sequence[Sequence[str]]:
+    """Return a backend's lists of patterns of weight files. For ``auto``, return those of all backends."""
     if backend != AUTO:
-        return BACKENDS[backend].weights
-    return [patterns for entry in BACKENDS.values() for patterns in entry.weights]
+        return BACKENDS[backend].weight_patterns
+    return [patterns for entry in BACKENDS.values() for patterns in entry.weight_patterns]
 
 
 def _check_name(setting: str, name: str, names: Sequence[str]) -> str:
@@ -296,8 +310,8 @@ def _check_name(setting: str, name: str, names: Sequence[str]) -> str:
     raise ConfigError(reason, setting=setting, source=f"--{setting} or OSRERANK_{setting.upper()}")
 
 
-def _resolve_backend(backend: str, dtype: str) -> str:
-    """Return the backend. ``auto`` with a dtype becomes the first backend that can compute in that dtype."""
+def _backend_for_dtype(backend: str, dtype: str) -> str:
+    """Return the backend, or for ``auto`` with a dtype, the first backend that can compute in it."""
     check_backend(backend, local=True)
     _check_name("dtype", dtype, DTYPES)
     suitable = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
@@ -310,7 +324,7 @@ def _resolve_backend(backend: str, dtype: str) -> str:
 
 
 def _choose_backend(directory: Path, card: ModelCard) -> str:
-    """Return the backend that ``auto`` chooses: ONNX if the model has a graph, else torch if it is installed."""
+    """Return the backend that ``auto`` stands for: ONNX if the model has a graph, otherwise torch."""
     if card.onnx:
         if NVIDIA_DRIVER_FILE.exists() and not card.is_encoder:  # an encoder computes each vector only once
             logger.warning(

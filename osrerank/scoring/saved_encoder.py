@@ -11,7 +11,7 @@ from typing import Any
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring import static
 from osrerank.scoring.card import CHOICES, Calibration, ModelCard, Pooling
-from osrerank.scoring.locate import hub_id
+from osrerank.scoring.locate import read_hub_id
 from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -106,7 +106,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
     description = bi_encoder.read_bi_encoder(directory)
     transformer = directory / description.transformer_folder
     if description.is_static:
-        config = static.table_config(static.read_table(transformer))
+        config = static.make_config(static.read_token_vectors(transformer))
     else:
         config = read_encoder_config(transformer)
     public_values = public_model(directory)
@@ -151,7 +151,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
 
 def public_model(directory: Path) -> Mapping[str, Any]:
     """Return the values in `PUBLIC_MODELS` for a directory's model, or an empty mapping if it is not listed."""
-    return _public_models().get(hub_id(directory), {})
+    return _public_models().get(read_hub_id(directory), {})
 
 
 @cache

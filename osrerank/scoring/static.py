@@ -19,7 +19,7 @@ EMPTY_TEMPLATE = {
 """A post-processor that adds no special tokens, because a StaticEmbedding's input has none."""
 
 
-def read_table(directory: Path) -> Any:
+def read_token_vectors(directory: Path) -> Any:
     """Return the vectors of the vocabulary's tokens, fp32 ``(tokens, dimensions)``.
 
     In model2vec's files, several tokens can share a vector, and each token has a weight.
@@ -41,8 +41,8 @@ def read_table(directory: Path) -> Any:
     return rows.float().contiguous()
 
 
-def table_config(rows: Any) -> dict[str, Any]:
-    """Return the content of ``config.json`` for the vectors that `read_table` returns."""
+def make_config(rows: Any) -> dict[str, Any]:
+    """Return the content of ``config.json`` for the vectors that `read_token_vectors` returns."""
     tokens, width = rows.shape
     return {
         "model_type": STATIC_MODEL_TYPE,
@@ -59,8 +59,8 @@ def convert(directory: Path, folder: Path) -> None:
         directory: the StaticEmbedding's files.
         folder: the directory to write to.
     """
-    rows = read_table(directory)
+    rows = read_token_vectors(directory)
     require("safetensors.torch", extra="torch").save_file({"embedding.weight": rows}, folder / WEIGHTS_FILE)
-    (folder / CONFIG_FILE).write_text(json.dumps(table_config(rows)), encoding="utf-8")
+    (folder / CONFIG_FILE).write_text(json.dumps(make_config(rows)), encoding="utf-8")
     tokenizer = {**read_json(directory / TOKENIZER_FILE), "post_processor": EMPTY_TEMPLATE}
     (folder / TOKENIZER_FILE).write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Find the special tokens that a tokenizer puts around a text, or around a pair of texts."""
+"""Find the special tokens, such as [CLS] and [SEP], that a tokenizer puts around a text or a pair of texts."""
 
 from dataclasses import dataclass
 
@@ -16,17 +16,17 @@ class Template:
         head: token ids before the query.
         middle: token ids between query and document, and between two documents.
         tail: token ids at the end.
-        middle_query: number of tokens in ``middle`` that have the query's segment id, 0.
-        document_type: segment id of the document: 1 for BERT, 0 for models without segments.
-        second_type: segment id of a duo model's second document.
+        query_middle_tokens: number of tokens in ``middle`` that have the query's segment id, 0.
+        document_segment: segment id of the document: 1 for BERT, 0 for models without segments.
+        second_document_segment: segment id of a duo model's second document. Other models do not use it.
     """
 
     head: tuple[int, ...]
     middle: tuple[int, ...]
     tail: tuple[int, ...]
-    middle_query: int
-    document_type: int
-    second_type: int = 0
+    query_middle_tokens: int
+    document_segment: int
+    second_document_segment: int = 0
 
     def count_tokens(self, documents: int = 1) -> int:
         """Return the number of special tokens in a sequence with this many documents."""
@@ -34,22 +34,24 @@ class Template:
 
 
 def single_template(tokenizer: Tokenizer) -> Template:
-    """Return the template of a tokenizer for one text: ``head text tail``.
+    """Return the special tokens that a tokenizer puts around one text: ``head text tail``.
 
     Raises:
         ValueError: the tokenizer adds no special tokens.
     """
     encoding = tokenizer.encode("a")
     text = [index for index, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
-    can_be_empty = isinstance(tokenizer.post_processor, TemplateProcessing)  # a StaticEmbedding has an empty template
+    can_be_empty = isinstance(
+        tokenizer.post_processor, TemplateProcessing
+    )  # the template of a StaticEmbedding is empty
     if not text or (len(text) == len(encoding.ids) and not can_be_empty):
         raise ValueError("it does not put special tokens around a text (no post-processor)")
     head, tail = tuple(encoding.ids[: text[0]]), tuple(encoding.ids[text[-1] + 1 :])
-    return Template(head, (*tail, *head), tail, middle_query=len(tail), document_type=1)
+    return Template(head, (*tail, *head), tail, query_middle_tokens=len(tail), document_segment=1)
 
 
 def pair_template(tokenizer: Tokenizer) -> Template:
-    """Return the template of a tokenizer for a pair of texts: ``head query middle document tail``.
+    """Return the special tokens that a tokenizer puts around a pair of texts: ``head query middle document tail``.
 
     Raises:
         ValueError: the tokenizer adds no special tokens.
@@ -61,5 +63,5 @@ def pair_template(tokenizer: Tokenizer) -> Template:
         raise ValueError("it does not put special tokens around a pair of texts (no post-processor)")
     head, tail = tuple(encoding.ids[: query[0]]), tuple(encoding.ids[document[-1] + 1 :])
     middle = slice(query[-1] + 1, document[0])
-    middle_query = sum(segment == 0 for segment in encoding.type_ids[middle])
-    return Template(head, tuple(encoding.ids[middle]), tail, middle_query, encoding.type_ids[document[0]])
+    query_middle_tokens = sum(segment == 0 for segment in encoding.type_ids[middle])
+    return Template(head, tuple(encoding.ids[middle]), tail, query_middle_tokens, encoding.type_ids[document[0]])

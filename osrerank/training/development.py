@@ -75,9 +75,9 @@ class NetworkScorer:
             if trainee.card.kind == "duo":
                 yield self._sum_pairs(trainee, example)
             else:
-                query = trainee.builder.query(example.query)
-                texts = trainee.builder.documents(example.documents, query)
-                yield self.score_sequences(trainee, [trainee.builder.mono(query, text) for text in texts])
+                query = trainee.builder.tokenise_query(example.query)
+                texts = trainee.builder.tokenise_documents(example.documents, query)
+                yield self.score_sequences(trainee, [trainee.builder.build_mono(query, text) for text in texts])
 
     def _sum_pairs(self, trainee: Trainee, example: Example) -> list[float]:
         """Return s_i = sum over j of p_ij (arXiv 1910.14424, eq. 3)."""

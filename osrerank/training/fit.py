@@ -22,10 +22,10 @@ from osrerank.errors import ConfigError
 from osrerank.export.export_model import refuse_existing
 from osrerank.options.passages import Passages
 from osrerank.scoring.card import Kind
-from osrerank.scoring.card_file import parameter_files, read_card
+from osrerank.scoring.card_file import list_parameter_files, read_card
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import model_name
-from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, hash_files, tokenizer_file
 from osrerank.training.data_counts import DataCounts, count_data
 from osrerank.training.development import MAX_MEASUREMENTS, DevelopmentSet, NetworkScorer, Schedule, plan_schedule
 from osrerank.training.distill import DistillationObjective
@@ -312,7 +312,7 @@ def _compute_fingerprint(request: TrainingRequest, student_options: str = "") ->
 
 def _hash_checkpoint(source: Path) -> str:
     files = [name for name in (CARD_FILE, CONFIG_FILE) if (source / name).exists()]
-    return digest(source, [*files, *parameter_files(source)])
+    return hash_files(source, [*files, *list_parameter_files(source)])
 
 
 def _write_trained_model(

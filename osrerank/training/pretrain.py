@@ -27,9 +27,9 @@ from osrerank.errors import ConfigError, EvaluationError, FormatError
 from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.formats.files import bad_line_error
 from osrerank.formats.lines import read_numbered_lines
-from osrerank.scoring.card_file import parameter_files
+from osrerank.scoring.card_file import list_parameter_files
 from osrerank.scoring.inputs import Ids, Tokens, pad
-from osrerank.scoring.model_files import TOKENIZER_FILE, digest, tokenizer_file
+from osrerank.scoring.model_files import TOKENIZER_FILE, hash_files, tokenizer_file
 from osrerank.training.examples.batches import MicroBatch, TrainingStep, plan_batches
 from osrerank.training.examples.example import join_title
 from osrerank.training.examples.sampling import shuffle
@@ -277,7 +277,7 @@ def _compute_fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) 
     """Return as JSON what determines the trained weights: the recipe, the source's hash and the corpora's sizes."""
     files = [(str(path), path.stat().st_size) for path in corpora]
     settings = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
-    return json.dumps([settings, digest(source, parameter_files(source)), files], sort_keys=True)
+    return json.dumps([settings, hash_files(source, list_parameter_files(source)), files], sort_keys=True)
 
 
 def create_encoder(corpora: Sequence[Path], output: Path, size: EncoderSize, seed: int = 1) -> Path:

@@ -24,7 +24,7 @@ ONCE = (
     "VectorStage.rerank", "BlendStage.rerank", "make_report", "page_of", "write_report",
 )  # fmt: skip
 """Functions, by their qualified names."""
-NEVER = ("make_recipe", "RerankService.models_of", "LoadedModel.ready", "LoadedModel.model")
+NEVER = ("make_recipe", "RerankService.models_of", "LoadedModel.load", "LoadedModel.model")
 
 
 class Calls:

@@ -63,7 +63,7 @@ class Forger:
         now_s = WorkerRegistry(self.redis, STAND_IN, self.signer).now_s()
         queue = queue_name(STAND_IN, self.identity)
         forged = Heartbeat("forger", "h", queue, STAND_IN, self.identity, Advice(), True, (), 0.0, 99, 0.0, now_s)
-        self.redis.set(f"{PREFIX}worker:forger", self.signer.seal("heartbeat", forged.encode()))
+        self.redis.set(f"{PREFIX}worker:forger", self.signer.sign("heartbeat", forged.encode()))
         self.redis.sadd(f"{PREFIX}workers:{STAND_IN}", "forger")
 
     def answer(self) -> None:
@@ -74,7 +74,7 @@ class Forger:
                 request = ChunkRequest.decode(sealed[33:] if sealed[:1] == b"\xc1" else sealed)
                 scores = Scores(np.full(len(request.tuples), 99.0, dtype=np.float32))
                 reply = Reply(request.chunk, "forger", self.identity, scores)
-                self.redis.rpush(request.reply_queue, self.signer.seal("reply", reply.encode()))
+                self.redis.rpush(request.reply_queue, self.signer.sign("reply", reply.encode()))
                 self.taken += 1
 
 

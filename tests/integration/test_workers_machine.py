@@ -229,7 +229,7 @@ class WorkersMachine(RuleBasedStateMachine):
         ]
         if not pending:
             return
-        requests = [ChunkRequest.decode(self.world.signer.open("request", message)) for _, message in pending]
+        requests = [ChunkRequest.decode(self.world.signer.verify("request", message)) for _, message in pending]
         request, other_request = requests[place % len(pending)], requests[(place + 1) % len(pending)]
         size = max(1, len(request.tuples) - (kind == "short"))
         reply = Reply(request.chunk, "w", request.identity, Scores(np.full(size, 7.0, dtype=np.float32)))
@@ -237,9 +237,9 @@ class WorkersMachine(RuleBasedStateMachine):
         if kind == "version":
             content = msgpack.packb({**msgpack.unpackb(content), "version": VERSION - 1})
         if kind == "swapped":  # answered under another id, as a request would be
-            content, sealed = other_request.encode(), self.world.signer.seal("request", other_request.encode())
+            content, sealed = other_request.encode(), self.world.signer.sign("request", other_request.encode())
         else:
-            sealed = content if kind == "unsigned" else self.world.signer.seal("reply", content)
+            sealed = content if kind == "unsigned" else self.world.signer.sign("reply", content)
         if kind == "noise":
             sealed = secrets.token_bytes(40)
         if kind == "short" and size == len(request.tuples):
@@ -252,9 +252,9 @@ class WorkersMachine(RuleBasedStateMachine):
         for worker in self.workers[place : place + 1]:
             if worker.held:
                 chunk, message = worker.held.pop()
-                content = msgpack.unpackb(self.world.signer.open("request", message))
+                content = msgpack.unpackb(self.world.signer.verify("request", message))
                 old = msgpack.packb({**content, "version": VERSION - 1})
-                worker.service.handle(chunk, self.world.signer.seal("request", old))
+                worker.service.handle(chunk, self.world.signer.sign("request", old))
 
     @rule(link=st.sampled_from(["client", "worker"]), toxic=st.sampled_from([Toxic("reset"), Toxic("latency", 15)]))
     def disturb(self, link: str, toxic: Toxic) -> None:

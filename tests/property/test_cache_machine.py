@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from redis import Redis
 
 from osrerank import Client, connect
-from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
+from osrerank.scoring.cache.local import ENTRY_BYTES, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer, score_keys
-from osrerank.scoring.cache.store import OLD, YOUNG, RemoteStore
+from osrerank.scoring.cache.store import OLD, YOUNG, RedisStore
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scorer
 from tests import machines
@@ -85,8 +85,8 @@ class CacheMachine(RuleBasedStateMachine):
             self.caching.pop(name).close()
             self.caches.pop(name).disconnect()
         port = self.world.proxies.links["redis"].port
-        remote = RemoteStore(f"redis://127.0.0.1:{port}/0", ttl_s=60, max_bytes=60 * 110, pause_s=0.02)
-        self.caches[name] = CachedScorer(self.world.scorers[name], remote, LocalStore(30 * LOCAL_ENTRY_BYTES))
+        remote = RedisStore(f"redis://127.0.0.1:{port}/0", ttl_s=60, max_bytes=60 * 110, pause_s=0.02)
+        self.caches[name] = CachedScorer(self.world.scorers[name], remote, LocalStore(30 * ENTRY_BYTES))
         self.caching[name] = connect(f"embedded:{self.world.folder}", scorer=self.caches[name])
 
     @rule(name=models, query=queries, depth=st.integers(1, NOTES), given=options)

@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.options.rerank import MAX_MS
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import FirstPass, plan_first_pass
-from osrerank.scoring.cache.local import LocalStore, NullStore
+from osrerank.scoring.cache.local import EmptyStore, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.remote.messages import Reply
@@ -28,7 +28,7 @@ LONG = "blood pressure " * 400
 
 
 def cached(name: str = "tiny-bert-one-label") -> Scorer:
-    return CachedScorer(load_scorer(str(DATA / name), backend="onnx", threads=1), NullStore(), LocalStore(1e6))
+    return CachedScorer(load_scorer(str(DATA / name), backend="onnx", threads=1), EmptyStore(), LocalStore(1e6))
 
 
 def test_cut_documents_are_counted_once_with_a_cache_and_in_pairs() -> None:

@@ -137,7 +137,7 @@ def test_multilingual_documents_are_split_by_sentencepiece_after_their_prefix(
     directory: Path, text: str, pieces: list[str]
 ) -> None:
     with closing(load_model(str(directory))) as model:
-        (sequence,) = model._builder.documents([text], model._builder.query(""))
+        (sequence,) = model._builder.tokenise_documents([text], model._builder.tokenise_query(""))
     assert [PIECES[doc_id] for doc_id in sequence.ids] == ["\u2581passage", ":", *pieces]
 
 
@@ -145,7 +145,7 @@ def test_multilingual_documents_are_split_by_sentencepiece_after_their_prefix(
 def test_passages_of_normalised_texts_have_offsets_in_the_original_text(directory: Path) -> None:
     text = "haus \u1112\u1161\u11ab\t wort " * 40
     with closing(load_model(str(directory))) as model:
-        (chunks,) = model._builder.chunks([text], model._builder.query(""))
+        (chunks,) = model._builder.find_chunks([text], model._builder.tokenise_query(""))
     assert len(chunks) > 1
     assert (chunks[0][0], chunks[-1][1]) == (0, len(text.rstrip()))
     assert all(end <= start for (_, end), (start, _) in pairwise(chunks))

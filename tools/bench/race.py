@@ -145,8 +145,11 @@ def mean_tokens(directory: Path, queries: Sequence[BenchQuery]) -> float:
     """Return the mean number of tokens of a pair of query and document."""
     builder, lengths = InputBuilder.load(directory, read_card(directory)), []
     for task in queries:
-        query = builder.query(task.query)
-        lengths += [len(builder.mono(query, document).ids) for document in builder.documents(task.documents, query)]
+        query = builder.tokenise_query(task.query)
+        lengths += [
+            len(builder.build_mono(query, document).ids)
+            for document in builder.tokenise_documents(task.documents, query)
+        ]
     return statistics.mean(lengths)
 
 

@@ -105,10 +105,10 @@ def transformers_scores(folder: Path, lists: Sequence[ScoringInput]) -> Scores:
     network = transformers.AutoModelForSequenceClassification.from_pretrained(folder).to(DEVICE).eval()
     logits = []
     for item in lists:
-        query = builder.query(item.query)
-        documents = builder.documents(item.texts, query)
+        query = builder.tokenise_query(item.query)
+        documents = builder.tokenise_documents(item.texts, query)
         for indices in item.tuples:
-            build = builder.mono if len(indices) == 1 else builder.duo
+            build = builder.build_mono if len(indices) == 1 else builder.build_duo
             tokens = build(query, *(documents[index] for index in indices))
             logits.append(forward(network, tokens).logits.item())
     return np.array(logits, dtype=np.float32)
@@ -119,8 +119,8 @@ def transformers_vectors(folder: Path, texts: Sequence[str]) -> Scores:
     source = locate(BI_ENCODER)
     builder = InputBuilder.load(source, read_card(source))
     network = transformers.AutoModel.from_pretrained(folder).to(DEVICE).eval()
-    documents = builder.documents(texts, builder.query(""))
-    vectors = [forward(network, builder.single(tokens)).last_hidden_state[0].mean(dim=0) for tokens in documents]
+    documents = builder.tokenise_documents(texts, builder.tokenise_query(""))
+    vectors = [forward(network, builder.build_single(tokens)).last_hidden_state[0].mean(dim=0) for tokens in documents]
     return torch.nn.functional.normalize(torch.stack(vectors)).cpu().numpy()
 
 

@@ -104,8 +104,8 @@ def sequences(folder: Path, texts: Sequence[Text]) -> list[Tokens]:
     builder = InputBuilder.load(folder, read_card(folder))
     encoded = []
     for query, document in texts:
-        query_tokens = builder.query(query)
-        encoded.append(builder.mono(query_tokens, builder.documents([document], query_tokens)[0]))
+        query_tokens = builder.tokenise_query(query)
+        encoded.append(builder.build_mono(query_tokens, builder.tokenise_documents([document], query_tokens)[0]))
     return encoded
 
 

@@ -66,7 +66,7 @@ def count_differences(model: Path, texts: Sequence[str], python: Path) -> int:
     command = [str(python), str(REFERENCE), "ids", str(model / TOKENIZER_FILE)]
     prefixed = json.dumps([card.document_prefix + text for text in texts])
     ended = subprocess.run(command, input=prefixed, capture_output=True, check=True, text=True)  # noqa: S603
-    documents = builder.documents(texts, builder.query(""))
+    documents = builder.tokenise_documents(texts, builder.tokenise_query(""))
     expected = json.loads(ended.stdout)
     return sum(tokens.ids.tolist() != ids for tokens, ids in zip(documents, expected, strict=True))
 

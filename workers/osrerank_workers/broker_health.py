@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from osrerank._pause import Pause
 from osrerank.scoring.remote.breaker import PAUSES_S
-from osrerank.scoring.remote.broker import error_code, explain_failure
+from osrerank.scoring.remote.broker import explain_broker_failure, read_error_code
 from osrerank.scoring.remote.worker_registry import DEAD_AFTER_S
 
 logger = logging.getLogger(__name__)
@@ -29,12 +29,14 @@ class BrokerHealth:
 
     def record_failure(self, error: BaseException) -> float:
         """Record a failure. Return how long to pause before the next attempt, in seconds."""
-        code = error_code(error)
+        code = read_error_code(error)
         self._error = f"the broker responds with an error, {code}" if code else "the broker does not respond"
         pause_s = self._pause.begin(error)
         if self._pause.failures == 1:
             self._first_failure_s = self._clock()
-            logger.warning("[broker-away] %s; %s tries again until it works", explain_failure(error), self._component)
+            logger.warning(
+                "[broker-away] %s; %s tries again until it works", explain_broker_failure(error), self._component
+            )
         return pause_s
 
     def record_success(self) -> None:

@@ -5,7 +5,7 @@ import socket
 from redis import RedisError
 
 from osrerank.errors import WorkerError
-from osrerank.scoring.remote.broker import connect, explain_failure
+from osrerank.scoring.remote.broker import connect, explain_broker_failure
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.settings import Settings
@@ -26,7 +26,7 @@ def check_worker(settings: Settings) -> str:
         registry = WorkerRegistry(redis, settings.model, Signer.from_settings(settings))
         heartbeats = registry.heartbeats()
     except RedisError as error:
-        raise WorkerError(explain_failure(error)) from error
+        raise WorkerError(explain_broker_failure(error)) from error
     finally:
         redis.close()
     local_heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat.host == socket.gethostname()]

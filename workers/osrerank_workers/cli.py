@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from osrerank._signals import end_on_signals
-from osrerank.scoring.names import WORKER_NAMES
+from osrerank.scoring.names import WORKER_BACKENDS
 
 
 @click.command()
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
-@click.option("--backend", help=f"Scoring backend: {', '.join(WORKER_NAMES)}.  [env: OSRERANK_BACKEND]")
+@click.option("--backend", help=f"Scoring backend: {', '.join(WORKER_BACKENDS)}.  [env: OSRERANK_BACKEND]")
 @click.option("--broker-url", help="Redis that carries the chunks.  [env: OSRERANK_BROKER_URL]")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads; 0 uses all cores.  [env: OSRERANK_THREADS]")
 @click.option(

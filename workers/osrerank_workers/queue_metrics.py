@@ -59,6 +59,6 @@ class QueueCollector(Collector):
         msgpack = require("msgpack", extra="workers")
         try:
             arguments, *_ = msgpack.unpackb(base64.b64decode(json.loads(message)["body"]))
-            return ChunkRequest.decode(self._signer.open("request", arguments[0])).sent_s
+            return ChunkRequest.decode(self._signer.verify("request", arguments[0])).sent_s
         except Exception:  # noqa: BLE001 - a Redis list can contain anything; the worker that receives it refuses it
             return None

@@ -5,7 +5,7 @@ import logging
 from celery.apps import worker as celery_worker
 from redis import RedisError
 
-from osrerank.scoring.remote.broker import check_mode, connect
+from osrerank.scoring.remote.broker import check_redis_mode, connect
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 from osrerank_workers.app import create_app
@@ -59,7 +59,7 @@ def await_broker(url: str, broker: BrokerHealth) -> None:
         while True:
             try:
                 redis.ping()
-                check_mode(redis)
+                check_redis_mode(redis)
             except RedisError as error:
                 sleep_unless_stopped(broker.record_failure(error))
             else:

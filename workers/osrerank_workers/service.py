@@ -257,7 +257,7 @@ class WorkerService:
         Raises:
             PayloadError: the request is missing, belongs to another task, is not trusted, or is a replay.
         """
-        request = ChunkRequest.decode(self._signer.open("request", message))
+        request = ChunkRequest.decode(self._signer.verify("request", message))
         if request.chunk != chunk or request.task != task:
             raise PayloadError("a request arrived with the wrong task", reason="misplaced")
         self._replay_guard.check(request)
@@ -316,7 +316,7 @@ class WorkerService:
     def _send_reply(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
         """Put a reply into its client's queue, retrying for `REPLY_RETRY_S`. Return whether it was sent."""
         pipeline = self._redis.pipeline(transaction=False)
-        message = self._signer.seal("reply", reply.encode())
+        message = self._signer.sign("reply", reply.encode())
         give_up_s = min(time.monotonic() + REPLY_RETRY_S, deadline.at_s or float("inf"))
         while True:
             pipeline.rpush(reply_queue, message)

@@ -10,9 +10,9 @@ from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
 from osrerank.scoring.backends.base import ComputeOptions
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.card_file import parameter_files
+from osrerank.scoring.card_file import list_parameter_files
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import CONFIG_FILE, padding_id, read_config
+from osrerank.scoring.model_files import CONFIG_FILE, read_config, read_padding_id
 from osrerank.scoring.modular.cross_encoder import read_cross_encoder
 from osrerank.scoring.modular.description import STATIC_MODEL_TYPE
 from osrerank.scoring.modular.head import Head
@@ -87,7 +87,7 @@ class TorchBackend:
         torch = require("torch", extra="torch")
         from osrerank.scoring.backends.networks.engine import choose_precision  # noqa: PLC0415 - imports torch
 
-        files = parameter_files(directory)
+        files = list_parameter_files(directory)
         if not files:
             reason = f"{directory} has neither *.safetensors nor an ONNX graph; the torch backend needs the weights"
             raise ModelLoadError(reason, model=card.name, path=str(directory))
@@ -150,7 +150,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
         raise ModelLoadError(message, model=card.name, path=str(directory))
     if reason:
         network = load_network(directory, card).to(dtype)
-        return PaddedEngine(network, device, padding_id(directory)), f"transformers ({reason})"
+        return PaddedEngine(network, device, read_padding_id(directory)), f"transformers ({reason})"
     width = config["hidden_size"] // config["num_attention_heads"]
     attention, reason = choose_attention(device, dtype, width, has_windows=load.has_windows(config))
     try:
@@ -201,7 +201,7 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
         ModelLoadError: the directory contains only an ONNX graph, and osrerank did not export it.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
-    files = parameter_files(directory)
+    files = list_parameter_files(directory)
     if files and files[0].endswith(".onnx"):
         return _read_graph(directory, files[0])
     safetensors: Any = require("safetensors.torch", extra="torch")

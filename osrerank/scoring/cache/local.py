@@ -7,14 +7,14 @@ from cachetools import LRUCache
 
 from osrerank._caches import SharedCache
 
-LOCAL_ENTRY_BYTES = 250
+ENTRY_BYTES = 250
 """Estimated memory of a score and its key, in bytes."""
 
 CachedScore = float | tuple[float, float, int]
 """A logit, or (logit, log-odds, cuts) if the log-odds differ or a text was truncated. `Scores` explains ``cuts``."""
 
 
-class SharedScores(Protocol):
+class SharedStore(Protocol):
     """The interface of a score cache that processes share."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
@@ -27,7 +27,7 @@ class SharedScores(Protocol):
         """Close the connections."""
 
 
-class NullStore:
+class EmptyStore:
     """A shared cache that is always empty, for processes that share no scores."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:  # noqa: ARG002
@@ -48,7 +48,7 @@ class LocalStore:
     """
 
     def __init__(self, max_bytes: float) -> None:
-        self._max_entries = int(max_bytes / LOCAL_ENTRY_BYTES)
+        self._max_entries = int(max_bytes / ENTRY_BYTES)
         self._scores = SharedCache(lambda: LRUCache[bytes, CachedScore](self._max_entries))
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, CachedScore]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from prometheus_client import Counter as Count
 
 from osrerank.scoring.cache.in_flight import InFlight
-from osrerank.scoring.cache.local import CachedScore, LocalStore, NullStore, SharedScores
+from osrerank.scoring.cache.local import CachedScore, EmptyStore, LocalStore, SharedStore
 from osrerank.scoring.passages import split_into_chunks
 from osrerank.settings import Settings, split_keys
 from osrerank.types import NEVER, Advice, Counts, Deadline, Scorer, Scores
@@ -29,13 +29,13 @@ MISSES = Count("osrerank_score_cache_misses", "Scores that were not in the cache
 
 def add_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
     """Return a scorer with a cache in this process and, if the settings name a Redis, a cache in that Redis."""
-    store: SharedScores = NullStore()
+    store: SharedStore = EmptyStore()
     if settings.redis_url is not None and settings.cache_mb > 0:
         from osrerank.scoring.cache.signing import EntrySigner  # noqa: PLC0415 - only where scores are shared
-        from osrerank.scoring.cache.store import RemoteStore  # noqa: PLC0415 - imports redis
+        from osrerank.scoring.cache.store import RedisStore  # noqa: PLC0415 - imports redis
 
         url, signer = settings.redis_url.get_secret_value(), EntrySigner(split_keys(settings.signing_key))
-        store = RemoteStore(url, ttl_s=settings.cache_ttl_s, max_bytes=settings.cache_mb * MEGABYTE, signer=signer)
+        store = RedisStore(url, ttl_s=settings.cache_ttl_s, max_bytes=settings.cache_mb * MEGABYTE, signer=signer)
     return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
 
 
@@ -50,7 +50,7 @@ class CachedScorer:
         local: the cache in this process. None uses only ``remote``.
     """
 
-    def __init__(self, scorer: Scorer, remote: SharedScores, local: LocalStore | None = None) -> None:
+    def __init__(self, scorer: Scorer, remote: SharedStore, local: LocalStore | None = None) -> None:
         self._scorer = scorer
         self._remote = remote
         self._local = LocalStore(0) if local is None else local

@@ -36,13 +36,13 @@ class EntrySigner:
         self.added_bytes = SIGNATURE_BYTES if keys else 0
         self._log_limit = LogThrottle(LOG_EVERY_S)
 
-    def seal(self, key: bytes, value: bytes) -> bytes:
+    def sign(self, key: bytes, value: bytes) -> bytes:
         """Return the value of an entry, followed by its signature."""
         return value + _signature(self._keys[0], key, value) if self._keys else value
 
-    def open(self, key: bytes, sealed: bytes, size: int) -> bytes | None:
+    def verify(self, key: bytes, signed: bytes, size: int) -> bytes | None:
         """Return the value, the first ``size`` bytes. If the signature is invalid, log a warning and return None."""
-        value, signature = sealed[:size], sealed[size:]
+        value, signature = signed[:size], signed[size:]
         reason = self._refusal_reason(key, value, signature)
         if not reason:
             return value

@@ -29,7 +29,7 @@ TIMEOUT_S = 0.2
 """Timeout for connecting to Redis, and for its replies, in seconds."""
 PAUSE_S = 10.0
 """Pause after Redis has failed, in seconds."""
-REMOTE_ENTRY_BYTES = 110
+REDIS_ENTRY_BYTES = 110
 """Estimated memory of a score and its key, in bytes."""
 ONE_NUMBER = struct.Struct("<f")
 THREE_NUMBERS = struct.Struct("<ffB")
@@ -55,7 +55,7 @@ ERRORS = Counter("osrerank_score_cache_errors", "Failed calls of the cache, and 
 logger = logging.getLogger(__name__)
 
 
-class RemoteStore:
+class RedisStore:
     """A cache of scores in Redis. A read and a write each take one round trip.
 
     If Redis fails, the cache pauses and raises no error.
@@ -82,7 +82,7 @@ class RemoteStore:
         self._signer = signer or EntrySigner()
         self._redis = connect(redis) if isinstance(redis, str) else redis
         self._ttl_s = ttl_s
-        self._max_entries = max(1, int(max_bytes / 2 / (REMOTE_ENTRY_BYTES + self._signer.added_bytes)))
+        self._max_entries = max(1, int(max_bytes / 2 / (REDIS_ENTRY_BYTES + self._signer.added_bytes)))
         self._pause_s = pause_s
         self._calls = Pause(pause_s, self._report, clock)
         self._writes = Pause(pause_s, self._report, clock)
@@ -107,7 +107,7 @@ class RemoteStore:
         if not scores:
             return
         pipeline = self._redis.pipeline(transaction=False)
-        values = {key: self._signer.seal(key, _encode_score(score)) for key, score in scores.items()}
+        values = {key: self._signer.sign(key, _encode_score(score)) for key, score in scores.items()}
         pipeline.hset(YOUNG, mapping=values)
         pipeline.eval(ROTATE_SCRIPT, 2, YOUNG, OLD, self._max_entries, self._ttl_s * 1000)
         self._writes.attempt(lambda: self._calls.attempt(lambda: self._execute(pipeline), None), None)
@@ -167,7 +167,7 @@ def _decode_scores(keys: Sequence[bytes], values: Sequence[object], signer: Entr
             ERRORS.inc()
             continue
         layout = layouts[len(value)]
-        content = signer.open(key, value, layout.size)
+        content = signer.verify(key, value, layout.size)
         if content is None:
             continue
         numbers = layout.unpack(content)

@@ -23,7 +23,7 @@ from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
-    digest,
+    hash_files,
     weight_files,
 )
 from osrerank.settings import user_folder
@@ -73,7 +73,7 @@ class ConvertedModel(NamedTuple):
         _write_json(self.directory / SELF_CHECK_FILE, {"passed": check})
 
 
-class CheckedGraph(NamedTuple):
+class ExternalGraph(NamedTuple):
     """A graph that another program exported, whose self-check is recorded in the cache folder.
 
     Attributes:
@@ -120,7 +120,7 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
     if not head and not needs_conversion(source):
         return ConvertedModel(source)
     files = _list_files(source)
-    sha256 = digest(_model_folder(source), [file.name for file in files])
+    sha256 = hash_files(_model_folder(source), [file.name for file in files])
     try:
         target = cache_folder() / (f"{sha256}-{head}" if head else sha256)
     except RuntimeError:

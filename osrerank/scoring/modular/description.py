@@ -245,7 +245,7 @@ def has_weighted_modules(directory: Path) -> bool:
         ModelLoadError: ``modules.json`` cannot be read.
     """
     file = directory / MODULES_FILE
-    modules = read_json(file, kind=list) if file.exists() else []
+    modules = read_json(file, expected_type=list) if file.exists() else []
     return any(isinstance(module, dict) and str(module.get("type")).endswith(WEIGHTED_MODULES) for module in modules)
 
 
@@ -263,7 +263,7 @@ def list_modules(
         ModelLoadError: the file lists a module of another kind or library, or no module.
     """
     modules = []
-    for index, module in enumerate(read_json(file, kind=list)):
+    for index, module in enumerate(read_json(file, expected_type=list)):
         try:
             class_name, folder = str(module["type"]), str(module["path"])
         except (KeyError, TypeError) as error:

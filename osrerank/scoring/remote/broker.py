@@ -72,7 +72,7 @@ def celery_app(url: str) -> Any:
     return app
 
 
-def check_mode(redis: Any) -> None:
+def check_redis_mode(redis: Any) -> None:
     """Raise a `WorkerError` if a Redis cannot be a broker, because it is a node of a Redis Cluster, or a Sentinel."""
     try:
         reply = redis.execute_command("HELLO")
@@ -84,28 +84,28 @@ def check_mode(redis: Any) -> None:
         raise WorkerError(f"the broker is a Redis in {mode} mode: {ONE_REDIS}")
 
 
-def explain_failure(error: BaseException) -> str:
+def explain_broker_failure(error: BaseException) -> str:
     """Return a sentence with the reason why the broker cannot be used and the fix, but without its URL."""
     is_cluster_error = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
     if is_cluster_error or "unknown command" in str(error):
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
-    code = error_code(error)
+    code = read_error_code(error)
     fix = FIXES.get(code, "check its Redis" if code else "start its Redis")
     return f"the broker failed ({code or type(error).__name__}): {fix}, or correct {URL_SETTINGS}"
 
 
-def redis_fix(error: BaseException, default: str) -> str:
+def explain_redis_error(error: BaseException, default: str) -> str:
     """Return the cause and fix of a Redis error.
 
     Args:
         error: redis-py's error, or an error with such a cause.
         default: the fix if Redis did not reply.
     """
-    code = error_code(error) or (error_code(error.__cause__) if error.__cause__ else "")
+    code = read_error_code(error) or (read_error_code(error.__cause__) if error.__cause__ else "")
     return FIXES.get(code, "check its log") if code else default
 
 
-def error_code(error: BaseException) -> str:
+def read_error_code(error: BaseException) -> str:
     """Return the code of a Redis error reply, such as READONLY, or "" if Redis did not reply."""
     text = str(error).rpartition("caused error: ")[2]  # in a pipeline, redis-py puts the command before this
     code: str = getattr(error, "status_code", None) or text.partition(" ")[0]

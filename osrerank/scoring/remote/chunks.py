@@ -12,7 +12,7 @@ MAX_CHUNK_TUPLES = 100
 """The maximum number of tuples in a chunk."""
 MAX_CHUNK_CHARACTERS = 1 << 20
 """The maximum number of characters in a chunk's texts, so that its message stays below the workers' size limit."""
-MIN_WORKER_CHARACTERS = 4_000
+CHARACTERS_PER_WORKER = 4_000
 """The minimum work that justifies another worker, in characters. Sending less costs more than scoring it."""
 WINDOW_CHARACTERS = 4_000
 """Estimated length of a model's window, in characters. Text beyond it costs nothing."""
@@ -65,7 +65,7 @@ class Chunk:
         self.characters += sum(lengths[document] for document in documents)
 
 
-def divide(
+def divide_tuples(
     documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers: int, *, max_tuples: int = MAX_CHUNK_TUPLES
 ) -> list[Chunk]:
     """Divide tuples into chunks of about equal cost, in rounds of one chunk for each worker.
@@ -81,7 +81,7 @@ def divide(
     """
     lengths = [len(document) for document in documents]
     total = sum(_cost(indices, lengths) for indices in tuples)
-    width = max(1, min(workers, total // MIN_WORKER_CHARACTERS))
+    width = max(1, min(workers, total // CHARACTERS_PER_WORKER))
     chunks: list[Chunk] = []
     round_chunks: list[Chunk] = []
     for index, indices in enumerate(tuples):
@@ -99,7 +99,7 @@ def join_replies(size: int, chunks: Sequence[Chunk], replies: Sequence[Scores | 
 
     Args:
         size: the number of tuples of the search.
-        chunks: the result of `divide`.
+        chunks: the result of `divide_tuples`.
         replies: for each chunk, its scores, an error as a `str`, or None if no reply came in time.
         identity: identity of the workers' model.
     """

@@ -250,7 +250,7 @@ class Delivery:
     def _receive(self, message: bytes) -> None:
         """Pass a reply to its call. Ignore late and repeated replies."""
         try:
-            reply = Reply.decode(self._signer.open("reply", message))
+            reply = Reply.decode(self._signer.verify("reply", message))
         except PayloadError as error:
             count_refusal("reply", error)
             return

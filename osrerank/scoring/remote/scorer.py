@@ -20,7 +20,7 @@ from osrerank.metrics import OVERLOADED
 from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
 from osrerank.scoring.remote.broker import celery_app, connect
-from osrerank.scoring.remote.chunks import MAX_CHUNK_TUPLES, Chunk, divide, join_replies
+from osrerank.scoring.remote.chunks import MAX_CHUNK_TUPLES, Chunk, divide_tuples, join_replies
 from osrerank.scoring.remote.delivery import Delivery, PendingChunk
 from osrerank.scoring.remote.messages import MAX_VECTOR_BYTES, ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer
@@ -177,7 +177,7 @@ class RemoteScorer:
         identity = group.first.identity
         query, documents = text_to_send(query), [text_to_send(document) for document in documents]
         with self._worker_share(len(group.heartbeats)) as workers:
-            chunks = divide(documents, tuples, workers, max_tuples=max_tuples)
+            chunks = divide_tuples(documents, tuples, workers, max_tuples=max_tuples)
             if not chunks:
                 return identity, []
             pending = [
@@ -300,7 +300,7 @@ class RemoteScorer:
             tuples=[] if vector_bits else chunk.tuples(tuples),
             vector_bits=vector_bits,
         )
-        message = self._signer.seal("request", request.encode())
+        message = self._signer.sign("request", request.encode())
         return PendingChunk(chunk_id, worker.queue, message, deadline, headers=trace_headers(), task=request.task)
 
     def _open(self) -> None:

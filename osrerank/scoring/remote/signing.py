@@ -51,30 +51,30 @@ class Signer:
         """Return a signer with the keys in the setting ``signing_key``."""
         return cls(split_keys(settings.signing_key))
 
-    def seal(self, kind: Kind, message: bytes) -> bytes:
+    def sign(self, kind: Kind, message: bytes) -> bytes:
         """Return a message preceded by its signature, or the unchanged message without keys."""
         if not self.signs:
             return message
         return SIGNED + hmac.digest(self._keys[kind][0], message, "sha256") + message
 
-    def open(self, kind: Kind, sealed: object) -> bytes:
+    def verify(self, kind: Kind, signed: object) -> bytes:
         """Verify a message's signature, and return the message without it.
 
         Raises:
             PayloadError: the message is too large, is not signed, has an unknown key, or this process has no key.
         """
-        if not isinstance(sealed, bytes):
-            raise PayloadError(f"a message must be bytes, not {type(sealed).__name__}")
-        if len(sealed) > MAX_MESSAGE_BYTES + len(SIGNED) + SIGNATURE_BYTES:
-            raise PayloadError(f"a message of {len(sealed):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
-        if not sealed.startswith(SIGNED):
+        if not isinstance(signed, bytes):
+            raise PayloadError(f"a message must be bytes, not {type(signed).__name__}")
+        if len(signed) > MAX_MESSAGE_BYTES + len(SIGNED) + SIGNATURE_BYTES:
+            raise PayloadError(f"a message of {len(signed):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
+        if not signed.startswith(SIGNED):
             if self.signs:
                 raise PayloadError("a message is not signed; set its sender's OSRERANK_SIGNING_KEY", reason="unsigned")
-            return sealed
+            return signed
         if not self.signs:
             raise PayloadError("a message is signed, but this process has no OSRERANK_SIGNING_KEY", reason="no_key")
         start = len(SIGNED) + SIGNATURE_BYTES
-        signature, message = sealed[len(SIGNED) : start], sealed[start:]
+        signature, message = signed[len(SIGNED) : start], signed[start:]
         if not any(hmac.compare_digest(signature, hmac.digest(key, message, "sha256")) for key in self._keys[kind]):
             raise PayloadError("a message is not signed with a known OSRERANK_SIGNING_KEY", reason="wrong_key")
         return message

@@ -11,7 +11,7 @@ from redis import RedisError
 from osrerank.errors import WorkerError
 from osrerank.metrics import BROKER_AWAY, BROKER_FAILURES, WORKERS
 from osrerank.scoring.remote.breaker import Breaker, BrokerAccess
-from osrerank.scoring.remote.broker import CONNECT_TIMEOUT_S, PLAIN_REPLY_TIMEOUT_S, explain_failure
+from osrerank.scoring.remote.broker import CONNECT_TIMEOUT_S, PLAIN_REPLY_TIMEOUT_S, explain_broker_failure
 from osrerank.scoring.remote.messages import Heartbeat
 from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
 from osrerank.types import NEVER, Deadline
@@ -182,7 +182,7 @@ class LiveWorkers:
     def _record_failure(self, error: Exception, *, probed: bool = False) -> None:
         BROKER_FAILURES.inc()
         BROKER_AWAY.labels(self._name).set(1)
-        self._failure = explain_failure(error)
+        self._failure = explain_broker_failure(error)
         if not self._breaker.is_open:
             self._failed_at = self._clock()
             logger.warning("[broker-away] %s; searches keep their first-pass order until it replies", self._failure)

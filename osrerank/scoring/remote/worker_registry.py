@@ -83,7 +83,7 @@ class WorkerRegistry:
     def renew(self, heartbeat: Heartbeat) -> None:
         """Store a worker's heartbeat."""
         pipeline = self._redis.pipeline(transaction=False)
-        message = self._signer.seal("heartbeat", heartbeat.encode())
+        message = self._signer.sign("heartbeat", heartbeat.encode())
         pipeline.set(_key(heartbeat.worker.encode()), message, px=int(DEAD_AFTER_S * 1000))
         pipeline.sadd(self._workers_key, heartbeat.worker)
         self._execute(pipeline)
@@ -120,7 +120,7 @@ class WorkerRegistry:
     def _decode(self, name: bytes, message: object) -> Heartbeat | None:
         """Return the heartbeat in a message. If it is invalid, set `refusal` and return None."""
         try:
-            heartbeat = Heartbeat.decode(self._signer.open("heartbeat", message))
+            heartbeat = Heartbeat.decode(self._signer.verify("heartbeat", message))
             self._check(name, heartbeat)
         except PayloadError as error:
             count_refusal("heartbeat", error)

@@ -105,11 +105,11 @@ class MonoSequenceBuilder:
         return len(example.documents)
 
     def build_sequences(self, example: Example) -> list[LabelledSequence]:
-        query = self.input_builder.query(example.query)
-        documents = self.input_builder.documents(example.documents, query)
+        query = self.input_builder.tokenise_query(example.query)
+        documents = self.input_builder.tokenise_documents(example.documents, query)
         scores = example.scores or (0.0,) * len(documents)
         return [
-            LabelledSequence(self.input_builder.mono(query, text), int(grade > 0), score)
+            LabelledSequence(self.input_builder.build_mono(query, text), int(grade > 0), score)
             for text, grade, score in zip(documents, example.relevance, scores, strict=True)
         ]
 

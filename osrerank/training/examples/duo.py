@@ -49,9 +49,9 @@ def build_ordered_pairs(
 
     Each text is tokenised only once.
     """
-    query_tokens = builder.query(query)
-    document_tokens = builder.documents(documents, query_tokens)
+    query_tokens = builder.tokenise_query(query)
+    document_tokens = builder.tokenise_documents(documents, query_tokens)
     pairs = list(permutations(range(len(documents)), 2))
     return pairs, [
-        builder.duo(query_tokens, document_tokens[first], document_tokens[second]) for first, second in pairs
+        builder.build_duo(query_tokens, document_tokens[first], document_tokens[second]) for first, second in pairs
     ]

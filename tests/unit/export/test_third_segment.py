@@ -45,11 +45,11 @@ def reference(start):
             return (one_hot(segments, 3)[..., :2].float() @ rows).reshape(*segments.shape, -1)
 
     network.bert.embeddings.token_type_embeddings = Lookup()
-    query = builder.query("low pressure")
-    texts = builder.documents(DOCUMENTS, query)
+    query = builder.tokenise_query("low pressure")
+    texts = builder.tokenise_documents(DOCUMENTS, query)
     values = []
     for first, second in PAIRS:
-        tokens = builder.duo(query, texts[first], texts[second])
+        tokens = builder.build_duo(query, texts[first], texts[second])
         with torch.inference_mode():
             ids, segments = (torch.from_numpy(one)[None] for one in (tokens.ids, tokens.segments))
             logits = network(input_ids=ids, token_type_ids=segments).logits[0]

@@ -45,11 +45,11 @@ def refused(reason: str) -> float:
 
 @pytest.mark.parametrize("key", [OLD, NEW])
 def test_a_request_signed_with_either_key_is_scored_and_the_reply_is_signed_with_the_first(service, redis_url, key):
-    service.handle("c1", Signer([key.encode()]).seal("request", request(service).encode()))
+    service.handle("c1", Signer([key.encode()]).sign("request", request(service).encode()))
     (reply,) = replies(redis_url, service)
-    assert Reply.decode(Signer([NEW.encode()]).open("reply", reply)).scores.values[0] == 0.5
+    assert Reply.decode(Signer([NEW.encode()]).verify("reply", reply)).scores.values[0] == 0.5
     with pytest.raises(PayloadError):
-        Signer([OLD.encode()]).open("reply", reply)
+        Signer([OLD.encode()]).verify("reply", reply)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_a_request_signed_with_either_key_is_scored_and_the_reply_is_signed_with
 )
 def test_a_request_without_a_valid_signature_is_refused_and_counted(service, redis_url, key, kind, reason):
     before = refused(reason)
-    service.handle("c1", Signer([key.encode()] if key else []).seal(kind, request(service).encode()))
+    service.handle("c1", Signer([key.encode()] if key else []).sign(kind, request(service).encode()))
     assert replies(redis_url, service) == []
     assert refused(reason) == before + 1
 
 
 def test_a_copied_request_is_scored_no_more_often_than_a_client_sends_one(service, redis_url):
-    message = Signer([NEW.encode()]).seal("request", request(service).encode())
+    message = Signer([NEW.encode()]).sign("request", request(service).encode())
     before = refused("replayed"), refused("misplaced")
     for _ in range(MAX_SENDS + 3):
         service.handle("c1", message)
@@ -75,7 +75,7 @@ def test_a_copied_request_is_scored_no_more_often_than_a_client_sends_one(servic
 
 def test_a_copy_without_a_deadline_is_refused_after_an_hour(service, redis_url):
     old = request(service, sent_s=service.registry.now_s() - replays.MAX_AGE_S - 1)
-    service.handle("c1", Signer([NEW.encode()]).seal("request", old.encode()))
+    service.handle("c1", Signer([NEW.encode()]).sign("request", old.encode()))
     assert replies(redis_url, service) == []
 
 

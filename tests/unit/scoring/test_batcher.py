@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.batcher import REFUSAL_FACTOR, Batcher, BatcherOutput, Throughput, batch_size
+from osrerank.scoring.batcher import REFUSAL_FACTOR, Batcher, CallOutcome, Throughput, batch_size
 from osrerank.scoring.inputs import Tokens
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
@@ -55,14 +55,14 @@ def tokens(mark: int, length: int = 10) -> Tokens:
     return Tokens(ids, np.zeros_like(ids))
 
 
-def compute(batcher: Batcher, marks: Sequence[int], deadline: Deadline = NEVER) -> BatcherOutput:
+def compute(batcher: Batcher, marks: Sequence[int], deadline: Deadline = NEVER) -> CallOutcome:
     with batcher.call(deadline) as call:
         call.add([tokens(mark) for mark in marks])
         return call.result()
 
 
 @contextmanager
-def held(backend: Recorder, batcher: Batcher, *calls: Sequence[int]) -> Iterator[list[Future[BatcherOutput]]]:
+def held(backend: Recorder, batcher: Batcher, *calls: Sequence[int]) -> Iterator[list[Future[CallOutcome]]]:
     """Yield calls of which the first is under way, and the others wait; at the end the backend goes on."""
     backend.gate.clear()
     with ThreadPoolExecutor(1 + len(calls)) as threads:

@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import DEFAULTS, digest
+from osrerank.scoring.model_files import DEFAULTS, hash_files
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 
@@ -158,11 +158,11 @@ def test_without_torch_a_model_without_a_graph_is_refused_by_the_name_of_the_ext
 
 
 def test_the_models_digest_covers_the_named_files(directory: Path) -> None:
-    before = digest(directory, ["config.json", "tokenizer.json"])
+    before = hash_files(directory, ["config.json", "tokenizer.json"])
     (directory / "README.md").write_text("no score depends on this")
-    assert digest(directory, ["tokenizer.json", "config.json"]) == before
+    assert hash_files(directory, ["tokenizer.json", "config.json"]) == before
     edit_json(directory / "config.json", pad_token_id=1)
-    assert digest(directory, ["config.json", "tokenizer.json"]) != before
+    assert hash_files(directory, ["config.json", "tokenizer.json"]) != before
     models = (DATA / "tiny-bert-one-label", DATA / "tiny-bert-two-labels", directory)
     assert len({load_scorer(str(model)).identity for model in models}) == 3
 

@@ -19,9 +19,9 @@ def card(**options: object) -> ModelCard:
 
 
 def sequence(builder: InputBuilder, query: str, document: str) -> tuple[list[int], list[int]]:
-    query_ids = builder.query(query)
-    (pieces_of_document,) = builder.documents([document], query_ids)
-    tokens = builder.mono(query_ids, pieces_of_document)
+    query_ids = builder.tokenise_query(query)
+    (pieces_of_document,) = builder.tokenise_documents([document], query_ids)
+    tokens = builder.build_mono(query_ids, pieces_of_document)
     return tokens.ids.tolist(), tokens.segments.tolist()
 
 
@@ -45,14 +45,17 @@ def test_a_bi_encoder_reads_each_text_alone() -> None:
     builder = InputBuilder.load(DIRECTORY, card(head="cosine", kind="bi-encoder"))
     expected = [CLS, *ids("low"), SEP, CLS, *ids("wing"), SEP]
     assert sequence(builder, "low", "wing") == (expected, [0, 0, 0, 1, 1, 1]), "as training reads both"
-    for pieces in (builder.query("low wing"), builder.documents(["low wing"], builder.query(""))[0]):
-        assert builder.single(pieces).ids.tolist() == [CLS, *ids("low", "wing"), SEP]
-        assert builder.single(pieces).segments.tolist() == [0, 0, 0, 0]
+    for pieces in (
+        builder.tokenise_query("low wing"),
+        builder.tokenise_documents(["low wing"], builder.tokenise_query(""))[0],
+    ):
+        assert builder.build_single(pieces).ids.tolist() == [CLS, *ids("low", "wing"), SEP]
+        assert builder.build_single(pieces).segments.tolist() == [0, 0, 0, 0]
 
 
 def test_padding_is_masked_and_keeps_the_last_segment(builder: InputBuilder) -> None:
-    query = builder.query("low")
-    batch = pad([builder.mono(query, text) for text in builder.documents(["wing", ""], query)], pad_id=9)
+    query = builder.tokenise_query("low")
+    batch = pad([builder.build_mono(query, text) for text in builder.tokenise_documents(["wing", ""], query)], pad_id=9)
     assert batch.input_ids.tolist() == [[CLS, *ids("low"), SEP, *ids("wing"), SEP], [CLS, *ids("low"), SEP, SEP, 9]]
     assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
     assert batch.token_type_ids.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1]]
@@ -62,15 +65,15 @@ def test_padding_is_masked_and_keeps_the_last_segment(builder: InputBuilder) -> 
 @pytest.mark.parametrize("query_words", [1, 62, 10_000])
 def test_documents_are_cut_to_fit_and_queries_only_at_64_tokens(rule: str, most: int, query_words: int) -> None:
     builder = InputBuilder.load(DIRECTORY, card(length_rule=rule))
-    query = builder.query("low " * query_words)
-    (document,) = builder.documents(["wing " * 1000], query)
+    query = builder.tokenise_query("low " * query_words)
+    (document,) = builder.tokenise_documents(["wing " * 1000], query)
     assert len(query.ids) == min(query_words, 62)
-    assert query.cut == (query_words > 62)
-    assert document.cut
-    assert len(builder.mono(query, document).ids) == most
-    (fitting,) = builder.documents(["wing " * len(document.ids)], query)
-    assert not fitting.cut
-    assert len(builder.mono(query, fitting).ids) == most
+    assert query.is_truncated == (query_words > 62)
+    assert document.is_truncated
+    assert len(builder.build_mono(query, document).ids) == most
+    (fitting,) = builder.tokenise_documents(["wing " * len(document.ids)], query)
+    assert not fitting.is_truncated
+    assert len(builder.build_mono(query, fitting).ids) == most
 
 
 def test_special_tokens_in_text_are_text(builder: InputBuilder) -> None:
@@ -86,11 +89,11 @@ def test_special_tokens_in_text_are_text(builder: InputBuilder) -> None:
     ids=["words", "one word", "white space", "no white space", "sentences"],
 )
 def test_ten_megabytes_of_text_are_cut_and_marked(builder: InputBuilder, text: str) -> None:
-    query = builder.query("low")
+    query = builder.tokenise_query("low")
     started = time.monotonic()
-    (document,) = builder.documents([text], query)
+    (document,) = builder.tokenise_documents([text], query)
     assert time.monotonic() - started < 2
-    assert document.cut
+    assert document.is_truncated
     assert len(document.ids) <= 508
 
 
@@ -103,8 +106,8 @@ def test_tokenising_the_beginning_of_a_text_gives_the_same_first_tokens(
 ) -> None:
     text = "x" * extra + unit * 600
     tokenizer = Tokenizer.from_file(str(DIRECTORY / "tokenizer.json"))
-    query = builder.query("low")
-    (document,) = builder.documents([text], query)
+    query = builder.tokenise_query("low")
+    (document,) = builder.tokenise_documents([text], query)
     assert document.ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids[:508]
 
 
@@ -114,16 +117,16 @@ def duo_card(**options: object) -> ModelCard:
 
 def test_query_and_two_documents_are_three_segments(tmp_path: Path) -> None:
     builder = InputBuilder.load(DIRECTORY, duo_card())
-    query = builder.query("low pressure")
-    first, second = builder.documents(["the wing", "heat"], query)
-    tokens = builder.duo(query, first, second)
+    query = builder.tokenise_query("low pressure")
+    first, second = builder.tokenise_documents(["the wing", "heat"], query)
+    tokens = builder.build_duo(query, first, second)
     assert tokens.ids.tolist() == [CLS, *ids("low", "pressure"), SEP, *ids("the", "wing"), SEP, *ids("heat"), SEP]
     assert tokens.segments.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
-    (empty,) = builder.documents([""], query)
-    assert builder.duo(query, empty, empty).segments.tolist() == [0, 0, 0, 0, 1, 2]
+    (empty,) = builder.tokenise_documents([""], query)
+    assert builder.build_duo(query, empty, empty).segments.tolist() == [0, 0, 0, 0, 1, 2]
     for rows in (0, 1):  # a model without segments
         builder = InputBuilder.load(DIRECTORY, duo_card(segment_rows=rows))
-        assert builder.duo(query, first, second).segments.max() == 0
+        assert builder.build_duo(query, first, second).segments.max() == 0
     Tokenizer(Tokenizer.from_file(str(DIRECTORY / "tokenizer.json")).model).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ModelLoadError, match="special tokens around a pair"):
         InputBuilder.load(tmp_path, card())
@@ -143,36 +146,36 @@ def test_query_and_two_documents_are_three_segments(tmp_path: Path) -> None:
 )
 def test_each_document_of_a_pair_has_room_of_its_own(rule: str, query_words: int, pieces: int) -> None:
     builder = InputBuilder.load(DIRECTORY, duo_card(length_rule=rule))
-    query = builder.query("low " * query_words)
-    long, short = builder.documents(["wing " * 1000, "heat"], query)
+    query = builder.tokenise_query("low " * query_words)
+    long, short = builder.tokenise_documents(["wing " * 1000, "heat"], query)
     assert len(query.ids) == min(query_words, 62)
-    assert (len(long.ids), long.cut) == (pieces, True)
-    duo_input = builder.duo(query, long, long)
+    assert (len(long.ids), long.is_truncated) == (pieces, True)
+    duo_input = builder.build_duo(query, long, long)
     assert len(duo_input.ids) == 4 + len(query.ids) + 2 * pieces <= 512
-    assert len(builder.duo(query, long, short).ids) == 4 + len(query.ids) + pieces + 1  # nothing is lent
+    assert len(builder.build_duo(query, long, short).ids) == 4 + len(query.ids) + pieces + 1  # nothing is lent
 
 
 def test_passages_by_tokens_are_whole_words_that_fit_beside_the_query() -> None:
     builder = InputBuilder.load(DIRECTORY, card(max_tokens=24, max_query_tokens=8))
-    query = builder.query("wing flow")
+    query = builder.tokenise_query("wing flow")
     text = "  flows, of  gas; caf\u00e9 past wings and things unheardof in wings. " * 3
-    (chunks, short, nothing) = builder.chunks([text, "flow of gas", " "], query)
+    (chunks, short, nothing) = builder.find_chunks([text, "flow of gas", " "], query)
     assert short == [(0, 11)]
     assert nothing == []
     assert len(chunks) > 2
     assert "".join(text[start:end] for start, end in chunks).replace(" ", "") == text.replace(" ", "")
     assert all(text[start - 1 : start] in {" ", ""} or not text[start].isalnum() for start, _end in chunks)
-    chunk_inputs = builder.documents([text[start:end] for start, end in chunks], query)
-    assert not any(chunk_input.cut for chunk_input in chunk_inputs)
-    whole_input = InputBuilder.load(DIRECTORY, card()).documents([text], query)[0]
+    chunk_inputs = builder.tokenise_documents([text[start:end] for start, end in chunks], query)
+    assert not any(chunk_input.is_truncated for chunk_input in chunk_inputs)
+    whole_input = InputBuilder.load(DIRECTORY, card()).tokenise_documents([text], query)[0]
     assert [doc_id for chunk_input in chunk_inputs for doc_id in chunk_input.ids] == whole_input.ids.tolist()
 
 
 def test_a_word_with_too_many_tokens_is_divided() -> None:
     builder = InputBuilder.load(DIRECTORY, card(max_tokens=12, max_query_tokens=8))
-    query = builder.query("wing")
+    query = builder.tokenise_query("wing")
     word = "wingwingwing" * 6
-    ((first, *later_chunks),) = builder.chunks([word], query)
+    ((first, *later_chunks),) = builder.find_chunks([word], query)
     assert first[0] == 0
     assert [start for start, _end in later_chunks] == [end for _start, end in (first, *later_chunks)][:-1]
 
@@ -206,14 +209,14 @@ def test_a_prefix_of_special_tokens_is_read_as_the_tokenizer_reads_it(
     for text in ("rain falls", " rain", "", "rain falls and " * 30):
         tokenizer.enable_truncation(20, direction=side)
         expected = tokenizer.encode(prefix + text).ids
-        assert builder.single(builder.query(text)).ids.tolist() == expected
+        assert builder.build_single(builder.tokenise_query(text)).ids.tolist() == expected
 
 
 def test_a_text_that_spells_a_special_token_is_read_as_text(tmp_path: Path) -> None:
     tokenizer = marked_tokenizer(tmp_path)
     builder = InputBuilder.load(tmp_path, card(head="cosine", kind="bi-encoder", query_prefix="[QRY] "))
     marker = tokenizer.token_to_id("[QRY]")
-    token_ids = builder.single(builder.query("rain [QRY] falls")).ids.tolist()
+    token_ids = builder.build_single(builder.tokenise_query("rain [QRY] falls")).ids.tolist()
     assert token_ids.count(marker) == 1
     assert token_ids.index(marker) == 1
     assert [tokenizer.id_to_token(token_id) for token_id in token_ids][2:9] == ["\u0120rain", "\u0120", *"[QRY]"]
@@ -221,10 +224,10 @@ def test_a_text_that_spells_a_special_token_is_read_as_text(tmp_path: Path) -> N
 
 def test_the_end_of_a_long_text_is_kept_where_the_tokenizer_cuts_on_the_left() -> None:
     builder = InputBuilder.load(DIRECTORY, card(truncation_side="left", max_tokens=70))
-    query = builder.query("low")
-    short, long = builder.documents(["low wing", "low " * 100_000 + "wing"], query)
-    assert (short.ids.tolist(), short.cut) == (ids("low", "wing"), False)
-    assert (long.ids[-2:].tolist(), len(long.ids), long.cut) == (ids("low", "wing"), 66, True)
+    query = builder.tokenise_query("low")
+    short, long = builder.tokenise_documents(["low wing", "low " * 100_000 + "wing"], query)
+    assert (short.ids.tolist(), short.is_truncated) == (ids("low", "wing"), False)
+    assert (long.ids[-2:].tolist(), len(long.ids), long.is_truncated) == (ids("low", "wing"), 66, True)
 
 
 def test_all_tokens_have_the_first_segment_where_the_tokenizer_gives_no_token_types() -> None:

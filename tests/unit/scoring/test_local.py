@@ -16,7 +16,7 @@ from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import POINTWISE, Calibration, ModelCard
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens, pad
-from osrerank.scoring.loaded import FIND_INTERVAL_S, LoadedModel
+from osrerank.scoring.loaded import FIND_WORKERS_INTERVAL_S, LoadedModel
 from osrerank.scoring.local import CHUNK_SIZES
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import Settings
@@ -34,7 +34,7 @@ def faulty(fault: str, pause_s: float = 0.0) -> CrossEncoder:
     """A scorer by length that has a fault where the word `wing` is."""
     card = ModelCard("tiny", "logit1")
     builder = InputBuilder.load(DIRECTORY, card)
-    bad = int(builder.query("wing").ids[0])
+    bad = int(builder.tokenise_query("wing").ids[0])
 
     def run(sequences: Sequence[Tokens]) -> np.ndarray:
         backend.clock.sleep(pause_s)
@@ -185,7 +185,7 @@ def test_a_scorer_waits_for_workers_for_half_of_the_remaining_time() -> None:
     for _ in range(3):
         model.find_workers(Deadline.after_ms(10_000, clock))
     assert scorer.asked_s == [5.0]
-    clock.sleep(FIND_INTERVAL_S)
+    clock.sleep(FIND_WORKERS_INTERVAL_S)
     model.find_workers(NEVER)
     assert scorer.asked_s[1:] == [float("inf")]
 

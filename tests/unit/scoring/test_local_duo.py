@@ -43,10 +43,10 @@ class Counting(InputBuilder):
     seen: list[str]
     clock = ManualClock()
 
-    def documents(self, texts, query):
+    def tokenise_documents(self, texts, query):
         self.seen = [*getattr(self, "seen", []), *texts]
         self.clock.sleep(len(texts))
-        return super().documents(texts, query)
+        return super().tokenise_documents(texts, query)
 
 
 def scorer_of(backend) -> Duo:
@@ -76,7 +76,7 @@ def test_a_duo_model_refuses_single_texts_and_a_mono_model_pairs():
 
 
 def test_a_bad_document_is_left_out_of_the_ranking_and_its_neighbours_are_ranked():
-    wing = int(scorer_of(differing())._builder.query("wing").ids[0])
+    wing = int(scorer_of(differing())._builder.tokenise_query("wing").ids[0])
     stage = DuoStage(scorer_of(differing(bad=wing)))
     ranking = stage.rerank(ranking_of(["low", "low low", "wing", "a", "low " * 9], "low"))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d4", "d1", "d0", "d3", "d2"]
@@ -106,10 +106,10 @@ def test_many_pairs_are_scored_in_windows(monkeypatch):
     pairs = list(permutations(range(12), 2))
     texts = ["low " * (1 + n) for n in range(12)]
     scores = scorer_of(differing()).score("low", texts, pairs)
-    monkeypatch.setattr(cross_encoder, "WINDOW", 50)
+    monkeypatch.setattr(cross_encoder, "MAX_WINDOW_SEQUENCES", 50)
     windows = scorer_of(differing()).score("low", texts, pairs)
     assert windows.values.tolist() == scores.values.tolist()
     assert windows.inferences == windows.reached == 132
-    wing = int(scorer_of(differing())._builder.query("wing").ids[0])
+    wing = int(scorer_of(differing())._builder.tokenise_query("wing").ids[0])
     failing = scorer_of(differing(bad=wing)).score("low", [*texts[:11], "wing"], pairs)
     assert {pairs[failed_index] for failed_index in failing.failures} == {pair for pair in pairs if 11 in pair}

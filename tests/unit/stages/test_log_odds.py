@@ -10,14 +10,14 @@ import pytest
 from osrerank.evaluation.tune import SentenceScores
 from osrerank.options.passages import Passages
 from osrerank.options.sentences import Sentences
-from osrerank.scoring.cache.local import LocalStore, NullStore
+from osrerank.scoring.cache.local import EmptyStore, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.cache.signing import EntrySigner
 from osrerank.scoring.cache.store import _decode_scores, _encode_score
 from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.remote.chunks import divide, join_replies
+from osrerank.scoring.remote.chunks import divide_tuples, join_replies
 from osrerank.scoring.remote.messages import Reply
 from osrerank.server.api.service import build_scored_question
 from osrerank.stages.mono import MonoStage
@@ -105,7 +105,7 @@ def test_passage_means_are_of_the_softmax_of_both_labels() -> None:
 
 
 def test_a_cache_keeps_second_logit_and_log_odds() -> None:
-    cached = CachedScorer(BOTH, NullStore(), LocalStore(1e6))
+    cached = CachedScorer(BOTH, EmptyStore(), LocalStore(1e6))
     for _ in range(2):
         scores = cached.score("q", ["low", "wing"], [(0,), (1,)])
         assert (scores.values.tolist(), scores.log_odds.tolist()) == ([-1.0, 1.0], [2.0, -1.0])
@@ -115,14 +115,14 @@ def test_a_cache_keeps_second_logit_and_log_odds() -> None:
 def test_redis_keeps_second_logit_and_log_odds_signed_or_not() -> None:
     for signer in (EntrySigner(), EntrySigner([b"k" * 32])):
         stored = {b"a": 0.5, b"b": (0.5, -2.0, 129)}
-        values = [signer.seal(key, _encode_score(value)) for key, value in stored.items()]
+        values = [signer.sign(key, _encode_score(value)) for key, value in stored.items()]
         assert _decode_scores([*stored], values, signer) == stored
 
 
 def test_workers_send_second_logit_and_log_odds() -> None:
     texts = ["low", "wing", "heat"]
     tuples = [(0,), (1,), (2,)]
-    chunks = divide(texts, tuples, 1, max_tuples=2)
+    chunks = divide_tuples(texts, tuples, 1, max_tuples=2)
     scores = [BOTH.score("q", [texts[index] for index in chunk.documents], chunk.tuples(tuples)) for chunk in chunks]
     replies = [Reply.decode(Reply("1", "w", "m", score).encode()).scores for score in scores]
     joined = join_replies(3, chunks, replies, "m")

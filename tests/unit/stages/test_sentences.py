@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from osrerank import Rerank
 from osrerank.errors import ConfigError, DeadlineExceeded
 from osrerank.options.sentences import PUNKT_LANGUAGES, Sentences
-from osrerank.scoring.cache.local import LocalStore, NullStore
+from osrerank.scoring.cache.local import EmptyStore, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.stages import sentence_splitting
@@ -201,9 +201,9 @@ def test_sentences_chunked_by_tokens_are_not_cut(scorer):
 
 
 def test_chunking_by_tokens_works_through_a_cache_and_needs_a_tokenizer(scorer):
-    cached = CachedScorer(scorer, NullStore(), LocalStore(1000))
+    cached = CachedScorer(scorer, EmptyStore(), LocalStore(1000))
     assert cached.chunks("a query", [LONG]) == scorer.chunks("a query", [LONG])
-    for lacking in (FunctionScorer(), CachedScorer(FunctionScorer(), NullStore())):
+    for lacking in (FunctionScorer(), CachedScorer(FunctionScorer(), EmptyStore())):
         with pytest.raises(ConfigError, match="the tokenizer of testing/function is not in this process") as caught:
             SentenceStage(lacking, Sentences(chunks="tokens")).rerank(ranking_of([LONG]))
         assert caught.value.setting == "rerank.sentences.chunks"

@@ -19,7 +19,7 @@ from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, r
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.modern_bert import encoder as modern_bert
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.model_files import first_position
+from osrerank.scoring.model_files import first_position_id
 from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.modular.head import Head, HeadStep
 
@@ -81,7 +81,7 @@ def load_packed(
         return network_class(encoder, attention, head_network).eval()
     family = FAMILIES[config["model_type"]]
     weights = remove_prefix(weights, family.prefix)
-    encoder = BertEncoder(config, first_position(config))
+    encoder = BertEncoder(config, first_position_id(config))
     encoder.load_state_dict(from_bert_weights(weights, config["num_hidden_layers"]))
     encoder.to(dtype)
     if head is None:

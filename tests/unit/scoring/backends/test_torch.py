@@ -80,7 +80,7 @@ def test_a_sequence_that_fails_is_reported_alone_with_the_model() -> None:
     assert "tiny" in scores.failures[1]
     assert "do not fit" in scores.failures[1]
     assert scores.values[[0, 2]].tolist() == [5, 6]
-    bad = int(InputBuilder.load(DIRECTORY, ModelCard("tiny", "logit1")).query("heat").ids[0])
+    bad = int(InputBuilder.load(DIRECTORY, ModelCard("tiny", "logit1")).tokenise_query("heat").ids[0])
     scorer, _ = scorer_of(Small(bad=bad))
     assert score(scorer, ["wing", "heat"]).failures == {1: "tiny failed in torch: this one cannot be computed"}
 

@@ -15,10 +15,10 @@ from redis import Redis
 
 from osrerank.errors import InferenceError
 from osrerank.scoring.cache.in_flight import InFlight, PendingScore
-from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
+from osrerank.scoring.cache.local import ENTRY_BYTES, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer, add_cache, score_keys
 from osrerank.scoring.cache.signing import EntrySigner
-from osrerank.scoring.cache.store import OLD, ONE_NUMBER, PREFIX, REMOTE_ENTRY_BYTES, YOUNG, RemoteStore, connect
+from osrerank.scoring.cache.store import OLD, ONE_NUMBER, PREFIX, REDIS_ENTRY_BYTES, YOUNG, RedisStore, connect
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.remote.signing import KINDS, SIGNATURE_BYTES, SIGNED, Kind, Signer
@@ -37,8 +37,8 @@ TUPLES = [(index,) for index in range(4)]
 
 def behind(scorer: Scorer, redis: Redis | str, *, most: int = 10_000, local: int = 0, **options: Any) -> CachedScorer:
     """The scorer behind a cache of so many scores, in Redis and in the process."""
-    remote = RemoteStore(redis, **{"ttl_s": 60, "max_bytes": most * REMOTE_ENTRY_BYTES, **options})
-    return CachedScorer(scorer, remote, LocalStore(local * LOCAL_ENTRY_BYTES))
+    remote = RedisStore(redis, **{"ttl_s": 60, "max_bytes": most * REDIS_ENTRY_BYTES, **options})
+    return CachedScorer(scorer, remote, LocalStore(local * ENTRY_BYTES))
 
 
 class Claims(InFlight):
@@ -165,7 +165,7 @@ def test_scores_of_a_cross_encoder_are_cached_and_those_of_a_bi_encoder_are_not(
 
 
 def test_the_least_recently_used_score_leaves_the_process_cache() -> None:
-    store = LocalStore(2 * LOCAL_ENTRY_BYTES)
+    store = LocalStore(2 * ENTRY_BYTES)
     store.write({b"a": 1.0, b"b": 2.0})
     store.read([b"a"])
     store.write({b"c": 3.0})
@@ -174,7 +174,7 @@ def test_the_least_recently_used_score_leaves_the_process_cache() -> None:
 
 
 def test_the_cache_in_redis_is_bounded_and_keeps_used_scores(redis: Redis) -> None:
-    store = RemoteStore(redis, ttl_s=60, max_bytes=100 * REMOTE_ENTRY_BYTES)
+    store = RedisStore(redis, ttl_s=60, max_bytes=100 * REDIS_ENTRY_BYTES)
     for start in range(0, 1_000, 10):
         store.write({b"%d" % number: float(number) for number in range(start, start + 10)})
         value, fading = store.read([b"0"])
@@ -191,7 +191,7 @@ def age(redis: Redis, seconds: int) -> None:
 
 
 def test_old_scores_make_room_for_new_scores(redis: Redis) -> None:
-    store = RemoteStore(redis, ttl_s=60, max_bytes=1e6)
+    store = RedisStore(redis, ttl_s=60, max_bytes=1e6)
     store.write({b"a": 1.0})
     age(redis, 31)
     store.write({b"b": 2.0})  # more than half of the time has passed: both are old now
@@ -206,7 +206,7 @@ def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
     with servers.start_redis(servers.redis_binary(), tmp_path) as (url, _process):
         client = connect(url)
         clock = ManualClock()
-        store = RemoteStore(url, ttl_s=60, max_bytes=1e7, pause_s=5, clock=clock)
+        store = RedisStore(url, ttl_s=60, max_bytes=1e7, pause_s=5, clock=clock)
         store.write({b"%d" % number: 1.0 for number in range(10_000)})
         client.rename(YOUNG, OLD)
         client.config_set("maxmemory-policy", "noeviction")
@@ -373,12 +373,12 @@ def test_a_cached_score_that_was_moved_altered_or_signed_with_another_key_is_ref
     first, second = forged_keys()
     our_signer, their_signer = EntrySigner([OURS.encode()]), EntrySigner([THEIRS.encode()])
     value = ONE_NUMBER.pack(FORGED)
-    altered = ONE_NUMBER.pack(FORGED + 1) + our_signer.seal(first, value)[ONE_NUMBER.size :]
-    for forged in (our_signer.seal(second, value), their_signer.seal(first, value), altered):
+    altered = ONE_NUMBER.pack(FORGED + 1) + our_signer.sign(first, value)[ONE_NUMBER.size :]
+    for forged in (our_signer.sign(second, value), their_signer.sign(first, value), altered):
         redis.hset(YOUNG, first, forged)
         assert values_of(redis_url, OURS) == TRUE
     assert caplog.text.count("it is not signed with a known OSRERANK_SIGNING_KEY") == 3
-    redis.hset(YOUNG, first, our_signer.seal(first, value))
+    redis.hset(YOUNG, first, our_signer.sign(first, value))
     assert values_of(redis_url, OURS) == [FORGED, 0.0]  # what has the key is believed
     assert values_of(redis_url, "") == TRUE  # a process without the key computes it
 
@@ -386,9 +386,9 @@ def test_a_cached_score_that_was_moved_altered_or_signed_with_another_key_is_ref
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signed_message_does_not_pass_as_a_signed_score(kind: Kind) -> None:
     forged_key, value = forged_keys()[0], ONE_NUMBER.pack(FORGED)
-    sealed = Signer([OURS.encode()]).seal(kind, forged_key + value)
+    sealed = Signer([OURS.encode()]).sign(kind, forged_key + value)
     signature = sealed[len(SIGNED) : len(SIGNED) + SIGNATURE_BYTES]
-    assert EntrySigner([OURS.encode()]).open(forged_key, value + signature[:16], ONE_NUMBER.size) is None
+    assert EntrySigner([OURS.encode()]).verify(forged_key, value + signature[:16], ONE_NUMBER.size) is None
 
 
 def test_the_signing_key_can_be_changed_while_scores_are_cached(redis: Redis, redis_url: str) -> None:
@@ -400,8 +400,8 @@ def test_the_signing_key_can_be_changed_while_scores_are_cached(redis: Redis, re
 def test_refused_cached_scores_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     signer = EntrySigner([OURS.encode()])
     for _ in range(5):
-        assert signer.open(b"key", ONE_NUMBER.pack(FORGED), ONE_NUMBER.size) is None
-        assert signer.open(b"key", ONE_NUMBER.pack(FORGED) + bytes(16), ONE_NUMBER.size) is None
+        assert signer.verify(b"key", ONE_NUMBER.pack(FORGED), ONE_NUMBER.size) is None
+        assert signer.verify(b"key", ONE_NUMBER.pack(FORGED) + bytes(16), ONE_NUMBER.size) is None
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2
     assert all(line.startswith("[score-refused] ignored a cached score") for line in messages)

@@ -42,9 +42,9 @@ def logits(directory: Path) -> np.ndarray:
 
     card = read_card(directory)
     builder = InputBuilder.load(directory, card)
-    query = builder.query(QUERY)
-    (document,) = builder.documents([TEXT], query)
-    tokens = builder.mono(query, document)
+    query = builder.tokenise_query(QUERY)
+    (document,) = builder.tokenise_documents([TEXT], query)
+    tokens = builder.build_mono(query, document)
     network = load_network(directory, card).eval()
     ids, segments = (torch.from_numpy(array)[None] for array in (tokens.ids, tokens.segments))
     with torch.no_grad():

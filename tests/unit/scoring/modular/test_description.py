@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card_file import parameter_files, read_card
+from osrerank.scoring.card_file import list_parameter_files, read_card
 from osrerank.scoring.modular.cross_encoder import read_cross_encoder
 from osrerank.scoring.modular.head import Head, HeadStep
 
@@ -79,7 +79,7 @@ def test_ettins_layout_is_read(layout: Write) -> None:
         HeadStep("dense", "4_Dense.linear"),
     )
     assert (described.head, described.labels, described.max_tokens) == (Head(steps, ("cls",)), 1, 8000)
-    assert parameter_files(directory) == list(WEIGHTS)
+    assert list_parameter_files(directory) == list(WEIGHTS)
     (directory / "onnx").mkdir()
     (directory / "onnx" / "model.onnx").write_bytes(b"")  # a graph of others is not taken
     card = read_card(directory)

@@ -16,8 +16,8 @@ from redis.exceptions import ResponseError
 from osrerank.errors import ConfigError, WorkerError
 from osrerank.scoring.remote import chunks
 from osrerank.scoring.remote.breaker import PAUSES_S, Breaker, BrokerAccess
-from osrerank.scoring.remote.broker import PLAIN_REPLY_TIMEOUT_S, celery_app, error_code, explain_failure
-from osrerank.scoring.remote.chunks import divide, join_replies
+from osrerank.scoring.remote.broker import PLAIN_REPLY_TIMEOUT_S, celery_app, explain_broker_failure, read_error_code
+from osrerank.scoring.remote.chunks import divide_tuples, join_replies
 from osrerank.scoring.remote.delivery import PendingChunk
 from osrerank.scoring.remote.messages import Reply
 from osrerank.scoring.remote.scorer import RemoteScorer, _validate_outcome
@@ -107,13 +107,13 @@ def test_an_unknown_option_of_a_broker_url_is_named_without_the_password(url, re
     ],
 )
 def test_an_error_of_the_broker_is_named_by_its_code_with_a_remedy(answer, fix):
-    assert fix in explain_failure(BaseParser.parse_error(answer))
+    assert fix in explain_broker_failure(BaseParser.parse_error(answer))
 
 
 def test_an_error_in_a_redis_pipeline_is_recognised_by_its_code():
     in_pipeline = ResponseError("Command # 1 (SET K V) of pipeline caused error: MISCONF Redis is configured to")
-    assert error_code(in_pipeline) == "MISCONF"
-    assert error_code(NoConnection("Error 111 connecting to localhost")) == ""
+    assert read_error_code(in_pipeline) == "MISCONF"
+    assert read_error_code(NoConnection("Error 111 connecting to localhost")) == ""
 
 
 def test_the_brokers_clock_takes_the_middle_of_a_round_trip():
@@ -195,7 +195,7 @@ def test_calls_at_the_same_time_share_the_workers():
 def test_every_tuple_is_in_one_chunk_that_has_its_documents(lengths, workers, width, rng):
     documents = ["x" * length for length in lengths]
     tuples = [tuple(rng.randrange(len(documents)) for _ in range(width)) for _ in range(rng.randrange(400))]
-    found = divide(documents, tuples, workers)
+    found = divide_tuples(documents, tuples, workers)
     assert sorted(index for chunk in found for index in chunk.indices) == list(range(len(tuples)))
     for chunk in found:
         assert len(chunk.indices) <= chunks.MAX_CHUNK_TUPLES
@@ -207,18 +207,18 @@ def test_every_tuple_is_in_one_chunk_that_has_its_documents(lengths, workers, wi
 
 def test_chunks_have_similar_cost_and_the_first_tuples_go_first():
     documents = ["x" * (100 + 37 * (n % 50)) for n in range(96)]
-    shares = divide(documents, [(n,) for n in range(96)], 4)
+    shares = divide_tuples(documents, [(n,) for n in range(96)], 4)
     costs = [chunk.cost for chunk in shares]
     assert len(shares) == 4
     assert max(costs) - min(costs) < 2_000
-    assert len(divide(["short"] * 20, [(n,) for n in range(20)], 8)) == 1  # what is small is not divided
-    rounds = divide(["x" * 300] * 1_000, [(n,) for n in range(1_000)], 2)
+    assert len(divide_tuples(["short"] * 20, [(n,) for n in range(20)], 8)) == 1  # what is small is not divided
+    rounds = divide_tuples(["x" * 300] * 1_000, [(n,) for n in range(1_000)], 2)
     assert len(rounds) == 10
     assert {index for chunk in rounds[:2] for index in chunk.indices} == set(range(200))
 
 
 def test_replies_of_workers_are_joined():
-    found = divide(["x" * 3_000] * 6, [(n,) for n in range(6)], 3)
+    found = divide_tuples(["x" * 3_000] * 6, [(n,) for n in range(6)], 3)
     assert [chunk.indices for chunk in found] == [[0, 3], [1, 4], [2, 5]]
     first = Scores(np.array([1.0, np.nan], dtype=np.float32), {1: "odd"}, inferences=2, truncated=1)
     scores = join_replies(6, found, [first, "lost", None], "id")

@@ -140,39 +140,39 @@ OLD, NEW = b"an-old-key-of-24-letters", b"a-new-key-of-24-letters!"
 @given(st.binary(max_size=200), st.data())
 def test_a_signed_message_opens_and_an_altered_message_does_not(message, data):
     signer = Signer([NEW])
-    sealed = signer.seal("reply", message)
-    assert signer.open("reply", sealed) == message
+    sealed = signer.sign("reply", message)
+    assert signer.verify("reply", sealed) == message
     assert len(sealed) == len(message) + 1 + SIGNATURE_BYTES
     touched = bytearray(sealed)
     touched[data.draw(st.integers(0, len(sealed) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(PayloadError):
-        signer.open("reply", bytes(touched))
+        signer.verify("reply", bytes(touched))
     with pytest.raises(PayloadError):
-        signer.open("request", sealed)
+        signer.verify("request", sealed)
 
 
 def test_the_signing_key_of_messages_is_changed_in_three_steps():
     steps = [Signer([OLD]), Signer([OLD, NEW]), Signer([NEW, OLD]), Signer([NEW])]
     for before, after in pairwise(steps):
-        assert after.open("request", before.seal("request", b"x")) == b"x"
-        assert before.open("request", after.seal("request", b"x")) == b"x"
+        assert after.verify("request", before.sign("request", b"x")) == b"x"
+        assert before.verify("request", after.sign("request", b"x")) == b"x"
     with pytest.raises(PayloadError, match="known OSRERANK_SIGNING_KEY"):
-        steps[3].open("request", steps[0].seal("request", b"x"))
+        steps[3].verify("request", steps[0].sign("request", b"x"))
 
 
 def test_a_message_signed_on_one_side_only_is_refused_with_the_reason():
     with pytest.raises(PayloadError, match="is not signed") as unsigned:
-        Signer([NEW]).open("reply", Signer().seal("reply", b"x"))
+        Signer([NEW]).verify("reply", Signer().sign("reply", b"x"))
     with pytest.raises(PayloadError, match="this process has no OSRERANK_SIGNING_KEY") as no_key:
-        Signer().open("reply", Signer([NEW]).seal("reply", b"x"))
+        Signer().verify("reply", Signer([NEW]).sign("reply", b"x"))
     assert (unsigned.value.reason, no_key.value.reason) == ("unsigned", "no_key")
-    assert Signer().open("reply", Signer().seal("reply", b"x")) == b"x"
+    assert Signer().verify("reply", Signer().sign("reply", b"x")) == b"x"
 
 
 @pytest.mark.parametrize("message", [None, "text", b"\xc1" * (MAX_MESSAGE_BYTES + 100)])
 def test_oversized_or_malformed_messages_are_refused_before_their_signature_is_computed(message):
     with pytest.raises(PayloadError) as refused:
-        Signer([NEW]).open("request", message)
+        Signer([NEW]).verify("request", message)
     assert refused.value.reason == "malformed"
 
 
@@ -189,7 +189,7 @@ def test_refused_messages_are_counted_and_logged_once_a_minute(caplog, monkeypat
 
 def test_signing_keys_are_read_from_settings_and_never_shown():
     settings = Settings.load(signing_key=f" {NEW.decode()} ,{OLD.decode()}")
-    assert Signer.from_settings(settings).open("reply", Signer([OLD]).seal("reply", b"x")) == b"x"
+    assert Signer.from_settings(settings).verify("reply", Signer([OLD]).sign("reply", b"x")) == b"x"
     assert "key-of-24" not in repr(settings)
     assert not Signer.from_settings(Settings.load()).signs
     for keys in ("short", f"{NEW.decode()},", f"{NEW.decode()},short"):

@@ -196,7 +196,7 @@ def test_a_signed_heartbeat_is_believed(registry):
 )
 def test_a_forged_or_copied_heartbeat_is_refused_and_named(registry, signer, changed, reason):
     before = registry.refused(reason)
-    registry.write(b"w1", signer.seal("heartbeat", registry.heartbeat(**changed).encode()))
+    registry.write(b"w1", signer.sign("heartbeat", registry.heartbeat(**changed).encode()))
     assert registry.registry.heartbeats() == ()
     assert registry.refused(reason) == before + 1
     assert registry.registry.refusal

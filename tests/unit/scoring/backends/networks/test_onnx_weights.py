@@ -8,7 +8,7 @@ import pytest
 
 from osrerank.errors import ModelLoadError
 from osrerank.export.quantise import QuantisationRecipe
-from osrerank.scoring.card_file import parameter_files
+from osrerank.scoring.card_file import list_parameter_files
 from osrerank.scoring.locate import SHIPPED
 from osrerank.scoring.registry import load_scorer
 
@@ -41,7 +41,7 @@ def weights_of(directory: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_read_from_an_fp32_graph_are_exact(tmp_path: Path, form: str) -> None:
     directory, before = exported(tmp_path, form)
-    assert parameter_files(directory) == ["onnx/model.onnx"]
+    assert list_parameter_files(directory) == ["onnx/model.onnx"]
     after = weights_of(directory)
     rows = 1 if form == "bi-encoder" else len(before[SEGMENTS])
     np.testing.assert_array_equal(after[SEGMENTS][:rows], before[SEGMENTS][:rows])
@@ -98,7 +98,7 @@ def test_smoothing_is_undone_in_weights_read_from_a_graph(tmp_path: Path, form: 
 @pytest.mark.parametrize("name", ["e5-small", "minilm-l6", "monobert-l6"])
 def test_the_shipped_models_run_in_torch(name: str) -> None:
     scorers = [load_scorer(f"osrerank/{name}", backend=backend) for backend in ("onnx", "torch")]
-    assert parameter_files(SHIPPED / name) == ["onnx/model_int8.onnx"]
+    assert list_parameter_files(SHIPPED / name) == ["onnx/model_int8.onnx"]
     is_encoder = name != "monobert-l6"
     assert (len({scorer.identity for scorer in scorers}) == 1) == is_encoder  # whoever computes a vector
     texts = ["Low blood pressure is caused by dehydration.", "High blood pressure is treated.", "A wing gives lift."]
