@@ -114,7 +114,7 @@ def _infer_bi_encoder_card(directory: Path, name: str) -> ModelCard:
     if source.directory != directory or source.is_static:
         reason = f"{directory} has a StaticEmbedding, or its transformer in a folder; run osrerank export on it"
         raise ModelLoadError(reason, model=name, path=str(directory))
-    return source.card if source.weights else replace(source.card, onnx=find_graphs(directory))
+    return source.card if source.module_weights else replace(source.card, onnx=find_graphs(directory))
 
 
 def _parse_card(content: dict[str, Any]) -> dict[str, Any]:

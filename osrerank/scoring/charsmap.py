@@ -13,8 +13,8 @@ from typing import Self
 
 from tokenizers import Tokenizer, normalizers
 
-MAX_PAIRS = 1 << 16
-"""Maximum number of cached character pairs. A lookup in the trie takes a step for each byte."""
+MAX_CACHED_PAIRS = 1 << 16
+"""The replacements of at most this many character pairs are cached, because each lookup in the trie is slow."""
 
 
 class CharacterMap:
@@ -29,7 +29,7 @@ class CharacterMap:
         (size,) = struct.unpack_from("<I", compiled)
         self._trie = array("I", compiled[4 : 4 + size])
         self._replacements = compiled[4 + size :]
-        self._pairs: dict[str, tuple[str, int]] = {}  # two characters -> result of `_find_longest` at the first one
+        self._cached_pairs: dict[str, tuple[str, int]] = {}  # two characters -> result of `_find_longest` for the first
 
     @classmethod
     def pop_from(cls, tokenizer: Tokenizer) -> Self:
@@ -48,24 +48,24 @@ class CharacterMap:
         return cls(base64.b64decode(state["precompiled_charsmap"]))
 
     def normalise(self, text: str) -> tuple[str, list[int]]:
-        """Return the normal form of a text, and for each character in it the index of its origin in the text.
+        """Return the normal form of a text, and for each of its characters the index of the original in the text.
 
         Leading and trailing spaces are removed, and repeated spaces become one.
         """
         normalised: list[str] = []
-        starts: list[int] = []
+        origins: list[int] = []
         start = 0
-        follows_space = True
+        is_after_space = True
         while start < len(text):
-            replacement, length = self._pairs.get(text[start : start + 2]) or self._find_longest(text, start)
-            if follows_space:
+            replacement, length = self._cached_pairs.get(text[start : start + 2]) or self._find_longest(text, start)
+            if is_after_space:
                 replacement = replacement.lstrip(" ")
             if replacement:
                 normalised.append(replacement)
-                starts += [start] * len(replacement)
-                follows_space = replacement.endswith(" ")
+                origins += [start] * len(replacement)
+                is_after_space = replacement.endswith(" ")
             start += length
-        return "".join(normalised).rstrip(" "), starts
+        return "".join(normalised).rstrip(" "), origins
 
     def _find_longest(self, text: str, start: int) -> tuple[str, int]:
         """Return the replacement of the longest match at ``start``, and the match's length in characters."""
@@ -78,8 +78,8 @@ class CharacterMap:
                 node ^= byte
                 unit = trie[node]
                 if unit & 0x800000FF != byte:  # the trie contains no longer match
-                    if end < start + 2 and len(self._pairs) < MAX_PAIRS:
-                        self._pairs[text[start : start + 2]] = replacement, length
+                    if end < start + 2 and len(self._cached_pairs) < MAX_CACHED_PAIRS:
+                        self._cached_pairs[text[start : start + 2]] = replacement, length
                     return replacement, length
                 node ^= _child_offset(unit)
             end += 1

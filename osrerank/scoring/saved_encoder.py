@@ -1,4 +1,7 @@
-"""Infer the card of a bi-encoder that sentence-transformers saved, or that a public model's card describes."""
+"""Infer the card of a bi-encoder from the files that sentence-transformers saved.
+
+`PUBLIC_MODELS` supplies values that the files of well-known models leave out.
+"""
 
 import shutil
 import tomllib
@@ -29,18 +32,18 @@ OTHER_MODEL_TYPES = ("CrossEncoder", *late_interaction.MODEL_TYPES)
 PROVISIONAL_CALIBRATION = Calibration(20.0, -15.0)
 """Maps common cosines, .6 to .9, to logits around 0. Until a calibration is fitted, probabilities are meaningless."""
 FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1}
-"""Pooling -> weight of the first pass, in units of the cosine; measured in docs/research/joined.md."""
+"""Pooling -> weight of the first pass, relative to the cosine. It was measured in docs/research/joined.md."""
 DEFAULT_FIRST_PASS_WEIGHT = 0.05
-"""Weight of the first pass for other poolings."""
+"""Weight of the first pass for all other poolings."""
 POSITION_BUCKETS = 32
 """Number of relative position buckets in MPNet."""
 PUBLIC_MODELS = Path(__file__).with_name("public_models.toml")
-"""Values from the published cards of public models, whose files leave them out."""
+"""Values that the files of public models leave out, from their published cards."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderOverrides:
-    """Values that take precedence over an encoder's files, unless they are None.
+    """Values that take precedence over an encoder's files. None leaves the files' value.
 
     Attributes:
         pooling: the way to get a text's vector from the states of its tokens.
@@ -64,18 +67,18 @@ class BiEncoderSource:
     Attributes:
         directory: the directory of ``config.json``, ``tokenizer.json`` and the transformer's safetensors.
         card: the inferred card, with a provisional calibration.
-        weights: the safetensors of the other modules, relative to the model's directory.
+        module_weights: the safetensors of the other modules, relative to the model's directory.
         is_static: whether the model is a StaticEmbedding.
     """
 
     directory: Path
     card: ModelCard
-    weights: tuple[str, ...]
+    module_weights: tuple[str, ...]
     is_static: bool = False
 
     def write_modules(self, source: Path, folder: Path) -> None:
         """Copy the modules' safetensors from the model's directory to a folder. Convert a StaticEmbedding's files."""
-        for name in self.weights:
+        for name in self.module_weights:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
         if self.is_static:
@@ -91,7 +94,7 @@ def is_bi_encoder(directory: Path) -> bool:
 
 
 def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | None = None) -> BiEncoderSource:
-    """Infer a bi-encoder's card from its files, and from `public_model` for values that they leave out.
+    """Infer a bi-encoder's card from its files. `public_model` supplies the values that they leave out.
 
     Args:
         directory: the model's directory, with ``modules.json`` if sentence-transformers saved the model.
@@ -114,17 +117,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
     if pooling is None:
         fix = f"choose one: --pooling {', '.join(CHOICES['pooling'])}"
         raise ModelLoadError(f"{directory} does not say how texts are pooled; {fix}", path=str(directory))
-    query_prefix, document_prefix = description.query_prefix, description.document_prefix
-    if not query_prefix and not document_prefix:
-        query_prefix, document_prefix = public_values.get("query_prefix", ""), public_values.get("document_prefix", "")
-    if overrides.query_prefix is not None:
-        query_prefix = overrides.query_prefix
-    if overrides.document_prefix is not None:
-        document_prefix = overrides.document_prefix
-    if not description.pools_prompts and (query_prefix or document_prefix):
-        reason = f"{directory}: include_prompt is false, which leaves the tokens of prefixes out of the pooling"
-        fix = "osrerank does not support this; use the model without prefixes: --query-prefix '' --document-prefix ''"
-        raise ModelLoadError(f"{reason}; {fix}", path=str(directory))
+    query_prefix, document_prefix = _choose_prefixes(directory, description, overrides)
     max_tokens = max_sequence_tokens(config, description.token_limits.sequence or public_values.get("max_tokens"))
     calibration, first_pass_weight = Calibration(), 0.0
     if description.similarity == "cosine":
@@ -149,8 +142,27 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
     return BiEncoderSource(transformer, card, description.weight_files, description.is_static)
 
 
+def _choose_prefixes(
+    directory: Path, description: bi_encoder.BiEncoderDescription, overrides: EncoderOverrides
+) -> tuple[str, str]:
+    """Return the prefixes of queries and documents, from the overrides, the files, or `public_model`."""
+    query_prefix, document_prefix = description.query_prefix, description.document_prefix
+    if not query_prefix and not document_prefix:
+        public_values = public_model(directory)
+        query_prefix, document_prefix = public_values.get("query_prefix", ""), public_values.get("document_prefix", "")
+    if overrides.query_prefix is not None:
+        query_prefix = overrides.query_prefix
+    if overrides.document_prefix is not None:
+        document_prefix = overrides.document_prefix
+    if not description.pools_prompts and (query_prefix or document_prefix):
+        reason = f"{directory}: include_prompt is false, which leaves the tokens of prefixes out of the pooling"
+        fix = "osrerank does not support this; use the model without prefixes: --query-prefix '' --document-prefix ''"
+        raise ModelLoadError(f"{reason}; {fix}", path=str(directory))
+    return query_prefix, document_prefix
+
+
 def public_model(directory: Path) -> Mapping[str, Any]:
-    """Return the values in `PUBLIC_MODELS` for a directory's model, or an empty mapping if it is not listed."""
+    """Return the values of a directory's model in `PUBLIC_MODELS`. They are empty if it is not listed."""
     return _public_models().get(read_hub_id(directory), {})
 
 
@@ -185,7 +197,7 @@ def read_encoder_config(transformer: Path, families: Sequence[str] = FAMILIES) -
 
 
 def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence[str]) -> None:
-    """Raise an error unless osrerank's implementation of this architecture matches transformers'.
+    """Check that osrerank implements an encoder's architecture exactly as transformers does.
 
     Args:
         file: path of the config, for the error.
@@ -218,11 +230,11 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
 def _card_dimensions(
     directory: Path, config: Mapping[str, Any], description: bi_encoder.BiEncoderDescription, requested: int | None
 ) -> int:
-    """Return a card's ``dimensions``: 0 if vectors are as long as the encoder's states."""
+    """Return a card's ``dimensions``. They are 0 if vectors are as long as the encoder's hidden states."""
     hidden_size = int(config["hidden_size"])
-    width = description.dense_size or hidden_size
-    if requested is not None and requested > width:
-        reason = f"dimensions is {requested}, but {directory}'s vectors have only {width} dimensions"
+    vector_size = description.dense_size or hidden_size
+    if requested is not None and requested > vector_size:
+        reason = f"dimensions is {requested}, but {directory}'s vectors have only {vector_size} dimensions"
         raise ConfigError(reason, setting="dimensions", source="argument")
-    dimensions = min(width, requested or description.dimensions or width)
+    dimensions = min(vector_size, requested or description.dimensions or vector_size)
     return 0 if dimensions == hidden_size and not description.dense_size else dimensions

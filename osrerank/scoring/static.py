@@ -1,4 +1,4 @@
-"""Read the files of sentence-transformers' StaticEmbedding, which averages the vectors of a text's tokens."""
+"""Read the files of a StaticEmbedding, a model of sentence-transformers that averages fixed vectors of tokens."""
 
 import json
 from pathlib import Path
@@ -20,9 +20,9 @@ EMPTY_TEMPLATE = {
 
 
 def read_token_vectors(directory: Path) -> Any:
-    """Return the vectors of the vocabulary's tokens, fp32 ``(tokens, dimensions)``.
+    """Return the vectors of all tokens in the vocabulary, fp32 ``(tokens, dimensions)``.
 
-    In model2vec's files, several tokens can share a vector, and each token has a weight.
+    In the files of the library model2vec, several tokens can share a vector, and each token has a weight.
 
     Raises:
         ModelLoadError: the directory has no safetensors with these vectors.
@@ -30,24 +30,24 @@ def read_token_vectors(directory: Path) -> Any:
     file = directory / next(iter(weight_files(directory)), WEIGHTS_FILE)
     if not file.exists():
         raise file_error(file, "it is missing; save the model with safe_serialization=True")
-    weights = require("safetensors.torch", extra="torch").load_file(file)
-    rows = weights.get("embedding.weight", weights.get("embeddings"))
-    if rows is None:
+    tensors = require("safetensors.torch", extra="torch").load_file(file)
+    vectors = tensors.get("embedding.weight", tensors.get("embeddings"))
+    if vectors is None:
         raise file_error(file, "it has no tensor embedding.weight, which a StaticEmbedding needs")
-    if "mapping" in weights:
-        rows = rows[weights["mapping"].long()]
-    if "weights" in weights:
-        rows = rows.float() * weights["weights"][:, None]
-    return rows.float().contiguous()
+    if "mapping" in tensors:
+        vectors = vectors[tensors["mapping"].long()]
+    if "weights" in tensors:
+        vectors = vectors.float() * tensors["weights"][:, None]
+    return vectors.float().contiguous()
 
 
-def make_config(rows: Any) -> dict[str, Any]:
+def make_config(token_vectors: Any) -> dict[str, Any]:
     """Return the content of ``config.json`` for the vectors that `read_token_vectors` returns."""
-    tokens, width = rows.shape
+    tokens, dimensions = token_vectors.shape
     return {
         "model_type": STATIC_MODEL_TYPE,
         "vocab_size": tokens,
-        "hidden_size": width,
+        "hidden_size": dimensions,
         "max_position_embeddings": MAX_TOKENS,
     }
 
@@ -59,8 +59,8 @@ def convert(directory: Path, folder: Path) -> None:
         directory: the StaticEmbedding's files.
         folder: the directory to write to.
     """
-    rows = read_token_vectors(directory)
-    require("safetensors.torch", extra="torch").save_file({"embedding.weight": rows}, folder / WEIGHTS_FILE)
-    (folder / CONFIG_FILE).write_text(json.dumps(make_config(rows)), encoding="utf-8")
+    token_vectors = read_token_vectors(directory)
+    require("safetensors.torch", extra="torch").save_file({"embedding.weight": token_vectors}, folder / WEIGHTS_FILE)
+    (folder / CONFIG_FILE).write_text(json.dumps(make_config(token_vectors)), encoding="utf-8")
     tokenizer = {**read_json(directory / TOKENIZER_FILE), "post_processor": EMPTY_TEMPLATE}
     (folder / TOKENIZER_FILE).write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")

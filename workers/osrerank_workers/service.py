@@ -142,7 +142,7 @@ class WorkerService:
             self._collector = QueueCollector(self._redis, self.registry, self._signer, self.queue)
             REGISTRY.register(self._collector)
         serve_metrics(self.settings.metrics_port)
-        if not self._signer.signs:
+        if not self._signer.has_key:
             logger.warning("[unsigned] %s", UNSIGNED_RISK)
         self._start_thread(self._send_heartbeats)
         logger.info("worker %s accepts chunks of %s from %s", self.worker, self.settings.model, self.queue)

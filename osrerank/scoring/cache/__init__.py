@@ -1,1 +1,1 @@
-"""Cache scores in this process and in Redis."""
+"""Cache the scores of queries and documents, in this process and in Redis."""

@@ -1,4 +1,4 @@
-"""Share scores that are being computed: if several threads need the same score at once, one computes it for all."""
+"""Let one thread compute a score that several threads need at the same time; the others wait for it."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -33,15 +33,16 @@ class InFlight:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Drop all pending scores in a forked child, where the parent's threads do not run."""
+        """Forget all pending scores in a forked child, where the threads that compute them do not run."""
         self._pending: dict[bytes, PendingScore] = {}
         self._lock = threading.Lock()
 
     def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
-        """Divide keys between this caller and the callers that already compute their scores.
+        """Claim the keys whose scores no other thread is computing.
 
         Returns:
-            The keys that this caller must compute and then `complete`, and the pending scores of the other keys.
+            The claimed keys, whose scores the caller must compute and pass to `complete`, and the pending scores of the
+            other keys, for which the caller can wait.
         """
         claimed_keys: list[bytes] = []
         pending_scores: dict[bytes, PendingScore] = {}
@@ -56,7 +57,7 @@ class InFlight:
         return claimed_keys, pending_scores
 
     def complete(self, keys: Iterable[bytes], scores: Mapping[bytes, CachedScore]) -> None:
-        """Pass the scores of claimed keys to the threads that wait for them. A missing score counts as failed."""
+        """Pass the scores of claimed keys to the threads that wait for them. A key without a score counts as failed."""
         with self._lock:
             completed = [(self._pending.pop(key), scores.get(key)) for key in keys]
         for pending, score in completed:

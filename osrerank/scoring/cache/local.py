@@ -1,4 +1,4 @@
-"""The score cache of this process, and the interface of caches that processes share."""
+"""Cache scores in this process. `SharedStore` is the interface of caches that several processes share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,17 +8,17 @@ from cachetools import LRUCache
 from osrerank._caches import SharedCache
 
 ENTRY_BYTES = 250
-"""Estimated memory of a score and its key, in bytes."""
+"""Estimated memory of a score and its key in this process, in bytes."""
 
 CachedScore = float | tuple[float, float, int]
-"""A logit, or (logit, log-odds, cuts) if the log-odds differ or a text was truncated. `Scores` explains ``cuts``."""
+"""A logit. If the log-odds differ from it, or a text was truncated: (logit, log-odds, cuts); `Scores` explains cuts."""
 
 
 class SharedStore(Protocol):
     """The interface of a score cache that processes share."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and those among them that expire unless they are written again."""
+        """Return the cached scores by key, and the ones among them that will expire unless they are written again."""
 
     def write(self, scores: Mapping[bytes, CachedScore]) -> None:
         """Store scores by key."""

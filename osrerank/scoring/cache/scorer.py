@@ -1,7 +1,7 @@
-"""Cache scores, so that each pair of query and document is scored once.
+"""Cache scores, so that each pair of query and document is scored only once.
 
-If several threads of a process need the same score at once, one of them computes it. Processes do not wait for each
-other: both compute the score, and both store it.
+If several threads of a process need the same score at once, one of them computes it for all. Processes do not wait for
+each other: if two need the same score at once, both compute and store it.
 """
 
 import hashlib
@@ -46,13 +46,13 @@ class CachedScorer:
 
     Args:
         scorer: computes the scores that are not cached.
-        remote: the cache in Redis, which processes share.
-        local: the cache in this process. None uses only ``remote``.
+        shared: the cache in Redis, which processes share.
+        local: the cache in this process. If None, only ``shared`` is used.
     """
 
-    def __init__(self, scorer: Scorer, remote: SharedStore, local: LocalStore | None = None) -> None:
+    def __init__(self, scorer: Scorer, shared: SharedStore, local: LocalStore | None = None) -> None:
         self._scorer = scorer
-        self._remote = remote
+        self._shared = shared
         self._local = LocalStore(0) if local is None else local
         self._in_flight = InFlight()
 
@@ -79,34 +79,35 @@ class CachedScorer:
     ) -> Scores:
         identity = self._scorer.identity
         keys = score_keys(identity, query, documents, tuples)
-        cached, to_renew = self._read(keys)
-        missing_keys = list(dict.fromkeys(key for key in keys if key not in cached))
+        cached_scores, to_renew = self._read(keys)
+        missing_keys = list(dict.fromkeys(key for key in keys if key not in cached_scores))
         if not missing_keys:
-            self._remote.write(to_renew)
-            return _combine_scores(keys, cached, {}, tuples, identity, {"cached": len(keys)})
+            self._shared.write(to_renew)
+            return _combine_scores(keys, cached_scores, {}, tuples, identity, {"cached": len(keys)})
         claimed_keys, pending_scores = self._in_flight.claim(missing_keys)
-        computed = _Computed()
+        new_scores = _NewScores()
         try:
-            computed = self._compute(claimed_keys, keys, query, documents, tuples, deadline)
+            new_scores = self._compute(claimed_keys, keys, query, documents, tuples, deadline)
         finally:
-            self._in_flight.complete(claimed_keys, computed.scores if computed.is_from(identity) else {})
-        if not computed.is_from(identity):  # the model was replaced meanwhile, so cached scores are invalid
+            self._in_flight.complete(claimed_keys, new_scores.scores if new_scores.is_from(identity) else {})
+        if not new_scores.is_from(identity):  # the model was replaced meanwhile, so cached scores are invalid
             return self._scorer.score(query, documents, tuples, deadline=deadline)
-        outcomes = {key: pending.wait(deadline) for key, pending in pending_scores.items()}
-        shared = {key: score for key, score in outcomes.items() if score is not None}
-        HITS.labels("computing").inc(len(shared))
-        cached |= shared
-        unscored_keys = [key for key, score in outcomes.items() if score is None]  # another thread failed
-        if unscored_keys and not deadline.passed:
-            retry = self._compute(unscored_keys, keys, query, documents, tuples, deadline)
-            if not retry.is_from(identity):
+        awaited_scores = {key: pending.wait(deadline) for key, pending in pending_scores.items()}
+        received_scores = {key: score for key, score in awaited_scores.items() if score is not None}
+        HITS.labels("computing").inc(len(received_scores))
+        cached_scores |= received_scores
+        failed_keys = [key for key, score in awaited_scores.items() if score is None]
+        if failed_keys and not deadline.passed:
+            retried_scores = self._compute(failed_keys, keys, query, documents, tuples, deadline)
+            if not retried_scores.is_from(identity):
                 return self._scorer.score(query, documents, tuples, deadline=deadline)
-            computed = computed.plus(retry)
-        self._local.write({**shared, **computed.scores})
-        self._remote.write({**to_renew, **computed.scores})
-        counts = Counts.total(computed.calls)
-        counts["cached"] += _count_saved(keys, cached, computed.scores)
-        return _combine_scores(keys, {**cached, **computed.scores}, computed.failures, tuples, identity, counts)
+            new_scores = new_scores.merge(retried_scores)
+        self._local.write({**received_scores, **new_scores.scores})
+        self._shared.write({**to_renew, **new_scores.scores})
+        counts = Counts.total(new_scores.calls)
+        counts["cached"] += _count_not_computed(keys, cached_scores, new_scores.scores)
+        all_scores = {**cached_scores, **new_scores.scores}
+        return _combine_scores(keys, all_scores, new_scores.failures, tuples, identity, counts)
 
     def close(self) -> None:
         self._scorer.close()
@@ -114,18 +115,18 @@ class CachedScorer:
 
     def disconnect(self) -> None:
         """Close the connections to Redis, but not the scorer."""
-        self._remote.close()
+        self._shared.close()
 
     def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and those among them that expire unless they are written again."""
+        """Return the cached scores by key, and the ones among them that will expire unless they are written again."""
         local_scores = self._local.read(keys)
-        remote_keys = list(dict.fromkeys(key for key in keys if key not in local_scores))
-        remote_scores, to_renew = self._remote.read(remote_keys)
-        self._local.write(remote_scores)
+        other_keys = list(dict.fromkeys(key for key in keys if key not in local_scores))
+        shared_scores, to_renew = self._shared.read(other_keys)
+        self._local.write(shared_scores)
         HITS.labels("process").inc(len(local_scores))
-        HITS.labels("redis").inc(len(remote_scores))
-        MISSES.inc(len(remote_keys) - len(remote_scores))
-        return {**local_scores, **remote_scores}, to_renew
+        HITS.labels("redis").inc(len(shared_scores))
+        MISSES.inc(len(other_keys) - len(shared_scores))
+        return {**local_scores, **shared_scores}, to_renew
 
     def _compute(
         self,
@@ -135,26 +136,26 @@ class CachedScorer:
         documents: Sequence[str],
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
-    ) -> "_Computed":
-        """Score one tuple for each key, the first one that has the key."""
+    ) -> "_NewScores":
+        """Score one tuple for each key. If several tuples have the same key, the first one is scored."""
         first_index = {key: index for index, key in reversed(list(enumerate(keys)))}
         ordered_keys = sorted(keys_to_compute, key=first_index.__getitem__)
         if not ordered_keys:
-            return _Computed()
+            return _NewScores()
         selected_tuples = [tuples[first_index[key]] for key in ordered_keys]
         scores = self._scorer.score(query, documents, selected_tuples, deadline=deadline)
         cuts = np.zeros(len(ordered_keys), dtype=np.uint8) if scores.cuts is None else scores.cuts
-        by_key: dict[bytes, CachedScore] = {
+        scores_by_key: dict[bytes, CachedScore] = {
             key: _cached_score(float(value), float(odds), int(cut))
             for key, value, odds, cut in zip(ordered_keys, scores.values, scores.log_odds, cuts, strict=True)
             if np.isfinite(value)
         }
         failures = {ordered_keys[index]: reason for index, reason in scores.failures.items()}
-        return _Computed(by_key, failures, (scores,), scores.identity)
+        return _NewScores(scores_by_key, failures, (scores,), scores.identity)
 
 
 @dataclass(frozen=True, slots=True)
-class _Computed:
+class _NewScores:
     """The scores that one call of `CachedScorer.score` has computed.
 
     Attributes:
@@ -171,13 +172,13 @@ class _Computed:
     identity: str = ""
 
     def is_from(self, identity: str) -> bool:
-        """Return whether the model with this identity computed the scores."""
+        """Return whether a model with this identity computed the scores."""
         return self.identity in ("", identity)
 
-    def plus(self, other: "_Computed") -> "_Computed":
+    def merge(self, other: "_NewScores") -> "_NewScores":
         """Return the scores of both objects in one."""
         scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
-        return _Computed(scores, failures, (*self.calls, *other.calls), self.identity)
+        return _NewScores(scores, failures, (*self.calls, *other.calls), self.identity)
 
 
 def _combine_scores(
@@ -189,7 +190,7 @@ def _combine_scores(
     counts: Mapping[str, Any],
 ) -> Scores:
     """Return the scores of all tuples. Truncated texts are counted even if their scores were cached."""
-    values, odds, cuts = _arrays(keys, scores)
+    values, odds, cuts = _to_arrays(keys, scores)
     failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
     combined = Scores(values, failures, count_leading_attempts(values, failures), identity, odds, cuts)
     truncated = max(counts.get("truncated", 0), len(combined.cut_documents(tuples)))
@@ -202,12 +203,12 @@ def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequ
 
     Each text is hashed separately first, so that texts whose concatenations are equal get different keys.
     """
-    prefix = _hash(identity.encode()) + _hash(_bytes(query))
-    hashes = {index: _hash(_bytes(documents[index])) for indices in tuples for index in indices}
+    prefix = _hash(identity.encode()) + _hash(_encode(query))
+    hashes = {index: _hash(_encode(documents[index])) for indices in tuples for index in indices}
     return [_hash(prefix + b"".join(hashes[index] for index in indices)) for indices in tuples]
 
 
-def _bytes(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -215,20 +216,20 @@ def _hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _count_saved(
-    keys: Sequence[bytes], cached: Mapping[bytes, CachedScore], computed: Mapping[bytes, CachedScore]
+def _count_not_computed(
+    keys: Sequence[bytes], cached: Mapping[bytes, CachedScore], new: Mapping[bytes, CachedScore]
 ) -> int:
     """Count the tuples that were not computed, because their score was cached, or because they repeat a tuple."""
-    repeated = sum(count - 1 for key, count in Counter(keys).items() if key in computed)
+    repeated = sum(count - 1 for key, count in Counter(keys).items() if key in new)
     return sum(key in cached for key in keys) + repeated
 
 
-def _arrays(
+def _to_arrays(
     keys: Sequence[bytes], scores: Mapping[bytes, CachedScore]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None, npt.NDArray[np.uint8]]:
     """Return the values, log-odds and cuts ``(n,)`` of `Scores`. A key without a score gets NaN.
 
-    The log-odds are None if they equal the values.
+    If the log-odds equal the values, None is returned instead of them.
     """
     cached = [scores.get(key, np.nan) for key in keys]
     triples = [score if isinstance(score, tuple) else (score, score, 0) for score in cached]

@@ -1,7 +1,8 @@
-"""Sign cached scores, so that nobody without a key can forge a score in Redis, or move it to another pair.
+"""Sign cached scores, so that nobody without a signing key can forge a score in Redis, or move it to another pair.
 
-A signature is HMAC-SHA256 (RFC 2104) over an entry's key and value, truncated to 16 bytes. The key is a digest of
-model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid only for its own pair.
+A signature is HMAC-SHA256 (RFC 2104) over a score's cache key and value, truncated to 16 bytes. The cache key is a
+digest of model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid only for its own
+pair.
 """
 
 import hmac
@@ -13,7 +14,7 @@ from osrerank._log_throttle import LogThrottle
 PURPOSE = b"osrerank scores 1"
 SIGNATURE_BYTES = 16
 LOG_EVERY_S = 60.0
-"""Minimum interval between two log lines with the same reason, in seconds."""
+"""Refused scores are logged at most once in this many seconds for each reason."""
 REFUSALS = {
     "unsigned": "it is not signed: set the same OSRERANK_SIGNING_KEY for all processes that share the cache",
     "wrong_key": "it is not signed with a known OSRERANK_SIGNING_KEY, or it was altered",
@@ -37,11 +38,11 @@ class EntrySigner:
         self._log_limit = LogThrottle(LOG_EVERY_S)
 
     def sign(self, key: bytes, value: bytes) -> bytes:
-        """Return the value of an entry, followed by its signature."""
+        """Return the value of a cache key, followed by its signature."""
         return value + _signature(self._keys[0], key, value) if self._keys else value
 
     def verify(self, key: bytes, signed: bytes, size: int) -> bytes | None:
-        """Return the value, the first ``size`` bytes. If the signature is invalid, log a warning and return None."""
+        """Return the value, the first ``size`` bytes. If its signature is invalid, log a warning and return None."""
         value, signature = signed[:size], signed[size:]
         reason = self._refusal_reason(key, value, signature)
         if not reason:

@@ -28,9 +28,9 @@ YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
 """Timeout for connecting to Redis, and for its replies, in seconds."""
 PAUSE_S = 10.0
-"""Pause after Redis has failed, in seconds."""
+"""After Redis has failed, it is not used for this many seconds."""
 REDIS_ENTRY_BYTES = 110
-"""Estimated memory of a score and its key, in bytes."""
+"""Estimated memory of a score and its key in Redis, in bytes, without a signature."""
 ONE_NUMBER = struct.Struct("<f")
 THREE_NUMBERS = struct.Struct("<ffB")
 ROTATE_SCRIPT = """
@@ -48,7 +48,7 @@ if count >= tonumber(ARGV[1]) or left < tonumber(ARGV[2]) / 2 then
 end
 return 0
 """
-"""Lua script that replaces the old generation by the young one if the young one is large or old enough."""
+"""Lua script that makes the young generation the old one if it is large or old enough."""
 
 ERRORS = Counter("osrerank_score_cache_errors", "Failed calls of the cache, and values in it that are not scores.")
 
@@ -58,14 +58,14 @@ logger = logging.getLogger(__name__)
 class RedisStore:
     """A cache of scores in Redis. A read and a write each take one round trip.
 
-    If Redis fails, the cache pauses and raises no error.
+    If Redis fails, no error is raised, and the cache is not used for a while.
 
     Args:
         redis: a URL, or a client that was created with ``decode_responses=False``.
         ttl_s: lifetime of a score after its last use, in seconds.
         max_bytes: maximum memory of the scores, in bytes.
-        pause_s: pause after Redis has failed, in seconds.
-        signer: signs scores and verifies their signatures. None leaves them unsigned.
+        pause_s: the time for which Redis is not used after it has failed, in seconds.
+        signer: signs scores and verifies their signatures. If None, scores are not signed.
         clock: returns the time in seconds.
     """
 
@@ -84,18 +84,18 @@ class RedisStore:
         self._ttl_s = ttl_s
         self._max_entries = max(1, int(max_bytes / 2 / (REDIS_ENTRY_BYTES + self._signer.added_bytes)))
         self._pause_s = pause_s
-        self._calls = Pause(pause_s, self._report, clock)
-        self._writes = Pause(pause_s, self._report, clock)
+        self._pause = Pause(pause_s, self._report, clock)
+        self._write_pause = Pause(pause_s, self._report, clock)  # while Redis is full, it is still read
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and those among them that expire unless they are written again."""
+        """Return the cached scores by key, and the ones among them that will expire unless they are written again."""
         if not keys:
             return {}, {}
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hmget(YOUNG, keys)
         pipeline.hmget(OLD, keys)
-        replies = self._calls.attempt(pipeline.execute, None)
-        if not _is_valid(replies, len(keys)):
+        replies = self._pause.attempt(pipeline.execute, None)
+        if not _are_valid(replies, len(keys)):
             return {}, {}
         young = _decode_scores(keys, replies[0], self._signer)
         old = _decode_scores(keys, replies[1], self._signer)
@@ -110,22 +110,22 @@ class RedisStore:
         values = {key: self._signer.sign(key, _encode_score(score)) for key, score in scores.items()}
         pipeline.hset(YOUNG, mapping=values)
         pipeline.eval(ROTATE_SCRIPT, 2, YOUNG, OLD, self._max_entries, self._ttl_s * 1000)
-        self._writes.attempt(lambda: self._calls.attempt(lambda: self._execute(pipeline), None), None)
+        self._write_pause.attempt(lambda: self._pause.attempt(lambda: self._execute(pipeline), None), None)
 
     def close(self) -> None:
         """Close the connections."""
-        self._calls.attempt(self._redis.close, None)
+        self._pause.attempt(self._redis.close, None)
 
     def _execute(self, pipeline: Any) -> None:
         """Execute a write. If Redis is full, pause writes and drop old scores to free memory for its other users."""
         try:
             pipeline.execute()
         except OutOfMemoryError as error:
-            self._drop_old()
-            self._writes.begin(error)
+            self._drop_old_generation()
+            self._write_pause.begin(error)
 
-    def _drop_old(self) -> None:
-        """Drop the old generation, and make the young generation the old one, which the next call would drop."""
+    def _drop_old_generation(self) -> None:
+        """Drop the old generation, and make the young generation the old one. A second call would drop that too."""
         self._redis.unlink(OLD)
         with contextlib.suppress(ResponseError):  # there is no young generation
             self._redis.rename(YOUNG, OLD)
@@ -143,8 +143,8 @@ def connect(url: str) -> Any:
     return open_redis(url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
 
 
-def _is_valid(replies: object, size: int) -> bool:
-    """Return whether an object is a list of two replies to HMGET, each with ``size`` values."""
+def _are_valid(replies: object, size: int) -> bool:
+    """Return whether the replies are a list of two replies to HMGET, each with ``size`` values."""
     return (
         isinstance(replies, list)
         and len(replies) == 2

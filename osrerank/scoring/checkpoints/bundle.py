@@ -1,9 +1,9 @@
 """Read the variables of a TensorFlow checkpoint: ``NAME.index`` and ``NAME.data-00000-of-00001``.
 
 The index file is a table in LevelDB's format (github.com/google/leveldb, doc/table_format.md). It consists of blocks of
-keys and values, an index block that lists them, and a footer. A block stores each key as the length of the prefix that
-it shares with the previous key, and the suffix that follows. LevelDB can compress blocks, but TensorFlow does not, so
-compressed blocks are refused.
+keys and values, an index block that lists them, and a footer. A handle gives the offset and size of a block. A block
+stores each key as the length of the prefix that it shares with the previous key, and the suffix that follows. LevelDB
+can compress blocks, but TensorFlow does not, so compressed blocks are refused.
 
 The values are protocol buffers (tensorflow/core/protobuf/tensor_bundle.proto). The empty key holds the header: number
 of data files (field 1) and byte order (2). Each other key is a variable's name. Its value has the type (1), shape (2),
@@ -25,8 +25,9 @@ FOOTER_BYTES = 48
 MAGIC = 0xDB4775248B80FB57
 """The last eight bytes of a table."""
 TRAILER_BYTES = 5
-"""The size of a block's compression type and checksum, which follow the block."""
+"""The size of the compression type (1) and the checksum (4) that follow each block."""
 CRC_MASK = 0xA282EAD8
+"""The constant that LevelDB adds to a checksum, after rotating it by 15 bits."""
 DTYPES: Mapping[int, str] = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 """TensorFlow's type number (tensorflow/core/framework/types.proto) -> NumPy's type name."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -129,7 +130,7 @@ def _parse_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_handle(content: bytes, position: int) -> tuple[tuple[int, int], int]:
-    """Return a block's offset and size, and the position after them."""
+    """Return the handle at a position, as a block's offset and size, and the position after it."""
     offset, position = _read_varint(content, position)
     size, position = _read_varint(content, position)
     return (offset, size), position
@@ -172,12 +173,12 @@ def _parse_fields(message: bytes) -> Fields:
 
 
 def _integer_field(fields: Fields, field: int) -> int:
-    """Return an integer field, or 0, protocol buffers' default, if the message does not contain it."""
+    """Return an integer field. If the message does not contain it, return 0, as protocol buffers do."""
     return int(fields.get(field, [0])[-1])
 
 
 def _parse_variable(fields: Fields) -> Variable | None:
-    """Return a variable's type and location, or None if its type is not in `DTYPES`, such as strings."""
+    """Return a variable's type and location. Returns None if its type, such as string, is not in `DTYPES`."""
     dtype = DTYPES.get(_integer_field(fields, 1))
     if dtype is None:
         return None
@@ -219,6 +220,6 @@ def _read_array(
 
 
 def _masked_crc(content: bytes) -> int:
-    """Return the CRC-32C in the masked form of LevelDB's tables: rotated by 15 bits, plus a constant."""
+    """Return the CRC-32C in the masked form of LevelDB's tables; see `CRC_MASK`."""
     crc: int = require("google_crc32c", extra="torch").value(content)
     return ((crc >> 15 | crc << 17) + CRC_MASK) & 0xFFFFFFFF

@@ -29,7 +29,7 @@ from osrerank.scoring.model_files import (
 from osrerank.settings import user_folder
 
 HeadForm = Literal["", "logit1", "logits2", "next-sentence", "encoder"]
-"""Form of a model's head. "" reads it from the model's files."""
+"""Form of a model's head. If it is "", the model's files specify the head."""
 FAMILIES = {
     "bert": "Bert",
     "electra": "Electra",
@@ -47,7 +47,7 @@ SOURCE_FILE = "source.json"
 SELF_CHECK_FILE = "self-check.json"
 NOTICES = ("LICENSE", "NOTICE")
 CACHE_VERSION = "2"
-"""Version of the converted directories, and part of their path. Version 2 added tokenizer_config.json."""
+"""Version of the converted directories, which their path contains. Version 2 added tokenizer_config.json."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ class ConvertedModel(NamedTuple):
     """A model directory that can be loaded.
 
     Attributes:
-        directory: directory of the checkpoint, or the converted directory.
-        sha256: SHA-256 of the checkpoint's files. Empty if the checkpoint was not converted.
+        directory: the converted directory, or the checkpoint's own if it needed no conversion.
+        sha256: SHA-256 of the checkpoint's files. Empty if it needed no conversion.
     """
 
     directory: Path
@@ -65,7 +65,7 @@ class ConvertedModel(NamedTuple):
 
     @property
     def is_checked(self) -> bool:
-        """Whether the model needs no self-check, because it was not converted or has passed the check."""
+        """Whether the model needs no self-check, because it was not converted, or because it has passed the check."""
         return not self.sha256 or (self.directory / SELF_CHECK_FILE).exists()
 
     def record_pass(self, check: str) -> None:
@@ -74,7 +74,7 @@ class ConvertedModel(NamedTuple):
 
 
 class ExternalGraph(NamedTuple):
-    """A graph that another program exported, whose self-check is recorded in the cache folder.
+    """A graph that another program exported. Its self-check is recorded in the cache folder.
 
     Attributes:
         sha256: SHA-256 of everything that the graph's scores depend on.
@@ -91,7 +91,7 @@ class ExternalGraph(NamedTuple):
             return False
 
     def record_pass(self, check: str) -> None:
-        """Record that the graph has passed its self-check. Without a writable cache folder, each load repeats it."""
+        """Record that the graph has passed its self-check. If this fails, each load of the model repeats the check."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             _write_json(self._file, {"passed": check})
@@ -110,8 +110,8 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
 
     Args:
         source: directory of the model, or the file of pickled weights in it.
-        head: form of the model's head, which is needed if the files do not specify it. With a form, the model is always
-            converted, because the converted config specifies the head.
+        head: form of the model's head, if the files do not specify it. If it is given, the model is always converted,
+            and the new ``config.json`` specifies the head.
 
     Raises:
         ModelLoadError: the checkpoint cannot be read.
@@ -142,7 +142,7 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
         except OSError:  # another process was faster
             if not target.exists():
                 raise
-    logger.info("%s was converted to %s, which later loads use", source, target)
+    logger.info("%s was converted to %s; later loads use that copy", source, target)
     return ConvertedModel(target, sha256)
 
 
@@ -175,7 +175,7 @@ def _write_model(source: Path, target: Path, head: HeadForm, sha256: str) -> Non
     """Write the converted model into an empty folder."""
     safetensors: Any = require("safetensors.torch", extra="torch")
     weights, config = _read_checkpoint(source)
-    config = {**config, **_infer_entries(source, config, weights, head)}
+    config = {**config, **_infer_config_entries(source, config, weights, head)}
     folder = _model_folder(source)
     if (folder / TOKENIZER_FILE).exists():
         shutil.copyfile(folder / TOKENIZER_FILE, target / TOKENIZER_FILE)
@@ -207,10 +207,10 @@ def _read_checkpoint(source: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]
     return weights, config
 
 
-def _infer_entries(
+def _infer_config_entries(
     source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: HeadForm
 ) -> dict[str, Any]:
-    """Infer the architecture, family and labels that are missing from a config, from the head and the weights.
+    """Infer the entries that a config lacks, architecture, family and labels, from the head and the weights.
 
     Raises:
         ModelLoadError: the family is unknown, or the weights do not contain the head.
@@ -227,13 +227,14 @@ def _infer_entries(
         raise ModelLoadError(f"{reason}; add the architectures that the model was saved with", path=str(file))
     classifier = next((name for name in CLASSIFIER_WEIGHTS if name in weights), None)
     labels = len(weights[classifier]) if classifier else 0
-    is_missing = {"logit1": labels != 1, "logits2": labels != 2, "next-sentence": NEXT_SENTENCE_WEIGHT not in weights}
-    if is_missing.get(head, False):
-        heads = f"a classifier with {labels} labels" if labels else "no classifier"
-        if NEXT_SENTENCE_WEIGHT in weights:
-            heads += " and a next-sentence head"
-        raise ModelLoadError(f"{source} has no head {head}: its weights have {heads}", path=str(source))
-    class_suffix = _class_suffix(family, weights, labels, head)
+    has_next_sentence = NEXT_SENTENCE_WEIGHT in weights
+    has_head = {"logit1": labels == 1, "logits2": labels == 2, "next-sentence": has_next_sentence}.get(head, True)
+    if not has_head:
+        actual_heads = f"a classifier with {labels} labels" if labels else "no classifier"
+        if has_next_sentence:
+            actual_heads += " and a next-sentence head"
+        raise ModelLoadError(f"{source} has no head {head}: its weights have {actual_heads}", path=str(source))
+    class_suffix = _find_class_suffix(family, weights, labels, head)
     entries: dict[str, Any] = {"architectures": [f"{family}{class_suffix}"], "model_type": model_type}
     if class_suffix == "ForSequenceClassification":
         entries["id2label"] = {str(label): f"LABEL_{label}" for label in range(labels)}
@@ -241,18 +242,18 @@ def _infer_entries(
     return entries
 
 
-def _class_suffix(family: str, weights: Mapping[str, Any], labels: int, head: HeadForm) -> str:
-    """Return the suffix of the transformers class with this head, or else with the head in the weights."""
+def _find_class_suffix(family: str, weights: Mapping[str, Any], labels: int, head: HeadForm) -> str:
+    """Return the end of the name of transformers' class for this head. If ``head`` is "", the weights tell the head."""
     if head == "encoder":
         return "Model"
     if head == "next-sentence":
         return "ForNextSentencePrediction"
     if head or labels:
         return "ForSequenceClassification"
-    has_masked_words = any(name.startswith("cls.predictions.") for name in weights)
+    predicts_masked_words = any(name.startswith("cls.predictions.") for name in weights)
     if family == "Bert" and NEXT_SENTENCE_WEIGHT in weights:
-        return "ForPreTraining" if has_masked_words else "ForNextSentencePrediction"
-    return "ForMaskedLM" if has_masked_words else "Model"
+        return "ForPreTraining" if predicts_masked_words else "ForNextSentencePrediction"
+    return "ForMaskedLM" if predicts_masked_words else "Model"
 
 
 def _model_folder(source: Path) -> Path:

@@ -23,7 +23,7 @@ PARALLEL_PREFIX = "module."
 """Prefix that torch's DataParallel adds to the names of all weights."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 BUFFER_SUFFIXES = ("position_ids", "token_type_ids")
-"""Ends of the names of tensors that old versions of transformers saved although they are not weights."""
+"""Old versions of transformers also saved tensors that are not weights. Their names end like this."""
 
 
 def pickled_files(directory: Path) -> list[Path]:
@@ -75,8 +75,9 @@ def _read_tensors(file: Path) -> Mapping[str, Any]:
         raise ModelLoadError(f"{file} cannot be read as PyTorch weights: {error}", path=str(file)) from error
     tensors = {name: value for name, value in _named_values(content) if isinstance(value, torch.Tensor)}
     if not tensors:
-        summary = ", ".join(map(str, list(content)[:3])) if isinstance(content, Mapping) else type(content).__name__
-        raise ModelLoadError(f"{file} contains no tensors, only {summary}", path=str(file))
+        is_mapping = isinstance(content, Mapping)
+        contents = ", ".join(map(str, list(content)[:3])) if is_mapping else type(content).__name__
+        raise ModelLoadError(f"{file} contains no tensors, only {contents}", path=str(file))
     return tensors
 
 
@@ -92,7 +93,7 @@ def _named_values(content: object) -> Iterator[tuple[str, Any]]:
 
 
 def _load_module(file: Path, refusal: pickle.UnpicklingError) -> object:
-    """Load a file that torch's safe unpickler refused, such as a module pickled as a whole object.
+    """Load a file that torch's safe unpickler refused, such as a module that was pickled as a whole object.
 
     Raises:
         ModelLoadError: the file contains no module with tensors.

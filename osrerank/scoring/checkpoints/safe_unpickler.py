@@ -1,8 +1,8 @@
 """Read the tensors of a module that torch.save pickled as a whole object, without running code from the file.
 
 An unpickler can only call what its ``find_class`` returns. Ours returns containers and functions that rebuild tensors.
-For any other name, it returns `Placeholder`, which does nothing. We need it because torch's safe unpickler
-(``weights_only=True``) refuses module classes in files that torch before 1.6 wrote, as Birch's were.
+For any other name, it returns `Placeholder`, which does nothing. It is needed because torch's safe unpickler
+(``weights_only=True``) refuses classes of modules in files that torch before 1.6 wrote, such as Birch's.
 """
 
 import pickle
@@ -34,7 +34,7 @@ class Placeholder:
 
 
 class TensorsOnlyPickle:
-    """A replacement for the module ``pickle`` in `torch.load`, which creates containers, tensors and `Placeholder`."""
+    """A replacement for the module ``pickle`` in `torch.load`. It creates only containers, tensors and placeholders."""
 
     class Unpickler(pickle.Unpickler):
         """The unpickler that `torch.load` subclasses."""

@@ -2,10 +2,10 @@
 
 Bi-encoders whose graph another program exported are checked in the same way.
 
-Comparing two implementations on random weights does not reveal swapped labels, a vocabulary of the wrong case or a lost
-head. This check does: a trained reranker scores nearly every answering paragraph far above the random one. The margin
-counts because a model that lost its head still has trained layers. With a new head, whose weights are random and small,
-it might order the paragraphs correctly by chance, but their scores are close.
+The check reveals swapped labels, a vocabulary of the wrong case, and a lost head. A trained reranker scores nearly
+every answering paragraph far above the random one. A model that lost its head still has trained layers, and with the
+random, small weights of a new head it might order the paragraphs correctly by chance. But then the scores are close, so
+the margin between them is checked too.
 """
 
 import gzip
@@ -27,13 +27,13 @@ from osrerank.types import Encoder, Scorer, is_encoder
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
 QUESTIONS = 50
 MIN_CORRECT = 45
-"""The minimum number of questions whose answering paragraph must come first."""
+"""A model fails if the answering paragraph comes first for fewer questions than this."""
 MAX_INVERTED = 10
-"""If at most this many answering paragraphs come first, the model's order counts as inverted."""
+"""If it comes first for at most this many questions, the model's order counts as inverted."""
 MIN_MARGIN = 1.5
-"""The minimum median margin, in uncalibrated logits."""
+"""A reranker fails if the median margin between the two paragraphs is below this, in uncalibrated logits."""
 MAX_UNKNOWN = 0.01
-"""The maximum share of unknown tokens."""
+"""A model fails if its tokenizer replaces a larger share of the tokens by the unknown token."""
 SKIP_HINT = "if the model is not trained yet or does not read English, run osrerank export --no-self-check"
 ENCODER_SKIP_HINT = "if the model does not read English, run osrerank export, which writes its graph without this check"
 
@@ -52,12 +52,12 @@ class SelfCheck(NamedTuple):
     Attributes:
         correct: number of questions, out of `QUESTIONS`, whose answering paragraph came first.
         margin: median difference of the two paragraphs' uncalibrated logits. Negative if the order is wrong.
-        unknown_share: share of [UNK] among the tokens of all texts, from 0 to 1.
+        unknown_share: share of the unknown token among the tokens of all texts, from 0 to 1.
         head: form of the model's head.
         label: index of the output that is the score.
-        casing: ``cased`` if the tokenizer keeps capital letters, else ``lower case``.
-        segment_rows: number of rows in the model's segment table.
-        sha256: SHA-256 of the checkpoint's files, if it was converted.
+        casing: ``cased`` if the tokenizer keeps capital letters, otherwise ``lower case``.
+        segment_rows: number of rows in the model's segment embedding table.
+        sha256: SHA-256 of the checkpoint's files. Empty if it was not converted.
         cause: likely cause of the failure. Empty if the check passed.
     """
 
@@ -88,7 +88,7 @@ def run_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *
     margin = float(np.median(margins))
     unknown_share = _unknown_share(tokenizer)
     lowers_case = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("A") == "a"
-    is_mixed = lowers_case and is_cased(tokenizer.get_vocab())
+    has_wrong_case = lowers_case and is_cased(tokenizer.get_vocab())
     return SelfCheck(
         correct,
         margin,
@@ -98,7 +98,7 @@ def run_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *
         "lower case" if lowers_case else "cased",
         int(read_config(directory).get("type_vocab_size", 0)),
         sha256,
-        _find_cause(correct, margin, unknown_share, card, is_mixed=is_mixed),
+        _find_cause(correct, margin, unknown_share, card, has_wrong_case=has_wrong_case),
     )
 
 
@@ -111,7 +111,7 @@ def require_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCar
     check = run_self_check(scorer, directory, card, sha256=sha256)
     if check.cause:
         hint = ENCODER_SKIP_HINT if card.is_encoder else SKIP_HINT
-        reason = f"{card.name} does not rank as a trained model does: {check.cause} ({check}); {hint}"
+        reason = f"{card.name} does not rank like a trained model: {check.cause} ({check}); {hint}"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     return check
 
@@ -150,19 +150,19 @@ def _margin(scorer: Scorer | Encoder, card: ModelCard, example: Example) -> floa
 
 
 def _unknown_share(tokenizer: Tokenizer) -> float:
-    """Return the share of tokens in the examples that are the unknown token."""
+    """Return the share of the unknown token among the tokens of the examples."""
     unknown_token = getattr(tokenizer.model, "unk_token", None)
     texts = [text for example in examples() for text in example]
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
     return float(np.mean([token == unknown_token for encoding in encodings for token in encoding.tokens]))
 
 
-def _find_cause(correct: int, margin: float, unknown_share: float, card: ModelCard, *, is_mixed: bool) -> str:
-    """Return the likely cause of a failed check, or "" if the check passed.
+def _find_cause(correct: int, margin: float, unknown_share: float, card: ModelCard, *, has_wrong_case: bool) -> str:
+    """Return the likely cause of a failed check. Returns "" if the check passed.
 
-    `SelfCheck` explains the numbers. With ``is_mixed``, texts are lower-cased but the vocabulary is cased.
+    `SelfCheck` explains the numbers. ``has_wrong_case`` means that texts are lower-cased, but the vocabulary is cased.
     """
-    if is_mixed:
+    if has_wrong_case:
         return "texts are lower-cased, but the vocabulary has words with capitals: set do_lower_case to false"
     if unknown_share > MAX_UNKNOWN:
         return (

@@ -1,4 +1,4 @@
-"""Read BERT checkpoints of TensorFlow, and give their weights transformers' names.
+"""Read TensorFlow checkpoints of BERT, and give their weights the names that transformers uses.
 
 Google, dl4marco-bert and duobert released such checkpoints. A directory holds ``bert_config.json``, ``vocab.txt`` and
 ``model.ckpt-N.index`` with its data files. Classifiers have ``output_weights`` ``(labels, hidden)`` and
@@ -19,7 +19,7 @@ from osrerank.scoring.json_file import read_json
 CONFIG_FILE = "bert_config.json"
 CHECKPOINT_PATH = re.compile(r'^model_checkpoint_path:\s*"(?P<path>[^"]+)"', re.MULTILINE)
 OPTIMISER_VARIABLE = re.compile(r"(/adam_[mv]|/Adam(_1)?|/LAMB(_1)?|_power|/ExponentialMovingAverage)$")
-"""Ends of the names of variables that only the optimiser needs."""
+"""Matches the names of variables that only the optimiser needs."""
 HEAD_NAMES = {
     "output_weights": "classifier.weight",
     "output_bias": "classifier.bias",
@@ -53,7 +53,7 @@ def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
     }
     if not any(name.startswith("bert.") for name in weights):
         names = ", ".join(sorted(variables)[:3]) or "none"
-        reason = f"{prefix}.index is not a BERT checkpoint: no variable's name begins with bert/; the first are {names}"
+        reason = f"{prefix}.index is not a BERT checkpoint: no variable is named bert/...; its first ones are {names}"
         raise ModelLoadError(reason, path=f"{prefix}.index")
     return weights, {**read_json(directory / CONFIG_FILE), "model_type": "bert"}
 

@@ -91,7 +91,7 @@ def is_cased(vocabulary: Mapping[str, int]) -> bool:
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, or an empty dict if the file does not exist."""
+    """Return the object in a JSON file. Returns an empty dict if the file does not exist."""
     content: dict[str, Any] = read_json(file) if file.exists() else {}
     return content
 

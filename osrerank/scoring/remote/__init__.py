@@ -1,1 +1,1 @@
-"""The client side of scoring on workers: chunks, delivery, messages, and the worker registry."""
+"""Send the texts of a search to workers, and receive their scores: the client side of ``backend="workers"``."""

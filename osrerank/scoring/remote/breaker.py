@@ -8,19 +8,22 @@ from enum import Enum
 from osrerank._pause import Pause
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
-"""The pauses after consecutive failures, in seconds. The last one repeats."""
+"""The pauses after the first, second and further consecutive failures, in seconds. The last one repeats."""
 
 
 class BrokerAccess(Enum):
-    """Whether a caller is allowed to use the broker, to probe it as the only caller, or neither."""
+    """What a caller is allowed to do with the broker."""
 
     USE = "use"
     PROBE = "probe"
+    """The caller must test whether the broker replies again. Meanwhile, other callers get `NONE`."""
     NONE = "none"
 
 
 class Breaker:
-    """A circuit breaker: closed while the broker replies, open after a failure. After a pause, one caller probes.
+    """A circuit breaker for the broker. The circuit is closed while the broker replies, and open after a failure.
+
+    While the circuit is open, a caller is allowed to probe the broker after each pause.
 
     Args:
         clock: returns the time in seconds.
@@ -29,33 +32,36 @@ class Breaker:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._pause = Pause(PAUSES_S, clock=clock)
         self._lock = threading.Lock()
-        self._probing = False
+        self._is_probing = False
 
     @property
     def is_open(self) -> bool:
         return self._pause.failures > 0
 
     def attempt(self) -> BrokerAccess:
-        """Return whether the caller has access. After `BrokerAccess.PROBE`, the caller must call `close` or `trip`."""
+        """Return the caller's access. A caller that probes the broker must then call `close` or `trip`."""
         with self._lock:
             if not self.is_open:
                 return BrokerAccess.USE
-            if self._probing or self._pause.is_on:
+            if self._is_probing or self._pause.is_on:
                 return BrokerAccess.NONE
-            self._probing = True
+            self._is_probing = True
             return BrokerAccess.PROBE
 
     def close(self) -> None:
         """Record that the broker replied, and close the circuit."""
         with self._lock:
-            self._probing = False
+            self._is_probing = False
             self._pause.end()
 
-    def trip(self, *, probed: bool = False) -> None:
-        """Record that the broker did not reply, and open the circuit. While it is open, only a failed probe counts."""
+    def trip(self, *, is_probe: bool = False) -> None:
+        """Record that the broker did not reply, and open the circuit.
+
+        While the circuit is open, only a failed probe counts as another failure.
+        """
         with self._lock:
-            if probed:
-                self._probing = False
+            if is_probe:
+                self._is_probing = False
             elif self.is_open:
                 return
             self._pause.begin(ConnectionError("the broker does not reply"))

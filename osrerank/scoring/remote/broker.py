@@ -1,7 +1,8 @@
 """Connect to the broker, the Redis through which clients and workers communicate.
 
-Requests go through Celery and Kombu. Replies bypass Celery, which would need a key and a subscription for each reply:
-a plain Redis client reads them from one list for each client process (`osrerank.scoring.remote.delivery`).
+Requests go through Celery, which uses Kombu. Replies bypass Celery, because it would need a key and a subscription for
+each reply. They go into one Redis list for each client process (`osrerank.scoring.remote.delivery`), which a plain
+Redis client reads.
 """
 
 import ssl
@@ -19,14 +20,14 @@ from osrerank.settings import ONE_REDIS
 CONNECT_TIMEOUT_S = 1.0
 """Timeout for connecting to the broker, in seconds."""
 REPLY_TIMEOUT_S = 5.0
-"""Timeout for replies to Celery, in seconds. It must be longer than Celery's blocking commands."""
+"""Celery waits this many seconds for a reply of Redis. This must be longer than its blocking commands take."""
 PLAIN_REPLY_TIMEOUT_S = 2.0
-"""Timeout for replies to the plain client, in seconds. It is short, because its callers have deadlines."""
+"""The plain client waits this many seconds for a reply of Redis. This is short, because its callers have deadlines."""
 CONNECTIONS = 64
-"""Maximum number of connections that Celery opens to the broker."""
+"""Celery opens at most this many connections to the broker."""
 CLUSTER_ERRORS = (ClusterCrossSlotError, ClusterDownError, MovedError)
 """The errors of a Redis Cluster node."""
-FIXES = {
+CAUSES_AND_FIXES = {
     "READONLY": "it is a replica; set an address that always leads to the master",
     "MASTERDOWN": "it is a replica; set an address that always leads to the master",
     "NOPERM": "its user lacks rights; grant the rights listed in docs/workers.md",
@@ -41,10 +42,13 @@ ADDRESS_OPTIONS = ("host", "port", "path", "db", "username", "password")
 SHARED_OPTIONS = ("health_check_interval", "client_name", "max_connections", "retry_on_timeout")
 """Options of a broker URL that both Kombu and the plain client accept."""
 SOCKET_OPTIONS = ("socket_timeout", "socket_connect_timeout", "socket_keepalive", "protocol")
-"""Options that override the timeouts of this module. Kombu ignores ``protocol``."""
+"""Options of a broker URL that override the timeouts of this module. Kombu ignores ``protocol``."""
 OPTIONS = ("db", "username", "password", *SHARED_OPTIONS, *SOCKET_OPTIONS, "ssl_...")
+"""The options that an error message lists."""
 URL_SETTINGS = "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL if the broker uses that"
+"""The names of the settings in an error message."""
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+"""Value of ``ssl_cert_reqs`` -> how Celery verifies the broker's certificate."""
 
 
 def celery_app(url: str) -> Any:
@@ -73,7 +77,7 @@ def celery_app(url: str) -> Any:
 
 
 def check_redis_mode(redis: Any) -> None:
-    """Raise a `WorkerError` if a Redis cannot be a broker, because it is a node of a Redis Cluster, or a Sentinel."""
+    """Raise `WorkerError` if a Redis is a node of a Redis Cluster or a Sentinel, which cannot be brokers."""
     try:
         reply = redis.execute_command("HELLO")
     except ResponseError:  # Redis is older than 6, or forbids the command to this user
@@ -85,28 +89,30 @@ def check_redis_mode(redis: Any) -> None:
 
 
 def explain_broker_failure(error: BaseException) -> str:
-    """Return a sentence with the reason why the broker cannot be used and the fix, but without its URL."""
+    """Return a sentence with the reason why the broker cannot be used, and the fix. It never contains the URL."""
     is_cluster_error = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
     if is_cluster_error or "unknown command" in str(error):
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
     code = read_error_code(error)
-    fix = FIXES.get(code, "check its Redis" if code else "start its Redis")
+    fix = CAUSES_AND_FIXES.get(code, "check its Redis" if code else "start its Redis")
     return f"the broker failed ({code or type(error).__name__}): {fix}, or correct {URL_SETTINGS}"
 
 
 def explain_redis_error(error: BaseException, default: str) -> str:
-    """Return the cause and fix of a Redis error.
+    """Return the cause and fix of a Redis error, for any Redis.
 
     Args:
         error: redis-py's error, or an error with such a cause.
         default: the fix if Redis did not reply.
     """
-    code = read_error_code(error) or (read_error_code(error.__cause__) if error.__cause__ else "")
-    return FIXES.get(code, "check its log") if code else default
+    code = read_error_code(error)
+    if not code and error.__cause__:
+        code = read_error_code(error.__cause__)
+    return CAUSES_AND_FIXES.get(code, "check its log") if code else default
 
 
 def read_error_code(error: BaseException) -> str:
-    """Return the code of a Redis error reply, such as READONLY, or "" if Redis did not reply."""
+    """Return the code of a Redis error reply, such as READONLY. Returns "" if Redis did not reply."""
     text = str(error).rpartition("caused error: ")[2]  # in a pipeline, redis-py puts the command before this
     code: str = getattr(error, "status_code", None) or text.partition(" ")[0]
     return code if code.isupper() else ""
@@ -119,7 +125,7 @@ def connect(url: str) -> Any:
 
 
 def _celery_settings(url: str) -> dict[str, Any]:
-    """Return Celery's settings for a URL in redis-py's format, because Kombu would not use TLS for rediss://.
+    """Convert a URL in redis-py's format to Celery's settings. Kombu itself would not use TLS for ``rediss://``.
 
     Raises:
         ConfigError: the URL has an unknown option, or an invalid value.

@@ -1,4 +1,4 @@
-"""Divide the tuples of a search into chunks for workers, and join the scores of the chunks."""
+"""Divide the tuples of texts that a search scores into chunks for workers, and join the scores of the chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from osrerank.types import Counts, Scores
 from osrerank.types.scores import count_leading_attempts
 
 MAX_CHUNK_TUPLES = 100
-"""The maximum number of tuples in a chunk."""
+"""A chunk contains at most this many tuples."""
 MAX_CHUNK_CHARACTERS = 1 << 20
-"""The maximum number of characters in a chunk's texts, so that its message stays below the workers' size limit."""
+"""A chunk's texts have at most this many characters, so that its message stays below the workers' size limit."""
 CHARACTERS_PER_WORKER = 4_000
-"""The minimum work that justifies another worker, in characters. Sending less costs more than scoring it."""
+"""A worker gets at least this many characters if several share a search. Sending less costs more than scoring it."""
 WINDOW_CHARACTERS = 4_000
-"""Estimated length of a model's window, in characters. Text beyond it costs nothing."""
+"""Only this many characters of a text count as cost, because a model reads no more of it. This is an estimate."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Chunk:
     Attributes:
         indices: indices of the chunk's tuples among the search's tuples.
         documents: index of a document in the search -> its index in the chunk.
-        cost: estimated number of characters inside the model's window.
+        cost: estimated number of characters that the model reads.
         characters: total length of the texts, in characters.
         max_tuples: maximum number of tuples in the chunk.
     """
@@ -68,10 +68,10 @@ class Chunk:
 def divide_tuples(
     documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers: int, *, max_tuples: int = MAX_CHUNK_TUPLES
 ) -> list[Chunk]:
-    """Divide tuples into chunks of about equal cost, in rounds of one chunk for each worker.
+    """Divide tuples into chunks of about equal cost, in rounds. A round has one chunk for each worker.
 
-    Each tuple, in order, goes to the cheapest chunk of the round, until that is full. So the tuples that workers score
-    before a deadline are the first ones of the search.
+    Each tuple goes to the cheapest chunk of the current round. When that chunk is full, the next round begins. So the
+    first tuples of the search are sent first, and workers score them before a deadline.
 
     Args:
         documents: the texts of the search.
@@ -80,16 +80,16 @@ def divide_tuples(
         max_tuples: maximum number of tuples in a chunk.
     """
     lengths = [len(document) for document in documents]
-    total = sum(_cost(indices, lengths) for indices in tuples)
-    width = max(1, min(workers, total // CHARACTERS_PER_WORKER))
+    total_cost = sum(_cost(indices, lengths) for indices in tuples)
+    chunks_per_round = max(1, min(workers, total_cost // CHARACTERS_PER_WORKER))
     chunks: list[Chunk] = []
-    round_chunks: list[Chunk] = []
+    current_round: list[Chunk] = []
     for index, indices in enumerate(tuples):
-        chunk = min(round_chunks, key=lambda chunk: chunk.cost, default=None)
+        chunk = min(current_round, key=lambda chunk: chunk.cost, default=None)
         if chunk is None or not chunk.has_room(sum(lengths[document] for document in indices)):
-            round_chunks = [Chunk(max_tuples=max_tuples) for _ in range(width)]
-            chunks += round_chunks
-            chunk = round_chunks[0]
+            current_round = [Chunk(max_tuples=max_tuples) for _ in range(chunks_per_round)]
+            chunks += current_round
+            chunk = current_round[0]
         chunk.add(index, indices, lengths)
     return [chunk for chunk in chunks if chunk.indices]
 

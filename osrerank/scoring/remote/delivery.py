@@ -1,9 +1,11 @@
-"""Send chunks to workers and receive their replies, for all threads of a process.
+"""Send chunks of a search to workers and receive their replies, for all threads of a process.
 
-Requests go through Celery. All replies to a process arrive in one Redis list, its reply queue, which one thread reads,
-so that a call opens neither a connection nor a subscription. A chunk is lost if it has no reply, no live worker holds
-it, and it is not in its queue. A lost chunk is sent again, because Celery's own redelivery takes an hour on
-Redis.
+Requests go through Celery. All replies to a process arrive in one Redis list, its reply queue. One thread reads it, so
+that a call opens neither a connection nor a subscription.
+
+A worker holds a chunk from the time that it takes the chunk from its queue until it replies. A chunk without a reply is
+lost if no live worker holds it and it is not in its queue. A lost chunk is sent again, because Celery's own redelivery
+takes an hour on Redis.
 """
 
 import logging
@@ -28,13 +30,13 @@ from osrerank.types import Deadline
 logger = logging.getLogger(__name__)
 
 LOST_AFTER_S = 2.5 * BEAT_S
-"""Seconds after which a chunk that no worker holds is lost. By then, every live worker has sent two heartbeats."""
+"""A chunk that has been missing for this many seconds is lost. By then, every live worker has sent two heartbeats."""
 GIVE_UP_S = 4.0
-"""Seconds without workers or without the broker after which calls stop waiting."""
+"""Calls stop waiting after this many seconds without workers or without the broker."""
 MAX_LOSSES = 3
-"""Number of workers that die with a chunk before it is given up, because the chunk might be the cause."""
+"""A chunk is given up after this many workers have died while they held it, because it might be the cause."""
 MAX_SENDS = 6
-"""Maximum number of times that a chunk is sent."""
+"""A chunk is sent at most this many times."""
 NO_WORKER = "no worker is left"
 NO_BROKER = "the broker cannot be reached"
 LOST = "every worker that took it was lost"
@@ -50,11 +52,11 @@ class PendingChunk:
         message: the encoded request.
         deadline: the deadline of the search.
         outcome: the reply, or an error as a `str`. None while the chunk waits.
-        order: the chunk's number among all chunks that this process has sent.
+        number: the position of the chunk's latest message among all messages that this process has sent, from 1.
         sends: the number of times that the chunk was sent.
-        unseen_since: the time since which the chunk was neither in its queue nor held by a worker. None while it might
-            be there.
-        is_held: whether a worker has held the chunk since it was last sent.
+        missing_since: the time at which the chunk was first found neither in its queue nor held by a worker. None if it
+            might be there.
+        was_held: whether a worker has held the chunk since it was last sent.
         losses: the number of workers that died while they held the chunk.
         headers: the headers that continue the search's trace.
         task: the name of the Celery task that carries the chunk.
@@ -66,10 +68,10 @@ class PendingChunk:
     message: bytes
     deadline: Deadline
     outcome: Reply | str | None = None
-    order: int = 0
+    number: int = 0
     sends: int = 0
-    unseen_since: float | None = None
-    is_held: bool = False
+    missing_since: float | None = None
+    was_held: bool = False
     losses: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     task: str = SCORE
@@ -126,10 +128,10 @@ class Delivery:
         self._signer = signer
         self._pending: dict[str, PendingChunk] = {}
         self._changed = threading.Condition()
-        self._order = 0
-        self._last_taken: dict[str, int] = {}  # queue -> highest order of a chunk that a worker has taken
+        self._sent_chunks = 0
+        self._last_taken: dict[str, int] = {}  # queue -> highest number of a chunk that a worker has taken
         self._checked_at = 0.0
-        self._last_served_at: dict[str, float] = {}
+        self._last_served_at: dict[str, float] = {}  # queue -> latest time at which it had a worker
         self._closed = False
         self._thread: threading.Thread | None = None
         self._threads = DaemonThreads(CONNECTIONS, "osrerank-sending")
@@ -139,7 +141,7 @@ class Delivery:
     ) -> None:
         """Send chunks, and wait until all have an outcome or the deadline has passed.
 
-        Under a deadline, another thread sends the chunks, so that a broker that hangs does not delay the call.
+        If there is a deadline, another thread sends the chunks, so that a broker that hangs does not delay the call.
 
         Args:
             chunks: the chunks of one call.
@@ -175,7 +177,7 @@ class Delivery:
             self._send(pending)
 
     def close(self) -> None:
-        """Stop listening. The waiting calls fail."""
+        """Stop receiving replies. All calls that wait for one fail."""
         self._threads.close(wait=False)
         with self._changed:
             self._closed = True
@@ -205,10 +207,10 @@ class Delivery:
 
     def _send(self, pending: PendingChunk) -> None:
         with self._changed:
-            self._order += 1
-            pending.order = self._order
+            self._sent_chunks += 1
+            pending.number = self._sent_chunks
         pending.sends += 1
-        pending.unseen_since, pending.is_held = None, False
+        pending.missing_since, pending.was_held = None, False
         try:
             self._app.send_task(
                 pending.task,
@@ -248,7 +250,7 @@ class Delivery:
                 time.sleep(0.1)
 
     def _receive(self, message: bytes) -> None:
-        """Pass a reply to its call. Ignore late and repeated replies."""
+        """Pass a reply to the call that waits for it. Ignore late and repeated replies."""
         try:
             reply = Reply.decode(self._signer.verify("reply", message))
         except PayloadError as error:
@@ -257,8 +259,12 @@ class Delivery:
         pending = self._pending.get(reply.chunk)
         if pending is None or pending.outcome is not None:
             return
-        self._last_taken[pending.queue] = max(self._last_taken.get(pending.queue, 0), pending.order)
+        self._record_taken(pending)
         pending.complete(reply)
+
+    def _record_taken(self, pending: PendingChunk) -> None:
+        """Record that a worker has taken a chunk, and so all chunks that were sent to its queue earlier."""
+        self._last_taken[pending.queue] = max(self._last_taken.get(pending.queue, 0), pending.number)
 
     def _resend_lost(self) -> None:
         """Resend lost chunks, and give up the chunks of queues without live workers."""
@@ -271,22 +277,22 @@ class Delivery:
         queue_lengths = {queue: self._redis.llen(queue) for queue in queues}
         for pending in self._waiting_chunks():
             if pending.chunk_id in held_ids:
-                pending.is_held = True
-                self._last_taken[pending.queue] = max(self._last_taken.get(pending.queue, 0), pending.order)
+                pending.was_held = True
+                self._record_taken(pending)
         for pending in self._waiting_chunks():
-            is_taken = pending.order <= self._last_taken.get(pending.queue, 0)
-            might_be_queued = queue_lengths.get(pending.queue, 0) > 0 and not is_taken
+            was_taken = pending.number <= self._last_taken.get(pending.queue, 0)
+            might_be_queued = queue_lengths.get(pending.queue, 0) > 0 and not was_taken
             if pending.chunk_id in held_ids or might_be_queued:
-                pending.unseen_since = None
-            elif pending.unseen_since is None:
-                pending.unseen_since = self._checked_at
-            elif self._checked_at - pending.unseen_since >= LOST_AFTER_S:
+                pending.missing_since = None
+            elif pending.missing_since is None:
+                pending.missing_since = self._checked_at
+            elif self._checked_at - pending.missing_since >= LOST_AFTER_S:
                 self._send_again(pending)
 
     def _send_again(self, pending: PendingChunk) -> None:
         if pending.deadline.passed:
             return
-        if pending.is_held:
+        if pending.was_held:
             pending.losses += 1
         if pending.losses >= MAX_LOSSES or pending.sends >= MAX_SENDS:
             pending.complete(LOST)
@@ -298,10 +304,10 @@ class Delivery:
             pending.complete(str(error))
 
     def _give_up_unless_served(self, served_queues: Collection[str], reason: str) -> None:
-        """Give up the chunks of queues that no worker has served for `GIVE_UP_S` seconds.
+        """Give up the chunks of queues that have had no worker for `GIVE_UP_S` seconds.
 
         Args:
-            served_queues: the queues from which a worker takes chunks, or whose chunks a worker holds.
+            served_queues: the queues that have a worker now, which takes chunks from them or holds their chunks.
             reason: the outcome of the chunks that are given up.
         """
         now = self._clock()

@@ -1,6 +1,7 @@
-"""Encode and decode the messages between clients and workers: MessagePack maps with a version and validated fields.
+"""Encode and decode the requests, replies and heartbeats that clients and workers exchange.
 
-Any other message raises `PayloadError`. Nothing in a message is executed, and errors do not quote its texts.
+A message is a MessagePack map with a version and validated fields. Any other message raises `PayloadError`. Nothing in
+a message is executed, and errors do not quote its texts.
 """
 
 import struct
@@ -28,7 +29,7 @@ from osrerank.scoring.card import Kind
 from osrerank.types import Advice, Scores
 
 VERSION = 6
-"""Version of the message format. Names of queues and keys contain it, so that versions can share a broker."""
+"""Version of the message format. The names of queues and keys contain it, so that versions can share a broker."""
 MAX_MESSAGE_BYTES = 8 << 20
 """Size limit of a message, in bytes. `MAX_CHUNK_CHARACTERS` keeps requests below it."""
 MAX_VECTOR_BYTES = 4 << 20
@@ -36,11 +37,11 @@ MAX_VECTOR_BYTES = 4 << 20
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
 """The names of the two Celery tasks."""
 MAX_REQUEST_TUPLES = 1_000
-"""The maximum number of tuples in a request."""
+"""Requests with more tuples are refused."""
 MAX_TUPLE_DOCUMENTS = 2
-"""The maximum number of documents in a tuple: a duo model compares two."""
+"""Tuples of more documents are refused: a duo model compares two."""
 MAX_NAME_CHARACTERS = 512
-"""The maximum number of characters in an id or a name."""
+"""Longer ids and names are refused."""
 FLOAT = struct.Struct("<f")
 
 Content = TypeVar("Content")
@@ -86,15 +87,15 @@ def _parse_scores(content: object) -> Scores | None:
     scores = _validate(_Scores, content)
     values, odds, cuts, failures = (scores.pop(name) for name in ("values", "odds", "cuts", "failures"))
     size, remainder = divmod(len(values), FLOAT.size)
-    sizes_agree = (
+    is_consistent = (
         remainder == 0
         and (odds is None or len(odds) == len(values))
         and (cuts is None or len(cuts) == size)
         and scores["reached"] <= size
         and all(index < size for index, _ in failures)
     )
-    if not sizes_agree:
-        raise ValueError("the sizes of the scores differ")
+    if not is_consistent:
+        raise ValueError("the fields of the scores have different sizes")
     return Scores(
         _decode_floats(values),
         dict(failures),
@@ -120,8 +121,7 @@ class ChunkRequest:
         reply_queue: the Redis list that the reply goes to.
         identity: identity of the model to use (`Scorer.identity`, `Encoder.identity`).
         sent_s: the time of sending, in seconds by the broker's clock.
-        deadline_s: the time at which the client stops waiting, in seconds by the broker's clock. None if it waits
-            without a limit.
+        deadline_s: the time at which the client stops waiting, in seconds by the broker's clock. None if it never does.
         query: the query. Empty in a request to encode.
         documents: the documents' texts.
         tuples: indices into ``documents``. Empty in a request to encode.
@@ -172,7 +172,7 @@ class Reply:
         scores: the scores in the order of the request's tuples. None in a reply with vectors or an error.
         error: reason why the request failed. Empty in a reply with scores or vectors.
         vectors: for each document, its record without a digest (`osrerank.vectors.record`), an error as a `str`, or
-            empty bytes if it was not reached. None in a reply with scores.
+            empty bytes if the deadline passed before. None in a reply with scores or an error.
     """
 
     chunk: Name
@@ -208,7 +208,7 @@ class Heartbeat:
         held: ids of the chunks that the worker has taken and not yet replied to.
         seconds_per_chunk: moving average of the time for a chunk, in seconds. 0 before the first chunk.
         tasks: number of chunks that the worker scores at a time.
-        probed_s: seconds since the worker last scored a pair to test its model.
+        probed_s: seconds since the worker last tested its model by scoring a pair.
         sent_s: the time of sending, in seconds by the broker's clock.
     """
 
@@ -245,7 +245,7 @@ def _pack(content: Mapping[str, Any]) -> bytes:
 
 
 def _decode(kind: type[Content], message: object) -> Content:
-    """Decode a message, which must contain exactly the fields of its kind, and validate them."""
+    """Decode a message, and validate its fields. It must contain exactly the fields of its kind."""
     content = _unpack(message)
     names = kind.__slots__  # type: ignore[attr-defined]
     if set(content) != set(names):

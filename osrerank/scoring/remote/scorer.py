@@ -1,4 +1,4 @@
-"""Score tuples, and encode documents, on workers: the client side of ``backend="workers"``."""
+"""Score texts, and encode documents, on workers: the model of ``backend="workers"`` on the client's side."""
 
 import contextlib
 import logging
@@ -33,10 +33,10 @@ from osrerank.vectors.record import Bits
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""A worker stops this many seconds, or a quarter of the time left, before the search's deadline, so that its reply
-arrives in time."""
+"""Workers stop this many seconds before the search's deadline, so that their replies arrive in time. But they use at
+least three quarters of the time left."""
 MAX_WAIT_SHARE = 0.75
-"""Maximum share of the time left that a chunk can wait in the queue. The rest is for scoring it."""
+"""A call is refused if its chunks would wait longer than this share of the time left. The rest is for scoring them."""
 
 
 class EncodedDocuments(NamedTuple):
@@ -54,15 +54,15 @@ class EncodedDocuments(NamedTuple):
 
 @dataclass(slots=True)
 class _Admission:
-    """Whether the chunks of a call count as in flight.
+    """The state of a call whose chunks count as in flight from their admission to the end of the call.
 
     Attributes:
-        chunks: the number of chunks.
-        is_counted: whether they count now.
-        has_ended: whether the call has ended, so that a late admission must not count them.
+        chunk_count: the number of the call's chunks.
+        is_counted: whether the chunks count as in flight now.
+        has_ended: whether the call has ended. After that, a thread that admits the chunks late must not count them.
     """
 
-    chunks: int
+    chunk_count: int
     is_counted: bool = False
     has_ended: bool = False
 
@@ -70,15 +70,15 @@ class _Admission:
 class RemoteScorer:
     """Scores tuples on workers. Safe to use from many threads, and after a fork.
 
-    The tuples of a call are divided among the workers. At the deadline, tuples in a chunk without a reply count as not
-    reached. Tuples in a lost chunk count as failed. All workers of a call have the same model identity, preferably
-    that of the previous call, so that an upgrade of the model never mixes scores.
+    The tuples of a call are divided among the workers. If a chunk has no reply by the deadline, its tuples count as not
+    reached. If a chunk is lost, its tuples count as failed. All workers of a call have the same model identity,
+    preferably that of the previous call, so that an upgrade of the model never mixes scores.
 
     Args:
         broker_url: the Redis through which clients and workers communicate.
         model: the model's name, as in the workers' ``--model``.
         queue_chunks: maximum number of chunks that wait for each worker.
-        signer: signs requests and verifies replies. None leaves messages unsigned.
+        signer: signs requests and verifies replies. If None, messages are not signed.
     """
 
     def __init__(self, broker_url: str, model: str, *, queue_chunks: int, signer: Signer | None = None) -> None:
@@ -87,18 +87,18 @@ class RemoteScorer:
         self._queue_chunks = queue_chunks
         self._signer = signer or Signer()
         self._lock = fork_safe_lock()
-        self._process = 0
-        self._in_flight = 0
-        self._calls = 0
+        self._process = 0  # id of the process that opened the connections; 0 before
+        self._chunks_in_flight = 0
+        self._running_calls = 0
         self._app: Any = None
         self._redis: Any = None
         self._registry: WorkerRegistry
-        self._live: LiveWorkers
+        self._live_workers: LiveWorkers
         self._delivery: Delivery
 
     @property
     def model(self) -> str:
-        group = self._live.latest if self._process == os.getpid() else None
+        group = self._live_workers.latest if self._process == os.getpid() else None
         return self._name if group is None else group.first.model
 
     @property
@@ -166,9 +166,11 @@ class RemoteScorer:
         max_tuples: int = MAX_CHUNK_TUPLES,
         vector_bits: int = 0,
     ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
-        """Send tuples to workers. Returns the identity of their model, and the chunks with their outcomes.
+        """Send tuples to workers, and wait for the replies.
 
-        An outcome is a reply with scores or vectors, an error as a `str`, or None if no reply arrived in time.
+        Returns:
+            The identity of the workers' model, and each chunk with its outcome: a reply with scores or vectors, an
+            error as a `str`, or None if no reply arrived in time.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: see `score`.
@@ -205,7 +207,7 @@ class RemoteScorer:
         with self._lock:
             if self._process == os.getpid():
                 self._delivery.close()
-                self._live.close()
+                self._live_workers.close()
                 self._app.close()
                 self._redis.close()
             self._process = 0
@@ -217,37 +219,37 @@ class RemoteScorer:
     def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
         """Return the workers that accept chunks; see `LiveWorkers.group`."""
         self._open()
-        return self._live.group(deadline)
+        return self._live_workers.group(deadline)
 
     @contextlib.contextmanager
     def _worker_share(self, workers: int) -> Iterator[int]:
-        """Yield the number of workers for one call: all of them, or fewer while other calls run.
+        """Yield the number of workers among which a call divides its tuples. Calls that run at once share the workers.
 
-        More chunks use more idle workers, but each chunk costs a message. With as many calls as workers, no worker is
-        idle.
+        With more chunks, a call uses more idle workers, but each chunk costs a message. With as many calls as workers,
+        no worker is idle anyway.
         """
         with self._lock:
-            self._calls += 1
-            calls = self._calls
+            self._running_calls += 1
+            running_calls = self._running_calls
         try:
-            yield math.ceil(workers / calls)
+            yield math.ceil(workers / running_calls)
         finally:
             with self._lock:
-                self._calls -= 1
+                self._running_calls -= 1
 
     def _admit(self, group: WorkerGroup, admission: _Admission, deadline: Deadline) -> None:
         """Count a call's chunks as in flight, or raise `Overloaded`, before the first chunk is sent."""
         try:
-            waiting = self._redis.llen(group.first.queue)
+            queued_chunks = self._redis.llen(group.first.queue)
         except RedisError as error:
-            raise self._live.broker_error(error) from error
+            raise self._live_workers.broker_error(error) from error
         with self._lock:
-            ahead = max(waiting + group.held_chunks, self._in_flight)
-            waiting = max(waiting, self._in_flight - group.capacity)
-            refusal = self._refusal_reason(group, ahead, waiting, admission.chunks, deadline)
+            earlier_chunks = max(queued_chunks + group.held_chunks, self._chunks_in_flight)
+            queued_chunks = max(queued_chunks, self._chunks_in_flight - group.capacity)
+            refusal = self._refusal_reason(group, earlier_chunks, queued_chunks, admission.chunk_count, deadline)
             if not refusal and not admission.has_ended:
                 admission.is_counted = True
-                self._in_flight += admission.chunks
+                self._chunks_in_flight += admission.chunk_count
         if refusal:
             OVERLOADED.inc()
             raise Overloaded(refusal, model=self.model)
@@ -256,24 +258,27 @@ class RemoteScorer:
         """Stop counting a call's chunks as in flight, for good."""
         with self._lock:
             if admission.is_counted:
-                self._in_flight -= admission.chunks
+                self._chunks_in_flight -= admission.chunk_count
             admission.is_counted = False
             admission.has_ended = True
 
-    def _refusal_reason(self, group: WorkerGroup, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
-        """Return the reason to refuse a call's chunks, or "" to accept them.
+    def _refusal_reason(
+        self, group: WorkerGroup, earlier_chunks: int, queued_chunks: int, new_chunks: int, deadline: Deadline
+    ) -> str:
+        """Return the reason to refuse a call's chunks. Returns "" if they are accepted.
 
         Args:
             group: the workers.
-            ahead: the number of chunks that are scored before these.
-            waiting: the number of chunks that no worker has taken yet.
-            chunks: the number of the call's chunks.
+            earlier_chunks: the number of chunks that are scored before these.
+            queued_chunks: the number of chunks that no worker has taken yet.
+            new_chunks: the number of the call's chunks.
             deadline: the call's deadline.
         """
-        if group.wait_s(ahead) > MAX_WAIT_SHARE * deadline.remaining_s():
-            return f"workers are busy for {group.wait_s(ahead):.1f} s, which leaves too little time; add workers"
-        if waiting > 0 and waiting + chunks > self._queue_chunks * len(group.heartbeats):
-            return f"{waiting} chunks are waiting for {len(group.heartbeats)} workers; add workers"
+        wait_s = group.wait_s(earlier_chunks)
+        if wait_s > MAX_WAIT_SHARE * deadline.remaining_s():
+            return f"workers are busy for {wait_s:.1f} s, which leaves too little time; add workers"
+        if queued_chunks > 0 and queued_chunks + new_chunks > self._queue_chunks * len(group.heartbeats):
+            return f"{queued_chunks} chunks are waiting for {len(group.heartbeats)} workers; add workers"
         return ""
 
     def _create_pending(
@@ -313,10 +318,10 @@ class RemoteScorer:
             self._app = celery_app(self._url)
             self._redis = connect(self._url)
             self._registry = WorkerRegistry(self._redis, self._name, self._signer)
-            self._live = LiveWorkers(self._registry, self._name)
+            self._live_workers = LiveWorkers(self._registry, self._name)
             self._delivery = Delivery(self._app, self._redis, self._registry, self._signer)
-            self._in_flight, self._calls = 0, 0
-            if not self._signer.signs:
+            self._chunks_in_flight, self._running_calls = 0, 0
+            if not self._signer.has_key:
                 logger.warning("[unsigned] %s", UNSIGNED_RISK)
             self._process = os.getpid()
 
@@ -326,7 +331,7 @@ def _margin_s(deadline: Deadline) -> float:
 
 
 def text_to_send(text: str) -> str:
-    """Truncate a text one character beyond what a model can use, so that the model reports the truncation."""
+    """Truncate a text to one character more than a model can use, so that the model reports the truncation."""
     return text[: MAX_TEXT_CHARACTERS + 1]
 
 

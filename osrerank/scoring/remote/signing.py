@@ -1,4 +1,4 @@
-"""Sign messages, so that nobody without a key can forge or alter a message on the broker.
+"""Sign messages, so that nobody without a signing key can forge or alter a message on the broker.
 
 A signature is HMAC-SHA256 (RFC 2104) over the whole message. Each kind of message has its own derived key, so a reply
 cannot pass for a request. Replays are limited by a request's id and deadline (`osrerank_workers.replays`), a reply's
@@ -24,7 +24,7 @@ SIGNED = b"\xc1"
 """The first byte of a signed message, which precedes signature and content. MessagePack never begins with it."""
 SIGNATURE_BYTES = 32
 LOG_EVERY_S = 60.0
-"""Minimum interval between log lines about the same kind of refusal, in seconds. A metric counts every refusal."""
+"""Refused messages of the same kind are logged at most once in this many seconds. A metric counts all of them."""
 UNSIGNED_RISK = (
     "OSRERANK_SIGNING_KEY is not set, so everybody who can write to the broker can forge scores and divert requests; "
     "set the same key for clients and workers"
@@ -44,7 +44,7 @@ class Signer:
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
         self._keys = {kind: [hmac.digest(key, PURPOSE + kind.encode(), "sha256") for key in keys] for kind in KINDS}
-        self.signs = bool(keys)
+        self.has_key = bool(keys)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -52,8 +52,8 @@ class Signer:
         return cls(split_keys(settings.signing_key))
 
     def sign(self, kind: Kind, message: bytes) -> bytes:
-        """Return a message preceded by its signature, or the unchanged message without keys."""
-        if not self.signs:
+        """Return a message preceded by its signature. Without keys, the message is returned unchanged."""
+        if not self.has_key:
             return message
         return SIGNED + hmac.digest(self._keys[kind][0], message, "sha256") + message
 
@@ -61,17 +61,17 @@ class Signer:
         """Verify a message's signature, and return the message without it.
 
         Raises:
-            PayloadError: the message is too large, is not signed, has an unknown key, or this process has no key.
+            PayloadError: the message is too large or not signed, its key is unknown, or this process has no key.
         """
         if not isinstance(signed, bytes):
             raise PayloadError(f"a message must be bytes, not {type(signed).__name__}")
         if len(signed) > MAX_MESSAGE_BYTES + len(SIGNED) + SIGNATURE_BYTES:
             raise PayloadError(f"a message of {len(signed):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
         if not signed.startswith(SIGNED):
-            if self.signs:
+            if self.has_key:
                 raise PayloadError("a message is not signed; set its sender's OSRERANK_SIGNING_KEY", reason="unsigned")
             return signed
-        if not self.signs:
+        if not self.has_key:
             raise PayloadError("a message is signed, but this process has no OSRERANK_SIGNING_KEY", reason="no_key")
         start = len(SIGNED) + SIGNATURE_BYTES
         signature, message = signed[len(SIGNED) : start], signed[start:]
@@ -81,7 +81,7 @@ class Signer:
 
 
 def count_refusal(kind: Kind, error: PayloadError) -> None:
-    """Count a refused message by kind and reason, and log it at most once a minute for each kind and reason."""
+    """Count a refused message by kind and reason. Each kind and reason is logged at most once a minute."""
     MESSAGES_REFUSED.labels(kind, error.reason).inc()
     if _log_limit.is_due((kind, error.reason)):
         logger.warning("[message-refused] refused a %s: %s; not logged again for %g s", kind, error, LOG_EVERY_S)

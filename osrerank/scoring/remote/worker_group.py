@@ -1,4 +1,4 @@
-"""Find the live workers of a model, and fail fast while the broker does not reply."""
+"""Find the live workers of a model. While the broker does not reply, searches fail at once instead of waiting."""
 
 import logging
 import threading
@@ -19,27 +19,27 @@ from osrerank.types import NEVER, Deadline
 logger = logging.getLogger(__name__)
 
 FRESH_S = 2 * BEAT_S
-"""Age after which the list of workers is read again, in seconds."""
+"""The list of workers is read again when it is older than this, in seconds."""
 MAX_STALE_S = 4.0
-"""Age up to which searches use the old list meanwhile, in seconds. It is longer than the broker's timeouts."""
+"""Searches meanwhile use the old list if it is younger than this, in seconds: longer than the broker's timeouts."""
 PROBE_WAIT_S = 0.05
-"""Maximum wait of a search for a probe, or for a newer list of workers, in seconds. The search goes on without them."""
+"""A search waits at most this many seconds for a probe, or for a newer list of workers, and then continues."""
 NO_REPLY = "the broker has not replied in time"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """The live workers of one model, all with the same model identity.
+    """The live workers of one model. There is at least one, and all have the same model identity and queue.
 
     Attributes:
-        heartbeats: the latest heartbeat of each worker, at least one.
+        heartbeats: the latest heartbeat of each worker.
     """
 
     heartbeats: tuple[Heartbeat, ...]
 
     @property
     def first(self) -> Heartbeat:
-        """The first worker's heartbeat. Its model, identity and queue are those of all workers."""
+        """The first worker's heartbeat, which has the model, identity and queue of all workers."""
         return self.heartbeats[0]
 
     @property
@@ -52,17 +52,17 @@ class WorkerGroup:
         """The number of chunks that the workers can hold: those that they score, and as many fetched in advance."""
         return 2 * sum(heartbeat.tasks for heartbeat in self.heartbeats)
 
-    def wait_s(self, ahead: int) -> float:
-        """Return the expected wait of a chunk behind ``ahead`` other chunks, in seconds."""
+    def wait_s(self, earlier_chunks: int) -> float:
+        """Return the expected wait of a chunk for which this many other chunks are scored earlier, in seconds."""
         mean_s = sum(heartbeat.seconds_per_chunk for heartbeat in self.heartbeats) / len(self.heartbeats)
-        return ahead * mean_s / len(self.heartbeats)
+        return earlier_chunks * mean_s / len(self.heartbeats)
 
 
 class LiveWorkers:
     """Finds the live workers of a model. Safe to use from many threads.
 
-    After the broker has failed, a `Breaker` stops further calls to it. Background threads probe the broker and read the
-    registry, so that a broker that hangs delays no search beyond its deadline.
+    After the broker has failed, a `Breaker` prevents further requests. Background threads probe the broker and read the
+    worker registry, so that a broker that hangs delays no search beyond its deadline.
 
     Args:
         registry: the registry of the model's workers.
@@ -76,13 +76,13 @@ class LiveWorkers:
         self._clock = clock
         self._breaker = Breaker(clock)
         self._lock = threading.Lock()
-        self._reading: threading.Event | None = None  # set when the background thread has read the registry
-        self._abandoned_reading: threading.Event | None = None  # a reading for which a search has timed out
+        self._reading: threading.Event | None = None  # the latest read of the registry; set when it has ended
+        self._slow_reading: threading.Event | None = None  # a read for which a search has waited until its deadline
         self._group: WorkerGroup | None = None
         self._read_at = 0.0
         self._failure = ""
         self._failed_at = 0.0
-        self._probing: threading.Thread | None = None
+        self._probe_thread: threading.Thread | None = None
 
     @property
     def latest(self) -> WorkerGroup | None:
@@ -96,8 +96,8 @@ class LiveWorkers:
             deadline: the latest time to wait for the broker, if no recent list of workers exists.
 
         Raises:
-            WorkerError: there are no workers, or the broker does not reply. While the circuit is open, or if an earlier
-                search has timed out on the running request, the error is raised at once.
+            WorkerError: there are no workers, or the broker does not reply. The error is raised at once while the
+                circuit is open, or if an earlier search has already waited in vain for the running request.
         """
         if self._breaker.attempt() is BrokerAccess.PROBE:
             self._start_probe()
@@ -122,10 +122,10 @@ class LiveWorkers:
             if self._group is not None and self._group is not group:
                 return self._group
             reading = self._running_reading() or self._start_reading()
-            if reading is self._abandoned_reading:
+            if reading is self._slow_reading:
                 raise WorkerError(NO_REPLY)
         if not deadline.wait(reading):
-            self._abandoned_reading = reading
+            self._slow_reading = reading
             raise WorkerError(NO_REPLY)
         self._raise_while_open()
         return self._group
@@ -141,7 +141,10 @@ class LiveWorkers:
         return self._reading if self._reading is not None and not self._reading.is_set() else None
 
     def _start_reading(self) -> threading.Event:
-        """Start a thread that reads the registry, and return the event that marks its end. The caller holds the lock.
+        """Start a thread that reads the registry. The caller must hold the lock.
+
+        Returns:
+            An event that is set when the thread has ended.
 
         Raises:
             WorkerError: no thread can be started.
@@ -174,12 +177,12 @@ class LiveWorkers:
 
     def close(self) -> None:
         """Wait for the background threads to end."""
-        if self._probing is not None:
-            self._probing.join(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
+        if self._probe_thread is not None:
+            self._probe_thread.join(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
         if self._reading is not None:
             self._reading.wait(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
 
-    def _record_failure(self, error: Exception, *, probed: bool = False) -> None:
+    def _record_failure(self, error: Exception, *, is_probe: bool = False) -> None:
         BROKER_FAILURES.inc()
         BROKER_AWAY.labels(self._name).set(1)
         self._failure = explain_broker_failure(error)
@@ -187,30 +190,30 @@ class LiveWorkers:
             self._failed_at = self._clock()
             logger.warning("[broker-away] %s; searches keep their first-pass order until it replies", self._failure)
         self._group = None
-        self._breaker.trip(probed=probed)
+        self._breaker.trip(is_probe=is_probe)
 
     def _start_probe(self) -> None:
         """Probe the broker in the background, and wait up to `PROBE_WAIT_S` for the result."""
-        probing = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
+        thread = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
         try:
-            probing.start()
+            thread.start()
         except RuntimeError as error:  # the process has too many threads, or the interpreter exits
-            self._record_failure(error, probed=True)
+            self._record_failure(error, is_probe=True)
             return
-        self._probing = probing
-        probing.join(PROBE_WAIT_S)
+        self._probe_thread = thread
+        thread.join(PROBE_WAIT_S)
 
     def _probe(self) -> None:
         try:
             self._read_registry()
         except Exception as error:  # noqa: BLE001 - any error leaves the circuit open
-            self._record_failure(error, probed=True)
+            self._record_failure(error, is_probe=True)
         else:
             logger.info("the broker replies again after %.1f s", self._clock() - self._failed_at)
             self._breaker.close()
 
     def _read_registry(self) -> None:
-        """Read the registry, and select workers with the same model identity, preferably the previous one."""
+        """Read the registry, and select the workers of one model identity, preferably the previous one."""
         heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
         previous = self._group
         self._read_at = self._clock()
@@ -231,5 +234,5 @@ class LiveWorkers:
         if self._breaker.is_open:
             return self._failure
         if self._registry.refusal:
-            return f"there is no worker of {self._name} whose messages are accepted: {self._registry.refusal}"
+            return f"no worker of {self._name} sends messages that are accepted: {self._registry.refusal}"
         return f"there is no worker of {self._name}; start one with osrerank worker"

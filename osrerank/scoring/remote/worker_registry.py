@@ -14,16 +14,16 @@ from osrerank.scoring.remote.messages import VERSION, Heartbeat
 from osrerank.scoring.remote.signing import Signer, count_refusal
 
 BEAT_S = 0.5
-"""Interval between two heartbeats of a worker, in seconds."""
+"""A worker sends a heartbeat whenever this many seconds have passed."""
 DEAD_AFTER_S = 2.0
-"""Lifetime of a heartbeat's key, in seconds. A worker without a key is dead."""
+"""The key of a heartbeat expires after this many seconds. A worker without a key is dead."""
 MAX_AGE_S = DEAD_AFTER_S + 1.0
-"""Maximum age of a valid heartbeat, in seconds. It allows for a second of difference between clocks."""
+"""Heartbeats older than this many seconds are refused. The clocks may differ by a second."""
 PREFIX = f"osrerank:{VERSION}:"
 
 
 def queue_name(model: str, identity: str) -> str:
-    """Return the name of a model's queue, with a digest of the identity, so that each version has its own queue."""
+    """Return the name of a model's queue. It contains a digest of the identity, so each version has its own queue."""
     return f"{PREFIX}queue:{model}:{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"
 
 
@@ -69,7 +69,7 @@ class WorkerRegistry:
 
     Attributes:
         clock: the broker's clock.
-        refusal: the reason why the last call of `heartbeats` refused a heartbeat. Empty if it accepted all.
+        refusal: the reason why the latest call of `heartbeats` refused a heartbeat. Empty if it accepted all of them.
     """
 
     def __init__(self, redis: Any, model: str, signer: Signer) -> None:

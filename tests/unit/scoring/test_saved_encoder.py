@@ -82,7 +82,7 @@ def test_a_graph_with_another_models_vocabulary_is_refused(tmp_path: Path) -> No
     words = [piece for piece in vocabulary if not piece.startswith("[")]
     vocabulary.update(zip(words, [vocabulary[word] for word in reversed(words)], strict=True))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
-    with pytest.raises(ModelLoadError, match="does not rank as a trained model does: it puts too few answering"):
+    with pytest.raises(ModelLoadError, match="does not rank like a trained model: it puts too few answering"):
         encoder(folder)
     assert not list((tmp_path / "cache").rglob("self-check.json"))
 

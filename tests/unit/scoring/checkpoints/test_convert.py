@@ -241,7 +241,7 @@ def _rename(source: Path) -> None:
 def test_an_untrained_model_is_refused_at_its_first_load_and_later(tmp_path: Path) -> None:
     source = saved(tmp_path / "source", checkpoints.network())
     for _ in range(2):
-        with pytest.raises(ModelLoadError, match=r"source does not rank as a trained model does: .*self-check: \d+ of"):
+        with pytest.raises(ModelLoadError, match=r"source does not rank like a trained model: .*self-check: \d+ of"):
             load_scorer(str(source))
 
 

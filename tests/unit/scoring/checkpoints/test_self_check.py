@@ -65,7 +65,7 @@ def test_a_model_that_does_not_rank_is_refused_with_the_cause(
 ) -> None:
     scorer = FunctionScorer(function)
     assert cause in run_self_check(scorer, MONO, card).cause
-    with pytest.raises(ModelLoadError, match=r"tried does not rank as a trained model does.*--no-self-check"):
+    with pytest.raises(ModelLoadError, match=r"tried does not rank like a trained model.*--no-self-check"):
         require_self_check(scorer, MONO, card)
 
 

@@ -132,7 +132,7 @@ def test_an_absent_broker_gets_only_one_probe_after_each_pause():
     assert breaker.attempt() is BrokerAccess.NONE
     clock.sleep(PAUSES_S[0])
     assert [breaker.attempt() for _ in range(3)] == [BrokerAccess.PROBE, BrokerAccess.NONE, BrokerAccess.NONE]
-    breaker.trip(probed=True)
+    breaker.trip(is_probe=True)
     assert breaker.attempt() is BrokerAccess.NONE
     clock.sleep(PAUSES_S[1] / 2 - 0.01)
     assert breaker.attempt() is BrokerAccess.NONE
@@ -149,7 +149,7 @@ def test_ten_minutes_without_a_broker_take_few_probes():
     while clock() < 600:
         if breaker.attempt() is BrokerAccess.PROBE:
             probes += 1
-            breaker.trip(probed=True)
+            breaker.trip(is_probe=True)
         clock.sleep(0.01)
     assert 150 <= probes <= 320
 

@@ -191,7 +191,7 @@ def test_signing_keys_are_read_from_settings_and_never_shown():
     settings = Settings.load(signing_key=f" {NEW.decode()} ,{OLD.decode()}")
     assert Signer.from_settings(settings).verify("reply", Signer([OLD]).sign("reply", b"x")) == b"x"
     assert "key-of-24" not in repr(settings)
-    assert not Signer.from_settings(Settings.load()).signs
+    assert not Signer.from_settings(Settings.load()).has_key
     for keys in ("short", f"{NEW.decode()},", f"{NEW.decode()},short"):
         with pytest.raises(ConfigError, match="at least 16 characters") as refused:
             Settings.load(signing_key=keys)

@@ -139,7 +139,7 @@ def test_a_chunk_with_which_three_workers_died_is_given_up() -> None:
     beats = [heartbeat()]
 
     def is_given_up(chunk: PendingChunk) -> bool:
-        beats[:] = [heartbeat() if chunk.is_held else heartbeat("c1")]  # who takes it dies, and another worker lives
+        beats[:] = [heartbeat() if chunk.was_held else heartbeat("c1")]  # who takes it dies, and another worker lives
         return chunk.outcome is not None
 
     broker = Queue()
@@ -205,7 +205,7 @@ def test_a_forged_or_copied_heartbeat_is_refused_and_named(registry, signer, cha
 def test_a_client_says_why_it_trusts_no_worker(registry, redis_url):
     registry.write(b"w1", registry.heartbeat().encode())
     scorer = RemoteScorer(redis_url, registry.model, queue_chunks=4, signer=SIGNER)
-    with pytest.raises(WorkerError, match="whose messages are accepted: a message is not signed"):
+    with pytest.raises(WorkerError, match="messages that are accepted: a message is not signed"):
         scorer.score("q", ["d"], [(0,)])
     scorer.close()
 
