@@ -39,7 +39,7 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
 
     Args:
         directory: the model's directory.
-        name: the name for the card. If empty, the card keeps its own name, or else gets the directory's name.
+        name: the name for the card. If empty, the card keeps its own name. If it has none, it gets the directory's.
 
     Raises:
         ModelLoadError: the files do not describe a model that can rerank. The message states the reason.

@@ -1,4 +1,4 @@
-"""Cross-encoders, which compute one logit from a query and a document (monoBERT).
+"""Cross-encoders: models that read a query and a document together, and compute one logit (monoBERT).
 
 Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2.
 """
@@ -137,7 +137,7 @@ def _log_odds(row: Row) -> float:
 def _cuts(
     query: Pieces, pieces: dict[int, Pieces], tuples: Sequence[tuple[int, ...]], size: int
 ) -> npt.NDArray[np.uint8]:
-    """Return `Scores.cuts` ``(size,)``, which is 0 for tuples that were not reached."""
+    """Return `Scores.cuts` ``(size,)``. It is 0 for tuples that were not reached."""
     cuts = np.zeros(size, dtype=np.uint8)
     for row, indices in enumerate(tuples):
         cuts[row] = sum(pieces[index].is_truncated << bit for bit, index in enumerate(indices))

@@ -1,4 +1,4 @@
-"""Duo models, which compute the logit of the probability that document i is more relevant than j (duoBERT).
+"""Duo models: models that compute the logit of the probability that document i is more relevant than j (duoBERT).
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
@@ -10,7 +10,7 @@ from osrerank.scoring.inputs import Pieces, Tokens
 class Duo(CrossEncoder):
     """Scores tuples ``(i, j)`` by the logit that document i is more relevant than document j.
 
-    The input is ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``; batches, heads and calibration are those of a cross-encoder.
+    The input is ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``. Everything else is done as in a cross-encoder.
     """
 
     documents_per_tuple = 2

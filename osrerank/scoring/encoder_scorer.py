@@ -1,7 +1,7 @@
 """Use an encoder where a scorer is expected: a score is the similarity of query and document vectors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +10,9 @@ import numpy.typing as npt
 from osrerank.scoring.passages import split_into_chunks
 from osrerank.types import NEVER, Advice, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT, count_leading_attempts
+from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.record import stack_vectors
+from osrerank.vectors.record import VectorRecord, stack_vectors
 
 NOT_FINITE = "{model} returned a score that is not a finite number"
 
@@ -20,7 +21,7 @@ class EncoderScorer:
     """A scorer that compares an encoder's vectors, for callers that need a scorer: sentences, workers, the HTTP server.
 
     Args:
-        vectors: the document vectors, which are read from a store or computed.
+        vectors: reads document vectors from a store, or computes them.
     """
 
     def __init__(self, vectors: DocumentVectors) -> None:
@@ -46,21 +47,20 @@ class EncoderScorer:
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         if not tuples or deadline.passed:
             return Scores(values, reached=0)
-        query_vector = self.vectors.encode_query(query)
+        query_encoding = self.vectors.encode_query(query)
         indices = list(dict.fromkeys(index for (index,) in tuples))
         vectors = self.vectors.find((documents[index] for index in indices), deadline)
         vectors_by_index = dict(zip(indices, vectors.documents, strict=False))  # after the deadline, some are missing
         records = {index: document.records[0] for index, document in vectors_by_index.items() if document.records}
-        encoded_query = query_vector.result()
-        rows = stack_vectors(list(records.values())) if records else np.empty((0, self.encoder.dimensions), np.float32)
-        logits = dict(zip(records, self.encoder.similarity(encoded_query.rows[0], rows).tolist(), strict=True))
+        query_vectors = query_encoding.result()
+        logits = self._compare(query_vectors.rows[0], records)
         cuts = np.zeros(len(tuples), dtype=np.uint8)
         failures: dict[int, str] = {}
         for number, (index,) in enumerate(tuples):
             logit = logits.get(index, math.nan)
             if math.isfinite(logit):
                 values[number] = logit
-                cuts[number] = records[index].is_truncated | QUERY_CUT * bool(encoded_query.cut)
+                cuts[number] = records[index].is_truncated | QUERY_CUT * bool(query_vectors.cut)
             elif index in records or (index in vectors_by_index and vectors_by_index[index].failures):
                 failures[number] = vectors_by_index[index].failures.get(0, NOT_FINITE.format(model=self.model))
         scores = Scores(
@@ -71,9 +71,16 @@ class EncoderScorer:
             inferences=len(records),
             encoded=vectors.encoded,
             known=vectors.already_stored,
-            query_truncated=bool(encoded_query.cut),
+            query_truncated=bool(query_vectors.cut),
         )
         return replace(scores, truncated=len(scores.cut_documents(tuples)))
+
+    def _compare(self, query: Floats, records: Mapping[int, VectorRecord]) -> dict[int, float]:
+        """Return the logit of a query's vectors and each record, by index."""
+        if not records:
+            return {}
+        logits = self.encoder.similarity(query, stack_vectors(list(records.values())))
+        return dict(zip(records, logits.tolist(), strict=True))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return self.encoder.probabilities(logits)

@@ -1,4 +1,4 @@
-"""Late interaction: each text is encoded separately, as one vector for each token (ColBERT).
+"""Late interaction: models that encode each text separately, as one vector for each token (ColBERT).
 
 Khattab, Zaharia: ColBERT: Efficient and Effective Passage Search via Contextualized Late Interaction over BERT, 2020,
 arXiv 2004.12832, section 3.

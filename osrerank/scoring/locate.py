@@ -74,7 +74,7 @@ def locate(
 
 
 def locate_offline(model: str) -> Path | None:
-    """Return a model's directory without downloading it, or None if the model is not on this machine."""
+    """Return a model's directory without downloading it. Returns None if the model is not on this machine."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -108,7 +108,7 @@ def model_name(directory: Path) -> str:
 
 
 def _shipped_path(model: str) -> Path:
-    """Return the path of a shipped model, which might not exist."""
+    """Return the path that a shipped model has. It does not exist if there is no such model."""
     if model != MULTILINGUAL:
         return SHIPPED / model.removeprefix(SHIPPED_PREFIX)
     (package,) = require(MULTILINGUAL_PACKAGE, extra="multilingual").__path__

@@ -130,16 +130,16 @@ def load_model(
     Args:
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id,
             with an optional ``@revision``.
-        backend: ``onnx``, ``torch``, or ``auto``, which chooses ONNX if the model has a graph, else torch if it is
-            installed. Only ``torch`` uses a GPU; ``auto`` logs a warning if it leaves one unused.
+        backend: ``onnx``, ``torch``, or ``auto``. ``auto`` chooses ONNX if the model has a graph, and torch otherwise.
+            Only ``torch`` uses a GPU; ``auto`` logs a warning if it leaves one unused.
         threads: number of CPU threads. 0 uses all cores that are available to this process.
         dtype: the dtype in which torch computes: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and
             fp32 on the CPU. Any other value than ``auto`` needs torch, because an ONNX graph has fixed dtypes.
         kinds: the accepted kinds of models. If empty, all kinds are accepted.
 
     Returns:
-        An encoder if the model is a bi-encoder or late-interaction model; a scorer of ``(i, j)`` tuples if it is a duo
-        model; else a scorer of ``(i,)`` tuples.
+        An encoder for a bi-encoder or late-interaction model, a scorer of ``(i,)`` tuples for a cross-encoder, and a
+        scorer of ``(i, j)`` tuples for a duo model.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
@@ -226,7 +226,8 @@ def load_scorer(
 def as_scorer(model: ScorerT | Encoder, settings: Settings | None = None) -> "ScorerT | EncoderScorer":
     """Return the model as a scorer. An encoder is wrapped in an `EncoderScorer`.
 
-    An encoder's vectors are stored as the settings say. Without settings, they are neither rounded nor stored.
+    The settings decide whether and how an encoder's vectors are stored. Without settings, they are neither rounded nor
+    stored.
     """
     if not is_encoder(model):
         return model

@@ -56,7 +56,7 @@ class EntrySigner:
         return None
 
     def _refusal_reason(self, key: bytes, value: bytes, signature: bytes) -> str:
-        """Return the reason to refuse a value, a key of `REFUSALS`, or "" if the signature is valid."""
+        """Return the reason to refuse a value, as a key of `REFUSALS`. Returns "" if the signature is valid."""
         if not signature:
             return "unsigned" if self._keys else ""
         if not self._keys:

@@ -139,7 +139,7 @@ class RedisStore:
 
 
 def connect(url: str) -> Any:
-    """Return a Redis client with short timeouts, which connects on first use."""
+    """Return a Redis client with short timeouts. It connects on first use."""
     return open_redis(url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
 
 

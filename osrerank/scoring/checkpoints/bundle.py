@@ -65,7 +65,7 @@ def read_bundle(prefix: Path) -> dict[str, npt.NDArray[Any]]:
 
     Raises:
         ModelLoadError: a file is missing, truncated or damaged, or uses a feature that is not supported.
-        MissingDependencyError: the extra ``torch``, which brings the checksums, is not installed.
+        MissingDependencyError: the extra ``torch`` is not installed. The checksums need it.
     """
     index = prefix.with_name(f"{prefix.name}.index")
     try:

@@ -16,7 +16,7 @@ from osrerank._optional import require
 
 
 class Placeholder:
-    """A replacement for any class or function in a pickle, which stores its state and does nothing."""
+    """A replacement for any class or function in a pickle. It stores its state, and does nothing."""
 
     state: object = None
     dump_patches = False

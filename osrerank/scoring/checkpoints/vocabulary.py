@@ -66,7 +66,7 @@ def build_tokenizer(directory: Path) -> Tokenizer:
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Return token -> id, which is the number of the token's line, from 0.
+    """Return token -> id. The id of a token is the number of its line, from 0.
 
     Raises:
         ModelLoadError: the file cannot be read, or contains a token twice.
@@ -97,6 +97,6 @@ def _read_optional(file: Path) -> dict[str, Any]:
 
 
 def _special_token(name: str, special_names: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return a special token, which a file stores as a string or as an object with the string in ``content``."""
+    """Return a special token. Files store it as a string, or as an object with the string in ``content``."""
     token = special_names.get(name) or settings.get(name) or DEFAULT_SPECIAL_TOKENS[name]
     return str(token["content"] if isinstance(token, dict) else token)

@@ -77,7 +77,7 @@ def celery_app(url: str) -> Any:
 
 
 def check_redis_mode(redis: Any) -> None:
-    """Raise `WorkerError` if a Redis is a node of a Redis Cluster or a Sentinel, which cannot be brokers."""
+    """Raise `WorkerError` if a Redis is a Sentinel, or a node of a Redis Cluster. These cannot be brokers."""
     try:
         reply = redis.execute_command("HELLO")
     except ResponseError:  # Redis is older than 6, or forbids the command to this user
@@ -119,7 +119,7 @@ def read_error_code(error: BaseException) -> str:
 
 
 def connect(url: str) -> Any:
-    """Return a plain Redis client for replies and heartbeats, which connects on first use."""
+    """Return a plain Redis client for replies and heartbeats. It connects on first use."""
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     return open_redis(url, connect_s=CONNECT_TIMEOUT_S, response_s=PLAIN_REPLY_TIMEOUT_S, **keepalive)
 

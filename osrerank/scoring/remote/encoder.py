@@ -21,7 +21,7 @@ class RemoteEncoder:
     Args:
         encoder: the model in this process, which encodes queries and compares vectors.
         workers: the client of the workers, which encode documents.
-        bits: precision of the workers' vectors, in bits per number.
+        bits: precision of the vectors that workers return, in bits per number.
     """
 
     def __init__(self, encoder: BiEncoder, workers: RemoteScorer, bits: Bits) -> None:
@@ -63,14 +63,17 @@ class RemoteEncoder:
         if encoded.identity != self.identity:
             raise InferenceError(OTHER_MODEL.format(model=self.model), model=self.model)
         has_token_vectors = self.advice.kind == "late-interaction"
-        failures = {index: content for index, content in encoded.contents.items() if isinstance(content, str)}
         records: dict[int, VectorRecord] = {}
+        failures: dict[int, str] = {}
         for index, content in encoded.contents.items():
-            record = VectorRecord.parse_body(memoryview(content))[0] if isinstance(content, bytes) else None
+            if isinstance(content, str):
+                failures[index] = content
+                continue
+            record = VectorRecord.parse_body(memoryview(content))[0]
             if record is not None and record.fits(self.dimensions, self._bits, has_token_vectors=has_token_vectors):
                 records[index] = record
             else:
-                failures.setdefault(index, "the worker returned no vector for this text")
+                failures[index] = "the worker returned no vector for this text"
         rows_by_index = dict(zip(records, stack_vectors(list(records.values())), strict=True)) if records else {}
         no_vector = np.full(self.dimensions, np.nan, dtype=np.float32)
         rows: Rows = [rows_by_index.get(index, no_vector) for index in range(len(texts))]

@@ -81,7 +81,7 @@ def _parse_advice(content: object) -> Advice:
 
 
 def _parse_scores(content: object) -> Scores | None:
-    """Return the scores in a message, whose sizes must agree, or None if the message contains none."""
+    """Return the scores in a message. Returns None if it contains none. The sizes of their fields must agree."""
     if content is None:
         return None
     scores = _validate(_Scores, content)
@@ -106,7 +106,7 @@ def _parse_scores(content: object) -> Scores | None:
 
 
 def _validate(schema: type[BaseModel], content: object) -> dict[str, Any]:
-    """Validate a nested map, which must contain exactly the fields of the schema, and return the fields."""
+    """Validate a nested map and return its fields. It must contain exactly the fields of the schema."""
     if not isinstance(content, dict) or content.keys() != schema.model_fields.keys():
         raise ValueError(f"the fields must be exactly {', '.join(schema.model_fields)}")
     return dict(schema.model_validate(content))
@@ -195,7 +195,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The state of a worker, which the worker writes to the registry every half second.
+    """A message that a worker writes to the worker registry every half second, with its state.
 
     Attributes:
         worker: the worker's id, ``host:process:random``.
@@ -260,7 +260,7 @@ def _decode(kind: type[Content], message: object) -> Content:
 
 @cache
 def _validator(kind: type[Any]) -> TypeAdapter[Any]:
-    """Return the validator of a kind of message, which takes 2 ms to create."""
+    """Return the validator of a kind of message. It is cached because creating one takes 2 ms."""
     return TypeAdapter(kind)
 
 

@@ -33,8 +33,8 @@ from osrerank.vectors.record import Bits
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""Workers stop this many seconds before the search's deadline, so that their replies arrive in time. But they use at
-least three quarters of the time left."""
+"""Workers stop this many seconds before the search's deadline, so that their replies arrive in time. If less than four
+times as many seconds are left, workers stop when three quarters of them have passed."""
 MAX_WAIT_SHARE = 0.75
 """A call is refused if its chunks would wait longer than this share of the time left. The rest is for scoring them."""
 
@@ -336,7 +336,7 @@ def text_to_send(text: str) -> str:
 
 
 def _validate_outcome(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
-    """Return a chunk's reply if it is valid, else an error as a `str`, or None if no reply arrived."""
+    """Return a chunk's reply. If it is invalid, return an error as a `str`. If none arrived, return None."""
     reply = pending.outcome
     if not isinstance(reply, Reply):
         return reply
