@@ -26,7 +26,7 @@ Row = npt.NDArray[np.float32]
 NEWEST_WEIGHT = 0.3
 """Weight of the newest batch in the moving average of seconds per token."""
 REFUSAL_FACTOR = 0.8
-"""Whenever a batch is not started for lack of time, the average is lowered by this factor, until one is tried again."""
+"""The average is multiplied by this for each batch that is not started for lack of time, until one is tried again."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
@@ -355,9 +355,11 @@ class Throughput:
         """Add the time that a batch of this many tokens takes in a ``with`` statement to the average."""
         started_s = self._clock()
         yield
-        newest = (self._clock() - started_s) / max(tokens, 1)
-        average = self.seconds_per_token
-        self.seconds_per_token = newest if average == 0 else (1 - NEWEST_WEIGHT) * average + NEWEST_WEIGHT * newest
+        newest_s = (self._clock() - started_s) / max(tokens, 1)
+        average_s = self.seconds_per_token
+        if average_s > 0:
+            newest_s = (1 - NEWEST_WEIGHT) * average_s + NEWEST_WEIGHT * newest_s
+        self.seconds_per_token = newest_s
 
     def budget_tokens(self, max_tokens: int, deadline: Deadline) -> int:
         """Return the tokens that can be computed in a quarter of the time left, but at most ``max_tokens``."""

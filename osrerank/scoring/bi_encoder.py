@@ -56,11 +56,11 @@ class BiEncoder(LocalModel):
         Raises:
             ModelLoadError: the vectors of the two models are not comparable.
         """
-        expected = f"a {self.card.kind} ({self.card.head}, {self.dimensions} dimensions)"
-        actual = f"a {query_model.card.kind} ({query_model.card.head}, {query_model.dimensions} dimensions)"
-        if actual != expected:
+        expected_description = f"a {self.card.kind} ({self.card.head}, {self.dimensions} dimensions)"
+        actual_description = f"a {query_model.card.kind} ({query_model.card.head}, {query_model.dimensions} dimensions)"
+        if actual_description != expected_description:
             folder = self._directory / self.card.query_model
-            reason = f"{folder} is {actual}; it must be {expected}, like the document model"
+            reason = f"{folder} is {actual_description}; it must be {expected_description}, like the document model"
             raise ModelLoadError(reason, model=self.model, path=str(self._directory))
         self._query_encoder = query_model
 

@@ -164,16 +164,16 @@ def _infer_head(config: Mapping[str, Any]) -> Head:
     if architecture == "BertForNextSentencePrediction":
         return "next-sentence"
     if not architecture.endswith("ForSequenceClassification"):
-        expected = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
+        requirement = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
         fix = "osrerank export MODEL OUTPUT makes a reranker from a bi-encoder or a late-interaction model"
         if architecture.endswith("ForPreTraining"):
             fix = "if it was trained as a reranker with that head: osrerank export MODEL OUTPUT --head next-sentence"
-        raise ValueError(f"architectures lists {architecture}; {expected}; {fix}")
+        raise ValueError(f"architectures lists {architecture}; {requirement}; {fix}")
     return _head_for_labels(len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2)))
 
 
 def _head_for_labels(labels: int) -> Head:
     if labels not in {1, 2}:
-        expected = "a reranking model has 1 (a logit) or 2 (the second means relevant)"
-        raise ValueError(f"the classifier has {labels} labels; {expected}")
+        requirement = "a reranking model has 1 (a logit) or 2 (the second means relevant)"
+        raise ValueError(f"the classifier has {labels} labels; {requirement}")
     return "logit1" if labels == 1 else "logits2"

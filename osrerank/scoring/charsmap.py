@@ -52,7 +52,7 @@ class CharacterMap:
 
         Leading and trailing spaces are removed, and repeated spaces become one.
         """
-        normalised: list[str] = []
+        replacements: list[str] = []
         origins: list[int] = []
         start = 0
         is_after_space = True
@@ -61,11 +61,11 @@ class CharacterMap:
             if is_after_space:
                 replacement = replacement.lstrip(" ")
             if replacement:
-                normalised.append(replacement)
+                replacements.append(replacement)
                 origins += [start] * len(replacement)
                 is_after_space = replacement.endswith(" ")
             start += length
-        return "".join(normalised).rstrip(" "), origins
+        return "".join(replacements).rstrip(" "), origins
 
     def _find_longest(self, text: str, start: int) -> tuple[str, int]:
         """Return the replacement of the longest match at ``start``, and the match's length in characters."""

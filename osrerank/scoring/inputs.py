@@ -88,8 +88,8 @@ class InputBuilder:
         if card.segment_rows == 1:
             template = replace(template, document_segment=0)
         if card.kind == "duo":
-            first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
-            template = replace(template, document_segment=first, second_document_segment=second)
+            first_segment, second_segment = (1, 2) if card.segment_rows > 2 else (0, 0)
+            template = replace(template, document_segment=first_segment, second_document_segment=second_segment)
         self._template = template
         self._query_prefix = _Prefix.tokenise(tokenizer, card.query_prefix)
         self._document_prefix = _Prefix.tokenise(tokenizer, card.document_prefix)
@@ -165,9 +165,9 @@ class InputBuilder:
         inputs = [_replace_surrogates(text) for text in texts]
         origins = None  # for each text: index of a character in its normal form -> index in the text
         if self._character_map:
-            normalised = [self._character_map.normalise(text) for text in inputs]
-            origins = [(*starts, len(text)) for text, (_, starts) in zip(inputs, normalised, strict=True)]
-            inputs = [text for text, _ in normalised]
+            normal_forms = [self._character_map.normalise(text) for text in inputs]
+            origins = [(*starts, len(text)) for text, (_, starts) in zip(inputs, normal_forms, strict=True)]
+            inputs = [text for text, _ in normal_forms]
         with NATIVE_CODE:
             encodings = self._tokenizer.encode_batch(inputs, add_special_tokens=False)
         max_pieces = max(self._max_document_pieces(query) - self._document_prefix.tokens, 1)
@@ -225,8 +225,8 @@ class InputBuilder:
         cannot tell the two apart. So a text with such a name is tokenised again by the model's own tokenizer, together
         with the part of the prefix after its last special token.
         """
-        prefixed = [prefix.text + text for text in texts] if prefix.text else texts
-        pieces = self._tokenise(prefix.tokenizer, prefixed, max_pieces)
+        prefixed_texts = [prefix.text + text for text in texts] if prefix.text else texts
+        pieces = self._tokenise(prefix.tokenizer, prefixed_texts, max_pieces)
         for index, text in enumerate(texts):
             if any(name in text for name in prefix.special_tokens):
                 text_pieces = self._tokenise(self._tokenizer, [prefix.text[prefix.end :] + text], max_pieces)[0]
@@ -306,9 +306,9 @@ class _Prefix:
             return cls(text, len(tokenizer.encode(text, add_special_tokens=False).ids), tokenizer)
         special_tokenizer = Tokenizer.from_str(tokenizer.to_str())  # the copy has encode_special_tokens turned off
         encoding = special_tokenizer.encode(text, add_special_tokens=False)
-        last = max(position for position, token_id in enumerate(encoding.ids) if token_id in special_tokens)
-        ids = tuple(encoding.ids[: last + 1])
-        names, end = tuple(special_tokens.values()), encoding.offsets[last][1]
+        last_position = max(position for position, token_id in enumerate(encoding.ids) if token_id in special_tokens)
+        ids = tuple(encoding.ids[: last_position + 1])
+        names, end = tuple(special_tokens.values()), encoding.offsets[last_position][1]
         return cls(text, len(encoding.ids), special_tokenizer, names, end, ids)
 
 

@@ -81,8 +81,8 @@ class LateInteraction(BiEncoder):
             ids: the query's int64 token ids as bytes, so that vectors can be cached by them.
         """
         query_ids = np.frombuffer(ids, dtype=np.int64)
-        missing = max(0, self.tokens.expanded_to - len(query_ids))
-        token_ids = np.concatenate([query_ids, np.repeat(self._expansion_ids, missing)])
-        unattended = missing if self.tokens.hides_expansion else 0
+        expansion_size = max(0, self.tokens.expanded_to - len(query_ids))
+        token_ids = np.concatenate([query_ids, np.repeat(self._expansion_ids, expansion_size)])
+        unattended = expansion_size if self.tokens.hides_expansion else 0
         rows: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids), unattended)])[0]
         return rows

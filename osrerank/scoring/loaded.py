@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 RETRY_LOAD_AFTER_S = 30.0
-"""After a failed load, the model is not loaded again for this many seconds, so that not every search tries."""
+"""After a failed load, this many seconds pass before the next attempt. Otherwise, every search would try to load."""
 FIND_WORKERS_INTERVAL_S = 1.0
 """Workers are looked for at most once in this many seconds, because a failed attempt takes time."""
 FIND_WORKERS_TIME_SHARE = 0.5
@@ -32,7 +32,7 @@ FIND_WORKERS_TIME_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadyModel:
-    """A loaded model, as an encoder or scorer, and with its caches.
+    """A loaded model, with its score cache or its document vectors.
 
     Attributes:
         model: an encoder or a scorer.

@@ -52,7 +52,7 @@ class LocalModel:
         self._builder = builder
         self._backend: Backend | None = backend
         self._batcher = Batcher(backend, card.name, clock)
-        self._closing = fork_safe_lock()
+        self._close_lock = fork_safe_lock()
 
     @property
     def backend(self) -> Backend:
@@ -94,7 +94,7 @@ class LocalModel:
         return self._builder.find_chunks(texts, self._builder.tokenise_query(query))
 
     def close(self) -> None:
-        with self._closing:
+        with self._close_lock:
             backend, self._backend = self._backend, None
         if backend is not None:
             self._batcher.close()

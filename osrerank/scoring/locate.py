@@ -66,11 +66,11 @@ def locate(
         raise ModelLoadError(reason, model=model, path=str(folder))
     if model.startswith(SHIPPED_PREFIX):
         return _shipped_directory(model)
-    matched = HUB_ID.match(model)
-    if matched is None or model.startswith("."):
+    match = HUB_ID.match(model)
+    if match is None or model.startswith("."):
         reason = f"there is no directory {model}; pass a model's directory, its hub id, or the name of a shipped model"
         raise ModelLoadError(reason, model=model, path=str(folder))
-    return _download(model, matched["repository"], matched["revision"], weight_patterns, extra_files)
+    return _download(model, match["repository"], match["revision"], weight_patterns, extra_files)
 
 
 def locate_offline(model: str) -> Path | None:
@@ -81,16 +81,16 @@ def locate_offline(model: str) -> Path | None:
     if model == MULTILINGUAL and find_spec(MULTILINGUAL_PACKAGE) is None:
         return None
     if model.startswith(SHIPPED_PREFIX):
-        shipped = _shipped_path(model)
-        return shipped if shipped.is_dir() else None
-    matched = HUB_ID.match(model)
-    if matched is None or model.startswith("."):
+        directory = _shipped_path(model)
+        return directory if directory.is_dir() else None
+    match = HUB_ID.match(model)
+    if match is None or model.startswith("."):
         return None
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
     from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415 - takes half a second
 
     try:
-        return Path(snapshot_download(matched["repository"], revision=matched["revision"], local_files_only=True))
+        return Path(snapshot_download(match["repository"], revision=match["revision"], local_files_only=True))
     except LocalEntryNotFoundError:
         return None
 

@@ -190,8 +190,8 @@ def max_sequence_tokens(config: Mapping[str, Any], limit: int | None) -> int:
         limit: the limit in the model's other files. If None, the default of the model's family is used.
     """
     positions = int(config.get("max_position_embeddings", DEFAULT_MAX_TOKENS)) - first_position_id(config)
-    default = positions if config.get("model_type") in LONG_FAMILIES else DEFAULT_MAX_TOKENS
-    return min(positions, limit or default)
+    default_limit = positions if config.get("model_type") in LONG_FAMILIES else DEFAULT_MAX_TOKENS
+    return min(positions, limit or default_limit)
 
 
 def first_position_id(config: Mapping[str, Any]) -> int:

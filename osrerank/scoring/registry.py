@@ -160,11 +160,11 @@ def load_model(
         reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
-    loaded = build_model(directory, card, network)
-    if is_encoder(loaded):
-        load_query_model(loaded, directory, backend=backend, threads=threads, dtype=dtype)
-    _self_check_once(loaded, converted)
-    return loaded
+    loaded_model = build_model(directory, card, network)
+    if is_encoder(loaded_model):
+        load_query_model(loaded_model, directory, backend=backend, threads=threads, dtype=dtype)
+    _self_check_once(loaded_model, converted)
+    return loaded_model
 
 
 def _self_check_once(model: "CrossEncoder | BiEncoder", converted: "ConvertedModel") -> None:
@@ -305,21 +305,22 @@ def list_weight_patterns(backend: str) -> Sequence[Sequence[str]]:
 def _check_name(setting: str, name: str, names: Sequence[str]) -> str:
     if name in names:
         return name
-    similar = difflib.get_close_matches(name, names, 1)
-    hint = f"; did you mean {similar[0]}?" if similar else ""
+    similar_names = difflib.get_close_matches(name, names, 1)
+    hint = f"; did you mean {similar_names[0]}?" if similar_names else ""
     reason = f"{setting} is {name!r}; it must be one of {', '.join(names)}{hint}"
     raise ConfigError(reason, setting=setting, source=f"--{setting} or OSRERANK_{setting.upper()}")
 
 
 def _backend_for_dtype(backend: str, dtype: str) -> str:
-    """Return the backend, or for ``auto`` with a dtype, the first backend that can compute in it."""
+    """Check that a backend can compute in a dtype. For ``auto``, choose one that can, if a dtype is given."""
     check_backend(backend, local=True)
     _check_name("dtype", dtype, DTYPES)
-    suitable = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
+    suitable_backends = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
     if backend == AUTO:
-        return AUTO if dtype == AUTO else suitable[0]
-    if backend not in suitable:
-        reason = f"backend {backend} does not compute in {dtype}; leave dtype out, or use --backend {suitable[0]}"
+        return AUTO if dtype == AUTO else suitable_backends[0]
+    if backend not in suitable_backends:
+        fix = f"leave dtype out, or use --backend {suitable_backends[0]}"
+        reason = f"backend {backend} does not compute in {dtype}; {fix}"
         raise ConfigError(reason, setting="dtype", source="argument")
     return backend
 

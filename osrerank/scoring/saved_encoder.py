@@ -217,12 +217,12 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
         if reason:
             raise file_error(file, f"{reason}, which osrerank does not support")
         return
-    required: dict[str, Any] = {"is_decoder": False}
+    required_values: dict[str, Any] = {"is_decoder": False}
     if family in GRAPH_FAMILIES:
-        required |= {"hidden_act": "gelu", "position_embedding_type": "absolute"}
+        required_values |= {"hidden_act": "gelu", "position_embedding_type": "absolute"}
     if family == "mpnet":
-        required |= {"relative_attention_num_buckets": POSITION_BUCKETS, "pad_token_id": 1}
-    for name, value in required.items():
+        required_values |= {"relative_attention_num_buckets": POSITION_BUCKETS, "pad_token_id": 1}
+    for name, value in required_values.items():
         if config.get(name, value) != value:
             raise file_error(file, f"{name} is {config[name]!r}; for a {family} bi-encoder it must be {value!r}")
 

@@ -192,10 +192,10 @@ def _combine_scores(
     """Return the scores of all tuples. Truncated texts are counted even if their scores were cached."""
     values, odds, cuts = _to_arrays(keys, scores)
     failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
-    combined = Scores(values, failures, count_leading_attempts(values, failures), identity, odds, cuts)
-    truncated = max(counts.get("truncated", 0), len(combined.cut_documents(tuples)))
+    combined_scores = Scores(values, failures, count_leading_attempts(values, failures), identity, odds, cuts)
+    truncated = max(counts.get("truncated", 0), len(combined_scores.cut_documents(tuples)))
     query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_CUT).any())
-    return replace(combined, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
+    return replace(combined_scores, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
 
 
 def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:

@@ -97,10 +97,10 @@ class RedisStore:
         replies = self._pause.attempt(pipeline.execute, None)
         if not _are_valid(replies, len(keys)):
             return {}, {}
-        young = _decode_scores(keys, replies[0], self._signer)
-        old = _decode_scores(keys, replies[1], self._signer)
-        to_renew = {key: value for key, value in old.items() if key not in young}
-        return {**young, **to_renew}, to_renew
+        young_scores = _decode_scores(keys, replies[0], self._signer)
+        old_scores = _decode_scores(keys, replies[1], self._signer)
+        to_renew = {key: value for key, value in old_scores.items() if key not in young_scores}
+        return {**young_scores, **to_renew}, to_renew
 
     def write(self, scores: Mapping[bytes, CachedScore]) -> None:
         """Store scores by key."""

@@ -134,11 +134,11 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
     except OSError as error:
         raise _cache_error(source, f"{target.parent}: {error.strerror}") from error
     with folder as parent:
-        unfinished = Path(parent) / "model"
-        unfinished.mkdir()
-        _write_model(source, unfinished, head, sha256)
+        unfinished_directory = Path(parent) / "model"
+        unfinished_directory.mkdir()
+        _write_model(source, unfinished_directory, head, sha256)
         try:
-            unfinished.rename(target)
+            unfinished_directory.rename(target)
         except OSError:  # another process was faster
             if not target.exists():
                 raise
@@ -181,8 +181,8 @@ def _write_model(source: Path, target: Path, head: HeadForm, sha256: str) -> Non
         shutil.copyfile(folder / TOKENIZER_FILE, target / TOKENIZER_FILE)
     else:
         build_tokenizer(folder).save(str(target / TOKENIZER_FILE))
-    contiguous = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
-    safetensors.save_file(contiguous, target / WEIGHTS_FILE, metadata={"format": "pt"})
+    contiguous_weights = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
+    safetensors.save_file(contiguous_weights, target / WEIGHTS_FILE, metadata={"format": "pt"})
     _write_json(target / CONFIG_FILE, config)
     _write_json(target / SOURCE_FILE, {"source": folder.name, "sha256": sha256, "head": head})
     for name in (*NOTICES, SETTINGS_FILE):

@@ -31,7 +31,7 @@ MIN_CORRECT = 45
 MAX_INVERTED = 10
 """If it comes first for at most this many questions, the model's order counts as inverted."""
 MIN_MARGIN = 1.5
-"""A reranker fails if the median margin between the two paragraphs is below this, in uncalibrated logits."""
+"""A cross-encoder or duo model fails if the median margin between both paragraphs is lower, in uncalibrated logits."""
 MAX_UNKNOWN = 0.01
 """A model fails if its tokenizer replaces a larger share of the tokens by the unknown token."""
 SKIP_HINT = "if the model is not trained yet or does not read English, run osrerank export --no-self-check"
@@ -175,10 +175,10 @@ def _find_cause(correct: int, margin: float, unknown_share: float, card: ModelCa
     elif abs(margin) < MIN_MARGIN:
         return f"it scores answering and random paragraphs almost equally: {wrong_weights}"
     elif correct <= MAX_INVERTED:
-        swapped = "the labels are swapped"
+        cause = "the labels are swapped"
         if card.head == "next-sentence":
-            swapped = "in this next-sentence head, output 0 means relevant, not output 1"
-        return f"the order is inverted: {swapped}"
+            cause = "in this next-sentence head, output 0 means relevant, not output 1"
+        return f"the order is inverted: {cause}"
     if correct < MIN_CORRECT:
         return f"it puts too few answering paragraphs first: {wrong_weights}"
     return ""

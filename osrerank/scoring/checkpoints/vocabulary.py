@@ -39,11 +39,12 @@ def build_tokenizer(directory: Path) -> Tokenizer:
     settings = _read_optional(directory / SETTINGS_FILE)
     special_names = _read_optional(directory / SPECIAL_TOKENS_FILE)
     special_tokens = {name: _special_token(name, special_names, settings) for name in DEFAULT_SPECIAL_TOKENS}
-    missing = sorted({special_tokens[name] for name in ("unk_token", "sep_token", "cls_token")} - vocabulary.keys())
-    if missing:
+    required_tokens = {special_tokens[name] for name in ("unk_token", "sep_token", "cls_token")}
+    missing_tokens = sorted(required_tokens - vocabulary.keys())
+    if missing_tokens:
         file = directory / VOCABULARY_FILE
         fix = f"if it is the vocabulary of a BERT, name its special tokens in {SPECIAL_TOKENS_FILE}"
-        raise ModelLoadError(f"{file} has no {', '.join(missing)}; {fix}", path=str(file))
+        raise ModelLoadError(f"{file} has no {', '.join(missing_tokens)}; {fix}", path=str(file))
     lowercase = settings.get("do_lower_case")
     if lowercase is None:
         lowercase = not is_cased(vocabulary)

@@ -114,10 +114,10 @@ def join_replies(size: int, chunks: Sequence[Chunk], replies: Sequence[Scores | 
             failures |= {chunk.indices[index]: reason for index, reason in reply.failures.items()}
             if reply.cuts is not None:
                 cuts[chunk.indices] = reply.cuts
-    scored = [reply for reply in replies if isinstance(reply, Scores)]
+    scored_replies = [reply for reply in replies if isinstance(reply, Scores)]
     odds = Scores.joined_odds(replies, [chunk.indices for chunk in chunks], size)
     reached = count_leading_attempts(values, failures)
-    return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(scored))
+    return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(scored_replies))
 
 
 def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:

@@ -172,7 +172,7 @@ class Reply:
         scores: the scores in the order of the request's tuples. None in a reply with vectors or an error.
         error: reason why the request failed. Empty in a reply with scores or vectors.
         vectors: for each document, its record without a digest (`osrerank.vectors.record`), an error as a `str`, or
-            empty bytes if the deadline passed before. None in a reply with scores or an error.
+            empty bytes if the deadline passed first. None in a reply with scores or an error.
     """
 
     chunk: Name
@@ -253,8 +253,8 @@ def _decode(kind: type[Content], message: object) -> Content:
     try:
         decoded: Content = _validator(kind).validate_python(content)  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise _field_error(first["loc"][0]) from None
+        first_error = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise _field_error(first_error["loc"][0]) from None
     return decoded
 
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 FRESH_S = 2 * BEAT_S
 """The list of workers is read again when it is older than this, in seconds."""
 MAX_STALE_S = 4.0
-"""Searches meanwhile use the old list if it is younger than this, in seconds: longer than the broker's timeouts."""
+"""Meanwhile, searches use the old list for at most this many seconds, which is longer than the broker's timeouts."""
 PROBE_WAIT_S = 0.05
 """A search waits at most this many seconds for a probe, or for a newer list of workers, and then continues."""
 NO_REPLY = "the broker has not replied in time"

@@ -14,7 +14,7 @@ from osrerank.scoring.remote.messages import VERSION, Heartbeat
 from osrerank.scoring.remote.signing import Signer, count_refusal
 
 BEAT_S = 0.5
-"""A worker sends a heartbeat whenever this many seconds have passed."""
+"""The interval between a worker's heartbeats, in seconds."""
 DEAD_AFTER_S = 2.0
 """The key of a heartbeat expires after this many seconds. A worker without a key is dead."""
 MAX_AGE_S = DEAD_AFTER_S + 1.0
@@ -110,11 +110,11 @@ class WorkerRegistry:
         if not names:
             return ()
         messages = self._redis.mget([_key(name) for name in names])
-        dead = [name for name, message in zip(names, messages, strict=True) if message is None]
-        if dead:
-            self._redis.srem(self._workers_key, *dead)
-        live = [(name, message) for name, message in zip(names, messages, strict=True) if message is not None]
-        heartbeats = [self._decode(name, message) for name, message in live]
+        dead_names = [name for name, message in zip(names, messages, strict=True) if message is None]
+        if dead_names:
+            self._redis.srem(self._workers_key, *dead_names)
+        live_messages = [(name, message) for name, message in zip(names, messages, strict=True) if message is not None]
+        heartbeats = [self._decode(name, message) for name, message in live_messages]
         return tuple(heartbeat for heartbeat in heartbeats if heartbeat is not None)
 
     def _decode(self, name: bytes, message: object) -> Heartbeat | None:
