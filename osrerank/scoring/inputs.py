@@ -219,24 +219,25 @@ class InputBuilder:
         return (self.max_tokens - self._template.count_tokens(2) - self._max_query_pieces) // 2
 
     def _tokenise_with_prefix(self, prefix: "_Prefix", texts: Sequence[str], max_pieces: int) -> list[Pieces]:
-        """Return the first ``max_pieces`` pieces of prefix and text. If the card keeps the end, return the last ones.
-
-        A prefix can contain special tokens, but their names in a text are ordinary characters. The prefix's tokenizer
-        cannot tell the two apart. So a text with such a name is tokenised again by the model's own tokenizer, together
-        with the part of the prefix after its last special token.
-        """
+        """Return the first ``max_pieces`` pieces of prefix and text, or the last ones if the card keeps the end."""
         prefixed_texts = [prefix.text + text for text in texts] if prefix.text else texts
         pieces = self._tokenise(prefix.tokenizer, prefixed_texts, max_pieces)
         for index, text in enumerate(texts):
             if any(name in text for name in prefix.special_tokens):
-                text_pieces = self._tokenise(self._tokenizer, [prefix.text[prefix.end :] + text], max_pieces)[0]
-                ids = text_pieces.ids.tolist()
-                if not (text_pieces.is_truncated and self._keeps_end):
-                    ids = [*prefix.ids, *ids]
-                pieces[index] = Pieces(
-                    self._truncate(ids, max_pieces).ids, text_pieces.is_truncated or len(ids) > max_pieces
-                )
+                pieces[index] = self._tokenise_special_names(prefix, text, max_pieces)
         return pieces
+
+    def _tokenise_special_names(self, prefix: "_Prefix", text: str, max_pieces: int) -> Pieces:
+        """Tokenise a prefix with special tokens, and a text that contains the names of some as ordinary characters.
+
+        The prefix's tokenizer cannot tell the two apart. So the prefix up to its last special token is already
+        tokenised, and the model's own tokenizer tokenises the rest.
+        """
+        rest = self._tokenise(self._tokenizer, [prefix.text[prefix.end :] + text], max_pieces)[0]
+        ids = rest.ids.tolist()
+        if not (rest.is_truncated and self._keeps_end):
+            ids = [*prefix.ids, *ids]
+        return Pieces(self._truncate(ids, max_pieces).ids, rest.is_truncated or len(ids) > max_pieces)
 
     def _tokenise(self, tokenizer: Tokenizer, texts: Sequence[str], max_pieces: int) -> list[Pieces]:
         """Return at most ``max_pieces`` pieces of each text."""

@@ -76,8 +76,8 @@ class LiveWorkers:
         self._clock = clock
         self._breaker = Breaker(clock)
         self._lock = threading.Lock()
-        self._reading: threading.Event | None = None  # the latest read of the registry; set when it has ended
-        self._slow_reading: threading.Event | None = None  # a read for which a search has waited until its deadline
+        self._registry_read: threading.Event | None = None  # the latest read of the registry; set when it has ended
+        self._slow_read: threading.Event | None = None  # a read for which a search has waited until its deadline
         self._group: WorkerGroup | None = None
         self._read_at = 0.0
         self._failure = ""
@@ -121,11 +121,11 @@ class LiveWorkers:
             self._raise_while_open()  # another thread might have failed meanwhile
             if self._group is not None and self._group is not group:
                 return self._group
-            reading = self._running_reading() or self._start_reading()
-            if reading is self._slow_reading:
+            read_ended = self._running_read() or self._start_read()
+            if read_ended is self._slow_read:
                 raise WorkerError(NO_REPLY)
-        if not deadline.wait(reading):
-            self._slow_reading = reading
+        if not deadline.wait(read_ended):
+            self._slow_read = read_ended
             raise WorkerError(NO_REPLY)
         self._raise_while_open()
         return self._group
@@ -133,14 +133,14 @@ class LiveWorkers:
     def _read_in_background(self) -> None:
         """Read the registry in the background, and wait up to `PROBE_WAIT_S` for the new list."""
         with self._lock:
-            reading = None if self._running_reading() else self._start_reading()
-        if reading is not None:
-            reading.wait(PROBE_WAIT_S)
+            read_ended = None if self._running_read() else self._start_read()
+        if read_ended is not None:
+            read_ended.wait(PROBE_WAIT_S)
 
-    def _running_reading(self) -> threading.Event | None:
-        return self._reading if self._reading is not None and not self._reading.is_set() else None
+    def _running_read(self) -> threading.Event | None:
+        return self._registry_read if self._registry_read is not None and not self._registry_read.is_set() else None
 
-    def _start_reading(self) -> threading.Event:
+    def _start_read(self) -> threading.Event:
         """Start a thread that reads the registry. The caller must hold the lock.
 
         Returns:
@@ -149,16 +149,16 @@ class LiveWorkers:
         Raises:
             WorkerError: no thread can be started.
         """
-        reading = threading.Event()
+        read_ended = threading.Event()
         try:
-            threading.Thread(target=self._run_reading, args=(reading,), name="osrerank-workers", daemon=True).start()
+            threading.Thread(target=self._run_read, args=(read_ended,), name="osrerank-workers", daemon=True).start()
         except RuntimeError as error:  # the process has too many threads, or the interpreter exits
             self._record_failure(error)
             raise WorkerError(self._failure) from error
-        self._reading = reading
-        return reading
+        self._registry_read = read_ended
+        return read_ended
 
-    def _run_reading(self, ended: threading.Event) -> None:
+    def _run_read(self, ended: threading.Event) -> None:
         try:
             self._read_registry()
         except Exception as error:  # noqa: BLE001 - any error opens the circuit
@@ -179,8 +179,8 @@ class LiveWorkers:
         """Wait for the background threads to end."""
         if self._probe_thread is not None:
             self._probe_thread.join(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
-        if self._reading is not None:
-            self._reading.wait(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
+        if self._registry_read is not None:
+            self._registry_read.wait(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
 
     def _record_failure(self, error: Exception, *, is_probe: bool = False) -> None:
         BROKER_FAILURES.inc()
