@@ -73,7 +73,7 @@ _MODULES = {
     "connect": "osrerank.client",
     "wrap": "osrerank.existing",
 }
-"""The module of each public name, which is imported when the name is first used."""
+"""Public name -> its module, which is imported when the name is first used."""
 
 
 def __getattr__(name: str) -> Any:

@@ -12,9 +12,9 @@ CacheType = TypeVar("CacheType", bound=Cache)  # type: ignore[type-arg]
 
 
 class SharedCache(Generic[CacheType]):
-    """A context manager that locks a cache and returns it.
+    """Locks a cache inside a ``with`` block: ``with shared_cache as cache: ...``.
 
-    A forked child gets an empty cache, because another thread might have been changing the parent's.
+    A forked child process gets an empty cache, because a thread of the parent might have been changing the old one.
 
     Args:
         create: a function that returns a new cache.
@@ -26,7 +26,7 @@ class SharedCache(Generic[CacheType]):
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over in a forked child."""
+        """Create a new cache and lock, as a forked child needs."""
         self._lock = threading.Lock()
         self._cache = self._create()
 

@@ -11,14 +11,14 @@ Result = TypeVar("Result")
 
 
 class Pause:
-    """Prevents calls temporarily after a call has failed. Safe to use from many threads.
+    """Stops calls to a service for a while after a call has failed. Safe to use from many threads.
 
     Args:
-        lengths_s: the length of each pause, in seconds. A sequence gives the lengths after the first, second and
-            further consecutive failures; the last one repeats. Its lengths are shortened by up to a half at random, so
-            that processes do not all retry at the same moment.
-        report: a function that is called with each error and whether it began a pause. An error during a pause only
-            prolongs the pause.
+        lengths_s: the length of every pause, in seconds; or the lengths of the pauses after one, two and more
+            consecutive failures, of which the last repeats. Pauses of several lengths are shortened at random by up to
+            a half, so that processes do not all retry at the same moment.
+        report: a function that is called with each error, and with True if the error began a pause. An error during a
+            pause prolongs it.
         clock: a function that returns the time in seconds.
     """
 
@@ -46,7 +46,7 @@ class Pause:
         return self._failures
 
     def attempt(self, call: Callable[[], Result], default: Result) -> Result:
-        """Make a call and return its result. During a pause, or if the call fails, return the default."""
+        """Make a call, and return its result. Return the default during a pause or if the call fails."""
         if self.is_on:
             return default
         try:
@@ -56,7 +56,7 @@ class Pause:
             return default
 
     def begin(self, error: BaseException | None = None) -> float:
-        """Start or restart the pause, and report the error that caused it, if any. Return its length in seconds."""
+        """Begin or prolong a pause, report the error if there is one, and return the pause's length in seconds."""
         with self._lock:
             is_first = not self.is_on
             self._failures += 1
@@ -69,7 +69,7 @@ class Pause:
         return length_s
 
     def end(self) -> None:
-        """End the pause after a success, and count failures from 0 again."""
+        """End the pause after a successful call, and count failures from 0 again."""
         with self._lock:
             self._end_s = 0.0
             self._failures = 0

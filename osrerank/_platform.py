@@ -18,14 +18,14 @@ from filelock import lock_descriptor
 from osrerank.errors import OsrerankError
 
 FORK_TIMEOUT_S = 10.0
-"""The maximum time that a fork waits for threads in a `ForkGate`, in seconds. A commit to disk takes less."""
+"""How long a fork waits for the threads inside a `ForkGate`, in seconds. A commit to disk takes less."""
 
 
 class Renewable(Protocol):
-    """An object that threads share, and that must start over in a forked child."""
+    """An object that threads share, and that must be reset in a forked child."""
 
     def renew(self) -> None:
-        """Start over in a forked child, which has a single thread and no waiting callers."""
+        """Reset the object in a forked child, which has a single thread and no waiting callers."""
 
 
 _renewables: "weakref.WeakSet[Renewable]" = weakref.WeakSet()
@@ -71,7 +71,8 @@ class ForkGate:
     threads have left, for at most `FORK_TIMEOUT_S` seconds. Meanwhile, no further thread enters.
 
     Attributes:
-        was_empty: whether no thread was inside at the last fork.
+        was_empty: whether no thread was inside at the last fork. If one was, the child must not
+            close files that the native code opened, because closing could wait for that thread.
     """
 
     def __init__(self) -> None:
@@ -82,7 +83,7 @@ class ForkGate:
             os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork)
 
     def renew(self) -> None:
-        """Start over in a forked child, where no other thread is inside."""
+        """Reset the gate in a forked child, where no other thread is inside."""
         self._lock = threading.RLock()  # reentrant, because a signal handler can fork
         self._changed = threading.Condition(self._lock)
         self._entries: dict[int, int] = {}  # thread -> the number of times that it has entered without leaving
@@ -156,7 +157,7 @@ def usable_cores(system: Path = Path("/")) -> int:
 
 
 def _cpu_quotas(system: Path) -> Iterator[float]:
-    """Yield the number of all CPUs, and the CPU quota of each control group of this process."""
+    """Yield the limits on the CPUs of this process: the machine's number, and the quota of each control group."""
     yield os.cpu_count() or 1
     for line in _read_text(system / "proc/self/cgroup").splitlines():
         _, _, entry = line.partition(":")
@@ -166,7 +167,7 @@ def _cpu_quotas(system: Path) -> Iterator[float]:
         group_root = system / "sys/fs/cgroup" / controllers
         for group in (PurePosixPath(path), *PurePosixPath(path).parents):
             folder = group_root / str(group).lstrip("/")
-            if controllers:  # version 1
+            if controllers:  # control groups of version 1
                 quota_and_period = [_read_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
             else:
                 quota_and_period = _read_text(folder / "cpu.max").split()

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import TextIO
 
 INTERVAL_S = 5.0
+"""The default minimum time between two lines, in seconds."""
 
 
 class ProgressLines:
     """Writes lines about a command's progress to a file or pipe, which cannot show a bar.
 
     Args:
-        file: the file to write to. None means standard error.
+        file: the file to write to. If None, lines go to standard error.
         interval_s: the minimum time between two lines, in seconds.
         clock: a function that returns the time in seconds.
     """
@@ -28,7 +29,7 @@ class ProgressLines:
         self._is_enabled = not self._file.isatty()
 
     def report(self, n_done: int, total: int | None, unit: str) -> None:
-        """Write the number of items done, the rate and the remaining time, if a line is due.
+        """Write the number of items done, the rate and the remaining time, but not more often than every `interval_s`.
 
         Args:
             n_done: the number of items done since the command began.

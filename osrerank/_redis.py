@@ -1,13 +1,13 @@
-"""Create Redis clients, all with the same limits and without retries."""
+"""Open Redis connections with bounded times, so that a failing Redis cannot delay a search for long."""
 
 from typing import Any
 
 MAX_CONNECTIONS = 1024
-"""The maximum number of connections of a client. It needs one per concurrent thread; redis-py's default is 100."""
+"""The maximum number of connections per client. Each concurrent thread needs one; redis-py allows 100 by default."""
 
 
 def open_redis(url: str, *, connect_s: float, response_s: float, **options: Any) -> Any:
-    """Return a Redis client that connects on first use and does not retry, so that callers can bound a call's time.
+    """Return a Redis client that connects on first use. It does not retry, because retries would exceed the timeouts.
 
     Args:
         url: the server's URL, with the scheme ``redis``, ``rediss`` or ``unix``.

@@ -1,4 +1,4 @@
-"""Options, commands and variables of earlier versions, with their replacements, for error messages."""
+"""Names that earlier versions accepted (options, commands, variables), with replacements for error messages."""
 
 SIGNING_KEY = "set OSRERANK_SIGNING_KEY, which signs both messages and scores"
 VECTORS_SUFFIXES = ("", "_FOLDER", "_KEY", "_MB", "_PROFILE", "_TTL_S")
@@ -105,6 +105,6 @@ have their own names.
 """
 
 
-def replacement_for(name: str) -> str:
-    """Return what to do instead of using a removed name; "" for any other name."""
+def find_replacement(name: str) -> str:
+    """Return what to do instead of using a removed name. Return "" if the name was not removed."""
     return REMOVED.get(name, "")

@@ -1,4 +1,4 @@
-"""End a process on SIGTERM or SIGHUP, even if it is a container's first process."""
+"""End a service cleanly when SIGTERM or SIGHUP arrives, also in a container."""
 
 import os
 import signal
@@ -21,8 +21,8 @@ def end_as_first_process() -> None:
 def end_on_signals(end: Callable[[], object] = lambda: sys.exit(0)) -> Iterator[None]:
     """Call a function when SIGTERM or SIGHUP arrives. By default, exit with 0.
 
-    Ignored signals, such as SIGHUP under `nohup`, stay ignored. Outside of the main thread, this does nothing, because
-    other threads never receive signals.
+    Ignored signals, such as SIGHUP under `nohup`, stay ignored. Outside the main thread, this does nothing, because
+    Python runs signal handlers only in the main thread.
 
     Args:
         end: a function that ends the service. The main thread calls it.

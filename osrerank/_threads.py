@@ -1,4 +1,4 @@
-"""Daemon threads that neither delay the interpreter's exit nor crash it.
+"""Run functions in daemon threads that neither delay the interpreter's exit nor crash it.
 
 A thread that returns from C++ or Rust while the interpreter exits aborts the process. Code that can run in a daemon
 thread, osrerank's or an application's, therefore calls native code inside the context manager `NATIVE_CODE`. At exit,
@@ -19,7 +19,7 @@ from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 
 EXIT_TIMEOUT_S = 60.0
-"""The maximum time that an exit waits for native code, in seconds. No batch takes longer."""
+"""How long an exit waits for threads in native code, in seconds. No batch takes longer."""
 
 Result = TypeVar("Result")
 
@@ -37,7 +37,7 @@ class NativeCode:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over in a forked child, where no other thread is in native code."""
+        """Reset the count in a forked child, where no other thread is in native code."""
         self._changed = threading.Condition()
         self._n_inside = 0
 
@@ -54,7 +54,7 @@ class NativeCode:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Admit no other thread, and wait until all have left, even if Ctrl-C is pressed meanwhile."""
+        """Admit no further thread, and wait until all have left, even if Ctrl-C is pressed."""
         self._is_exiting = True
         end_s = time.monotonic() + EXIT_TIMEOUT_S
         while time.monotonic() < end_s:
@@ -81,14 +81,14 @@ class DaemonThreads:
         self._max_threads = max_threads
         self._name = name
         self._tasks: SimpleQueue[Any] = SimpleQueue()
-        self._n_idle = threading.Semaphore(0)
+        self._idle_threads = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._is_closed = False
-        weakref.finalize(self, self._tasks.put, None).atexit = False
+        weakref.finalize(self, self._tasks.put, None).atexit = False  # None ends the threads
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        """Call a function in a thread, and return the future of its result.
+        """Call a function in one of the threads, and return a future with its result.
 
         Raises:
             RuntimeError: the pool is closed, or its first thread cannot be started.
@@ -99,7 +99,7 @@ class DaemonThreads:
                 raise RuntimeError(f"the threads {self._name} are closed")
             # The task is added first, because a new thread that finds no task counts as idle.
             self._tasks.put((future, function, arguments))
-            if not self._n_idle.acquire(blocking=False) and len(self._threads) < self._max_threads:
+            if not self._idle_threads.acquire(blocking=False) and len(self._threads) < self._max_threads:
                 self._start_thread(future)
         return future
 
@@ -122,7 +122,7 @@ class DaemonThreads:
     def _start_thread(self, future: "Future[Any]") -> None:
         """Start a thread. If the pool has no threads and the system cannot start one, cancel the future and raise."""
         name = f"{self._name}_{len(self._threads)}"
-        thread = threading.Thread(target=_run_tasks, args=(self._tasks, self._n_idle), name=name, daemon=True)
+        thread = threading.Thread(target=_run_tasks, args=(self._tasks, self._idle_threads), name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -133,12 +133,12 @@ class DaemonThreads:
             self._threads.append(thread)
 
 
-def _run_tasks(tasks: "SimpleQueue[Any]", n_idle: threading.Semaphore) -> None:
+def _run_tasks(tasks: "SimpleQueue[Any]", idle_threads: threading.Semaphore) -> None:
     while True:
         try:
             task = tasks.get_nowait()
         except Empty:
-            n_idle.release()
+            idle_threads.release()
             task = tasks.get()
         if task is None:
             tasks.put(None)  # for the next thread

@@ -1,3 +1,3 @@
-"""The package's version, in a module without imports, so that any module can import it."""
+"""The version of osrerank. This module imports nothing, so any module can import it."""
 
 __version__ = "0.3.0"

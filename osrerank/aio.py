@@ -9,9 +9,9 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.client import (
     OpenSearchPyClient,
+    create_searcher,
     embedded_folder,
     refuse_unknown,
-    searcher_of,
     server_options,
     split_params,
     with_params,
@@ -59,7 +59,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
     ) -> None:
         super().__init__(hosts, **options)
         self._background: set[asyncio.Task[Any]] = set()
-        self.searcher = searcher_of(self, models, defaults)
+        self.searcher = create_searcher(self, models, defaults)
 
     async def search(
         self,
@@ -153,9 +153,8 @@ def connect_async(
 ) -> AsyncClient:
     """Return an asynchronous client for a server, or for the embedded engine.
 
-    See ``osrerank.connect`` for the arguments. Only ``warm`` differs: it starts loading the first stage's models in
-    other threads without waiting for them. ``await client.warm_up()`` loads all models, and raises an error if that
-    fails.
+    The arguments are those of ``osrerank.connect``, except that ``warm`` only starts to load the models, in other
+    threads. ``await client.warm_up()`` waits until all are loaded, and raises an error if one cannot be loaded.
     """
     refuse_settings(options)
     refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)
@@ -169,7 +168,7 @@ def connect_async(
         **{**_async_connection_options(settings), **options},
     )
     if warm:
-        for model_loader in client.searcher.service.models_of(client.searcher.defaults.base):
+        for model_loader in client.searcher.service.select_models(client.searcher.defaults.base):
             model_loader.start_loading()
     return client
 

@@ -1,4 +1,4 @@
-"""The client: an ``opensearchpy.OpenSearch`` whose ``search`` can rerank."""
+"""The client: an ``opensearchpy.OpenSearch`` whose searches can rerank."""
 
 import difflib
 import inspect
@@ -38,15 +38,16 @@ from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.background import BackgroundTasks
 
-EMBEDDED = "embedded:"
-PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
-"""Options that the client, opensearch-py and the embedded engine accept, but that no signature names."""
-CONNECTIONS = 32
-"""Connections kept open to each host; opensearch-py's default is one, for which threads would wait."""
+EMBEDDED_PREFIX = "embedded:"
+"""The prefix of a URL that names the folder of the embedded engine instead of a server."""
+FORWARDED_OPTIONS = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
+"""Options that `connect` forwards, although no signature of opensearch-py contains their names."""
+CONNECTIONS_PER_HOST = 32
+"""Connections that stay open to each host. With opensearch-py's default of one, threads would wait for each other."""
 
 
-def failed_of(error: Exception) -> EngineError:
-    """Return an exception of opensearch-py as the `EngineError` that searches understand."""
+def to_engine_error(error: Exception) -> EngineError:
+    """Convert an exception of opensearch-py to the `EngineError` that searches handle."""
     if not isinstance(error, TransportError):  # such as a response that is not JSON
         return EngineError(error, foreign=str(error))
     status = error.status_code if isinstance(error.status_code, int) else None
@@ -57,33 +58,33 @@ def failed_of(error: Exception) -> EngineError:
 
 
 class OpenSearchPyClient:
-    """The code that the synchronous and the asynchronous client of opensearch-py share."""
+    """What the synchronous and the asynchronous client of opensearch-py have in common."""
 
     transport: Any
     _send: Callable[..., Any]
 
     @staticmethod
-    def _as_failed(error: Exception) -> Exception:
-        return failed_of(error) if isinstance(error, OpenSearchException) else error
+    def _to_engine_error(error: Exception) -> Exception:
+        return to_engine_error(error) if isinstance(error, OpenSearchException) else error
 
     def _sender(self, index: Any) -> Callable[[Any], Any]:
         return partial(self._send, index=index, headers=None, options={})
 
     def __repr__(self) -> str:
-        """Return the name of the class and its hosts, without credentials."""
+        """Describe the client by its class and hosts, without credentials."""
         hosts = getattr(self.transport, "hosts", None) or []
         names = [f"{host.get('host')}:{host.get('port', 9200)}" for host in hosts]
         return f"<{type(self).__name__} of {', '.join(names) or 'the embedded engine'}>"
 
 
 class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
-    """An ``opensearchpy.OpenSearch`` that understands ``search(..., rerank=True)``; everything else works as before.
+    """An ``opensearchpy.OpenSearch`` that understands ``search(..., rerank=True)``. All other methods are unchanged.
 
     Args:
         hosts: as for ``opensearchpy.OpenSearch``.
-        models: the service that holds the models; by default, that of the environment's settings. `connect` creates it
-            from its arguments.
-        defaults: the options of ``rerank=True`` for each index; by default, those of the settings file.
+        models: the service that holds the models, which `connect` creates from its arguments. If None, the models are
+            those of the settings.
+        defaults: the default rerank options of each index. If None, they are those of the settings file.
         options: passed to ``opensearchpy.OpenSearch``.
     """
 
@@ -98,7 +99,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         super().__init__(hosts, **options)
         self._connections = ForkSafeConnections(self.transport)
         self._background = BackgroundTasks()
-        self.searcher = searcher_of(self, models, defaults)
+        self.searcher = create_searcher(self, models, defaults)
 
     def search(
         self,
@@ -111,7 +112,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search, and rerank the hits if ``rerank`` is set.
+        """Search, and optionally rerank the hits.
 
         ```python
         from osrerank import connect
@@ -124,23 +125,23 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         ```
 
         Args:
-            query: a text that is searched in ``query_fields``; or a query-DSL clause; or None for ``body``'s query.
-            rerank: True for the client's defaults, a dict of options that override them, or a ``Rerank``; False for an
-                ordinary search.
+            query: a text to search for in ``query_fields``, or a query-DSL clause. If None, the query is in ``body``.
+            rerank: True for the client's default options, or a dict of options that override them, or a ``Rerank``.
+                False does not rerank.
             index: as for ``opensearchpy``.
             body: an ordinary ``_search`` body.
             params: URL parameters.
             headers: as for ``opensearchpy``.
-            options: any other argument of ``opensearchpy``'s ``search``: ``size``, ``from_``, ``_source`` and so on.
+            options: any other argument of ``opensearchpy``'s ``search``, such as ``size``, ``from_`` or ``_source``.
 
         Returns:
             The search response. With ``rerank``, ``response["rerank"]`` reports what happened, the hits' ``_score``
             decreases in the new order, and each hit's ``_rerank`` has the scores of the stages.
 
         Raises:
-            ConfigError: an option in ``rerank`` cannot be used; or ``on_failure`` is ``"raise"``, and the search has no
-                single query text.
-            ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
+            ConfigError: an option in ``rerank`` cannot be used, or ``on_failure`` is ``"raise"`` and the query has no
+                text or several.
+            ScoringError: reranking failed, and ``on_failure`` is ``"raise"``.
             opensearchpy.OpenSearchException: OpenSearch itself failed.
         """
         all_params = {**(params or {}), **options}
@@ -164,11 +165,11 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             return send(index=index, body=step.body, params=url_params, headers=headers, **keywords)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
-        """Run several searches in one request, and rerank each if ``rerank`` is set.
+        """Run several searches in one request, and optionally rerank them.
 
         Args:
-            body: headers and search bodies in turn, as a list or as newline-delimited JSON.
-            rerank: as for ``search``; it applies to every search. Each takes its query text from its own body.
+            body: a header and a body for each search, as a list or as newline-delimited JSON.
+            rerank: as for ``search``. It applies to every search, whose query text comes from its own body.
             index: the index of searches whose header names none.
             options: any other argument of ``opensearchpy``'s ``msearch``.
         """
@@ -189,9 +190,9 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search with a search template, and rerank the hits if ``rerank`` is set.
+        """Search with a search template, and optionally rerank the hits.
 
-        OpenSearch renders the template first. The rendered search is performed and reranked as by ``search``.
+        OpenSearch renders the template first. The rendered search is then run and reranked, as by ``search``.
 
         Args:
             body: the template's ``id`` or ``source``, and its ``params``.
@@ -210,10 +211,10 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             return self._perform(steps, send)
 
     def msearch_template(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
-        """Search with several search templates in one request, and rerank each search if ``rerank`` is set.
+        """Run several template searches in one request, and optionally rerank them.
 
         Args:
-            body: headers and templates in turn, as a list or as newline-delimited JSON.
+            body: a header and a template for each search, as a list or as newline-delimited JSON.
             rerank: as for ``msearch``.
             index: the index of searches whose header names none.
             options: any other argument of ``opensearchpy``'s ``msearch_template``.
@@ -227,10 +228,10 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
 
 
 class ForkSafeConnections:
-    """Gives a forked child process new connections: processes that share one would read each other's responses.
+    """Gives a forked child process new connections. Processes that share one would read each other's responses.
 
     Args:
-        transport: the transport of opensearch-py; urllib3 or requests keeps its connections open.
+        transport: the transport of opensearch-py, whose connections urllib3 or requests keeps open.
     """
 
     def __init__(self, transport: Any) -> None:
@@ -238,46 +239,46 @@ class ForkSafeConnections:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the connections of the parent process, so that the child opens new connections."""
+        """Forget the connections of the parent process, so that the child opens its own."""
         for connection in getattr(getattr(self._transport, "connection_pool", None), "connections", ()):
-            pool = getattr(connection, "pool", None)  # of urllib3
+            pool = getattr(connection, "pool", None)  # urllib3's
             if isinstance(pool, HTTPConnectionPool) and pool.pool is not None:
                 size = pool.pool.maxsize
                 pool.pool = pool.QueueCls(size)
                 for _ in range(size):
                     pool.pool.put(None)
-            for adapter in getattr(getattr(connection, "session", None), "adapters", {}).values():  # of requests
+            for adapter in getattr(getattr(connection, "session", None), "adapters", {}).values():  # requests'
                 adapter.init_poolmanager(adapter._pool_connections, adapter._pool_maxsize, adapter._pool_block)  # noqa: SLF001
 
 
 def split_params(params: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a search's parameters into opensearch-py's ``params`` and its keyword arguments, which it checks by name.
+    """Split a request's parameters into opensearch-py's ``params`` and its keyword arguments.
 
     Args:
         params: the parameters of the request.
-        options: the caller's keyword arguments.
+        options: the caller's keyword arguments. Parameters with their names stay keyword arguments.
     """
     keywords = {name: value for name, value in params.items() if name in options}
     return {name: value for name, value in params.items() if name not in keywords}, keywords
 
 
 def with_params(options: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return opensearch-py's keyword arguments with more URL parameters."""
+    """Return the caller's keyword arguments with more URL parameters in ``params``."""
     return {**options, "params": {**(options.get("params") or {}), **params}} if params else dict(options)
 
 
 def with_timeout(step: SideRequest, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a request that a search adds; its timeout is at most the caller's.
+    """Return the parameters of a request that a search adds, with the shorter of its timeout and the caller's.
 
     Args:
         step: the request.
         options: the caller's keyword arguments.
     """
-    given_s = options.get("request_timeout", (options.get("params") or {}).get("request_timeout"))
+    callers_timeout_s = options.get("request_timeout", (options.get("params") or {}).get("request_timeout"))
     timeout_s = step.params.get("request_timeout")
-    if given_s is None or (timeout_s is not None and timeout_s <= given_s):
+    if callers_timeout_s is None or (timeout_s is not None and timeout_s <= callers_timeout_s):
         return dict(step.params)
-    return {**step.params, "request_timeout": given_s}
+    return {**step.params, "request_timeout": callers_timeout_s}
 
 
 def connect(
@@ -300,25 +301,25 @@ def connect(
 ) -> Client:
     """Return a client for a server, or for the embedded engine.
 
-    An argument that is None comes from the environment (``OSRERANK_URL`` and so on), then from the defaults of
+    An argument that is None gets its value from the environment, such as ``OSRERANK_URL``, or else the default of
     ``Settings``.
 
     Args:
-        url: ``http(s)://[user:password@]host:port``, several of them comma-separated; a cloud id of Elastic Cloud; or
-            ``embedded:FOLDER``.
-        model: a directory or hub id in Hugging Face layout, or the name of a shipped model. It
-            overrides the settings file's models for every index.
-        vector_model: the bi-encoder of the stage ``vectors``, if ``model`` is a cross-encoder; named like ``model``.
-        duo_model: the model that compares pairs of candidates; named like ``model``.
+        url: ``http(s)://[user:password@]host:port``, or several such addresses separated by commas, or a cloud id of
+            Elastic Cloud, or ``embedded:FOLDER``.
+        model: a directory or hub id in Hugging Face layout, or the name of a shipped model. It overrides the settings
+            file's models of all indices.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Its values are those of
+            ``model``.
+        duo_model: the model that compares pairs of candidates. Its values are those of ``model``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
         dtype: the precision of the torch backend: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         redis_url: the URL of Redis for the score cache, and for workers unless ``OSRERANK_BROKER_URL`` is set.
-        rerank: the options of ``rerank=True`` in this client's searches; they override ``[rerank]`` in the settings
-            file.
+        rerank: this client's default rerank options, which override ``[rerank]`` in the settings file.
         scorer: your own scorer or encoder, used instead of ``model``.
         duo_scorer: your own scorer of pairs, used instead of ``duo_model``.
         encoder: your own encoder, used instead of ``vector_model``.
-        engine: ``opensearch`` or ``elasticsearch``; if None, the server is asked which one it is.
+        engine: ``opensearch`` or ``elasticsearch``. If None, the client asks the server.
         api_key: an API key of Elasticsearch, in the encoded form.
         warm: whether to load the models now, as `Client.warm_up` does.
         options: passed to ``opensearchpy.OpenSearch``.
@@ -343,8 +344,8 @@ def connect(
     return client
 
 
-def searcher_of(client: Any, models: RerankService | None, defaults: Defaults | None) -> Searcher:
-    """Return the `Searcher` of a client, synchronous or asynchronous; the arguments are those of `Client`."""
+def create_searcher(client: Any, models: RerankService | None, defaults: Defaults | None) -> Searcher:
+    """Create the `Searcher` of a synchronous or asynchronous client. The arguments are those of `Client`."""
     searcher = Searcher(
         models or RerankService(Settings.load(), has_index=True),
         defaults,
@@ -357,11 +358,11 @@ def searcher_of(client: Any, models: RerankService | None, defaults: Defaults | 
 
 
 class ChangeObserver:
-    """Replaces the client in its namespaces, such as ``client.indices``, and observes requests that may change indices.
+    """Replaces the client in namespaces such as ``client.indices``, to notice requests that might change indices.
 
     Args:
         client: the client, synchronous or asynchronous.
-        on_change: the callback that is called after such a request.
+        on_change: a function that is called after such a request.
     """
 
     def __init__(self, client: Any, on_change: Callable[[], None]) -> None:
@@ -381,7 +382,7 @@ class ChangeObserver:
             return send()
         try:
             response = send()
-        finally:  # a request that failed may have changed some indices
+        finally:  # a failed request might have changed some indices
             self._on_change()
         return self._finish(response) if inspect.isawaitable(response) else response
 
@@ -393,20 +394,20 @@ class ChangeObserver:
 
 
 def refuse_unknown(options: Mapping[str, Any], *classes: type) -> None:
-    """Reject options that neither `connect` nor opensearch-py accepts; opensearch-py would silently ignore them.
+    """Reject options that neither `connect` nor opensearch-py accepts. opensearch-py would silently ignore them.
 
-    Nothing is rejected if the caller names a transport or connection class, because it may accept other options.
+    Nothing is rejected if the caller passes a transport or connection class, because it can have options of its own.
 
     Args:
         options: the caller's options.
         classes: the classes of opensearch-py that receive the options.
 
     Raises:
-        ConfigError: an option is unknown; the message has the nearest name.
+        ConfigError: an option is unknown. The message suggests the most similar name.
     """
     if {"transport_class", "connection_class", "connection_pool_class"} & set(options):
         return
-    names = set(PASSED_ON)
+    names = set(FORWARDED_OPTIONS)
     for base in {base for kind in classes for base in kind.__mro__} - {object}:
         names |= set(inspect.signature(base).parameters) - {"args", "kwargs"}
     for name in sorted(set(options) - names):
@@ -426,9 +427,11 @@ def connection_options(settings: Settings) -> dict[str, Any]:
 
 
 def embedded_folder(settings: Settings) -> Path | None:
-    """Return the embedded engine's folder; None if the URL is a server's."""
+    """Return the embedded engine's folder, or None if the URL is that of a server."""
     address = settings.url.get_secret_value()
-    return expand_home(Path(address.removeprefix(EMBEDDED)), "url") if address.startswith(EMBEDDED) else None
+    if not address.startswith(EMBEDDED_PREFIX):
+        return None
+    return expand_home(Path(address.removeprefix(EMBEDDED_PREFIX)), "url")
 
 
 def server_options(settings: Settings) -> dict[str, Any]:
@@ -436,4 +439,4 @@ def server_options(settings: Settings) -> dict[str, Any]:
     hosts = [part.strip() for part in settings.url.get_secret_value().split(",")]
     key = settings.api_key
     credentials = {"headers": {"authorization": f"ApiKey {key.get_secret_value()}"}} if key is not None else {}
-    return {"hosts": hosts, "pool_maxsize": CONNECTIONS, **credentials}
+    return {"hosts": hosts, "pool_maxsize": CONNECTIONS_PER_HOST, **credentials}

@@ -1,4 +1,4 @@
-"""Check each part of a deployment, and return a fix for each fault: the command `osrerank doctor`."""
+"""Check each part of a deployment, and suggest a fix for each fault: the command ``osrerank doctor``."""
 
 import platform
 import time
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from osrerank._platform import usable_cores
 from osrerank._redis import open_redis
-from osrerank.client import Client, connect, embedded_folder, failed_of
+from osrerank.client import Client, connect, embedded_folder, to_engine_error
 from osrerank.errors import ConfigError, MissingDependencyError, ScoringError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import VECTORS_MONO
@@ -39,11 +39,11 @@ LIBRARIES = (
 )
 CPUINFO = Path("/proc/cpuinfo")
 INT8_FEATURES = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
-"""Processor features that make int8 fast; asimddp and i8mm are ARM's."""
+"""Processor features that make int8 models fast. asimddp and i8mm are features of ARM processors."""
 FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(INT8_FEATURES))
 """Processor features that determine the speed of models."""
 RERANK_SERVER_TIMEOUT_MS = 15_000.0
-"""The timeout for scoring a pair on a rerank server, in milliseconds."""
+"""How long to wait until a rerank server has scored a text, in milliseconds."""
 WRONG_ADDRESS_FIX = "correct the address: no search engine responds there"
 NO_SERVER_FIX = "start the server, or set its address with --url or OSRERANK_URL"
 NO_INDEX_FIX = "create the index with osrerank index, or pass another --index"
@@ -57,7 +57,7 @@ REDIS_TIMEOUT_S = 2.0
 """The timeout for connecting to Redis, and for its response, in seconds."""
 PROBE_KEY = "osrerank:doctor"
 QUEUE_KEYS = ("_kombu.binding.osrerank", "unacked", "osrerank:queue")
-"""Keys with the prefixes of Celery's queues. A user without the right to read them cannot use the broker."""
+"""Keys that begin like those of Celery's queues. A user who cannot read them cannot use the broker."""
 SAMPLE_SIZE = 20
 """The number of documents whose language is detected."""
 QUERY = "what causes low blood pressure"
@@ -71,9 +71,9 @@ class Finding:
     Attributes:
         part: the name of the part.
         status: ``ok``; ``failed`` if the part is configured but does not work; ``absent`` if it is not configured.
-        found: the result, in a sentence.
+        found: what the check found, in a sentence.
         fix: what to do, or "" if there is nothing to fix.
-        facts: the result for programs.
+        facts: what the check found, for programs.
     """
 
     part: str
@@ -84,11 +84,11 @@ class Finding:
 
 
 def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
-    """Check each part, and yield a finding for it, even after a failure.
+    """Check all parts, also after one has failed, and yield a finding for each.
 
     Args:
         settings: the settings of the deployment.
-        index: the index to check. "" checks no index.
+        index: the index to check. If it is "", no index is checked.
     """
     yield _check_software()
     yield _check_processor()
@@ -101,7 +101,7 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
 
 
 def use_index_model(settings: Settings, index: str) -> Settings:
-    """Return the settings with the index's model from the settings file, if it sets one.
+    """Return the settings with the model that the settings file sets for an index, if it sets one.
 
     Raises:
         ConfigError: the file cannot be used, or sets different models for several indices.
@@ -114,18 +114,18 @@ def use_index_model(settings: Settings, index: str) -> Settings:
     return settings if model is None else settings.model_copy(update={"model": model})
 
 
-def cpu_name() -> str:
+def read_cpu_name() -> str:
     """Return the processor's name as the system reports it."""
     return _read_cpu_field("model name") or platform.processor() or platform.machine()
 
 
-def cpu_features() -> list[str]:
-    """Return the processor's features that are in `FEATURES`, or [] if the system does not report them."""
+def read_cpu_features() -> list[str]:
+    """Return which of `FEATURES` the processor has. The list is empty if the system does not report them."""
     flags = (_read_cpu_field("flags") or _read_cpu_field("Features")).split()
     return [name for name in FEATURES if name in flags]
 
 
-def installed_versions(libraries: Sequence[str]) -> dict[str, str]:
+def find_versions(libraries: Sequence[str]) -> dict[str, str]:
     """Return the versions of the installed libraries, by name."""
     versions = {}
     for name in libraries:
@@ -143,19 +143,19 @@ def _read_cpu_field(name: str) -> str:
 
 
 def _check_software() -> Finding:
-    versions = installed_versions(LIBRARIES)
+    versions = find_versions(LIBRARIES)
     names = ", ".join(f"{name} {number}" for name, number in versions.items())
     return Finding("software", "ok", f"Python {platform.python_version()}; {names}", facts=versions)
 
 
 def _check_processor() -> Finding:
-    features, cores = cpu_features(), usable_cores()
+    features, cores = read_cpu_features(), usable_cores()
     int8_features = INT8_FEATURES & set(features)
     if int8_features:
         speed = f"int8 is fast here ({', '.join(sorted(int8_features))})"
     else:
         speed = "it has no instructions for int8 products"
-    sentence = f"{cpu_name()}, {cores} usable cores; {speed}"
+    sentence = f"{read_cpu_name()}, {cores} usable cores; {speed}"
     return Finding("processor", "ok", sentence, facts={"features": features, "cores": cores})
 
 
@@ -189,19 +189,19 @@ def _model_fix(settings: Settings, index: str) -> str:
     return "correct --model or OSRERANK_MODEL, or leave it out; docs/models.md lists the possible values"
 
 
-def engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) -> str:
+def choose_engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) -> str:
     """Return the fix for an error of the search engine or of the connection to it, or "" if the error states the fix.
 
     Args:
         error: any exception.
         not_found_fix: the fix if the requested object does not exist (404).
     """
-    failed = failed_of(error)
-    status = failed.status
+    engine_error = to_engine_error(error)
+    status = engine_error.status
     if status is None:
         return NO_SERVER_FIX
     if status == HTTPStatus.FORBIDDEN:
-        is_blocked = failed.kind == "cluster_block_exception"  # the error describes the block
+        is_blocked = engine_error.kind == "cluster_block_exception"  # the error describes the block
         return "" if is_blocked else "grant this user the missing right; docs/operations.md has the roles"
     if status == HTTPStatus.NOT_FOUND:
         return not_found_fix
@@ -282,8 +282,8 @@ def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
         try:
             version = client.info()["version"]
         except Exception as error:  # noqa: BLE001 - any error is the finding
-            reason = "it does not respond" if failed_of(error).status is None else "it refuses the request"
-            yield Finding("engine", "failed", f"{reason}: {_first_line(error)}", engine_fix(error))
+            reason = "it does not respond" if to_engine_error(error).status is None else "it refuses the request"
+            yield Finding("engine", "failed", f"{reason}: {_first_line(error)}", choose_engine_fix(error))
             return
         facts = {"distribution": version.get("distribution", "elasticsearch"), "version": version["number"]}
         folder = embedded_folder(settings)
@@ -309,7 +309,7 @@ def _check_fields(client: Client, index: str) -> Finding:
     try:
         mappings = client.indices.get_mapping(index=index)
     except Exception as error:  # noqa: BLE001 - any error is the finding
-        return Finding("index", "failed", f"{index}: {_first_line(error)}", engine_fix(error, NO_INDEX_FIX))
+        return Finding("index", "failed", f"{index}: {_first_line(error)}", choose_engine_fix(error, NO_INDEX_FIX))
     text_fields = list_field_names(read_leaves_by_index(mappings).values(), TEXT_KINDS)
     search_fields = client.fields_of(index)
     searched, read = list(search_fields.query_fields), list(search_fields.model_fields)
@@ -351,7 +351,7 @@ def _check_languages(settings: Settings, index: str) -> Iterator[Finding]:
                 client, index, sample_texts(client, index, client.fields_of(index), SAMPLE_SIZE)
             )
     except Exception as error:  # noqa: BLE001 - any error is the finding
-        yield Finding("languages", "failed", _first_line(error), engine_fix(error, NO_INDEX_FIX))
+        yield Finding("languages", "failed", _first_line(error), choose_engine_fix(error, NO_INDEX_FIX))
     else:
         if languages.counts:
             sentence, *fixes = languages.sentences
@@ -360,7 +360,7 @@ def _check_languages(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _check_vectors(settings: Settings, index: str) -> Iterator[Finding]:
-    """Report an index's missing vectors, the cost of building them, and side indices whose index was deleted.
+    """Report missing vectors, the cost of building them, and side indices whose index was deleted.
 
     A side index holds the vectors of another index's documents.
     """
@@ -379,7 +379,7 @@ def _check_vectors(settings: Settings, index: str) -> Iterator[Finding]:
         yield Finding("vectors", "absent", _first_line(error))
     except Exception as error:  # noqa: BLE001 - any error is the finding
         is_model_error = isinstance(error, ScoringError | MissingDependencyError)
-        fix = _model_fix(settings, index) if is_model_error else engine_fix(error, NO_INDEX_FIX)
+        fix = _model_fix(settings, index) if is_model_error else choose_engine_fix(error, NO_INDEX_FIX)
         yield Finding("vectors", "failed", _first_line(error), fix)
     else:
         yield Finding("vectors", "ok", str(build_estimate), facts={**build_estimate.as_json(), "orphans": orphaned})

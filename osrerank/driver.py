@@ -1,4 +1,8 @@
-"""Perform the steps of searches (requests and computations that `osrerank.search` yields), for all client libraries."""
+"""Perform a search's steps with a client library: opensearch-py or elasticsearch-py, synchronous or asynchronous.
+
+A search is a generator in `osrerank.search`. It yields steps (requests to send and computations to run), and a driver
+sends each step's result back into it. So the search itself is written once for all client libraries.
+"""
 
 import asyncio
 from abc import abstractmethod
@@ -22,11 +26,11 @@ from osrerank.vectors.background import CLOSE_S, BackgroundTasks
 
 
 class Driver:
-    """A client that can rerank; a subclass sends the requests through its client library.
+    """A client that can rerank. Subclasses send the requests with their client library.
 
     Attributes:
-        searcher: the state that the client's searches share: models, default options, fields and so on.
-        is_owner: whether ``close`` closes the connections; False if another client owns them (`osrerank.wrap`).
+        searcher: what the client's searches share, such as models, default options and caches.
+        is_owner: whether ``close`` closes the connections. It is False for a client of `osrerank.wrap`.
     """
 
     searcher: Searcher
@@ -34,12 +38,12 @@ class Driver:
 
     @staticmethod
     @abstractmethod
-    def _as_failed(error: Exception) -> Exception:
-        """Return an error of the client library as an `EngineError`, and any other error unchanged."""
+    def _to_engine_error(error: Exception) -> Exception:
+        """Convert an error of the client library to an `EngineError`. Return any other error unchanged."""
 
     @abstractmethod
     def _sender(self, index: Any) -> Callable[[Any], Any]:
-        """Return a function that sends a step's request to an index, without the headers and options of a caller."""
+        """Return a function that sends a step's request to an index, without a caller's headers and options."""
 
 
 class SyncDriver(Driver):
@@ -48,10 +52,10 @@ class SyncDriver(Driver):
     _background: BackgroundTasks
 
     def _perform(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Any]) -> Any:
-        """Perform the steps of a generator until it ends, and return its value.
+        """Perform a generator's steps until it ends, and return its value.
 
         Args:
-            steps: the generator of requests and computations.
+            steps: the generator of steps.
             send: a function that sends a request and returns its response.
         """
         try:
@@ -60,7 +64,7 @@ class SyncDriver(Driver):
                 try:
                     value = self._perform_step(step, send)
                 except Exception as error:  # noqa: BLE001 - the generator handles or raises it
-                    step = steps.throw(self._as_failed(error))
+                    step = steps.throw(self._to_engine_error(error))
                 else:
                     step = steps.send(value)
         except StopIteration as end:
@@ -78,12 +82,12 @@ class SyncDriver(Driver):
             return queue.submit(partial(self._perform, step.steps, send))
         return send(step)
 
-    def result_of(self, steps: Generator[Any, Any, Any], index: Any = None) -> Any:
-        """Perform the steps of a generator, without the headers and options of a caller, and return its value.
+    def perform_steps(self, steps: Generator[Any, Any, Any], index: Any = None) -> Any:
+        """Perform a generator's steps without a caller's headers and options, and return its value.
 
         Args:
-            steps: the generator of requests and computations.
-            index: the index that the requests search; None if no request is a search.
+            steps: the generator of steps.
+            index: the index that its searches search. None if it does not search.
         """
         return self._perform(steps, self._sender(index))
 
@@ -96,7 +100,7 @@ class SyncDriver(Driver):
             query: the query's text.
             documents: texts in first-pass order, or mappings with ``text`` and optionally ``id`` or ``doc_id``,
                 ``title`` and ``score``.
-            options: the same as ``rerank`` of ``search``.
+            options: the rerank options, as for ``search(rerank=...)``.
 
         Returns:
             The ranking. A candidate's id is the document's ``id``, or its index in ``documents``, from 0.
@@ -111,17 +115,17 @@ class SyncDriver(Driver):
     ) -> dict[str, Any]:
         """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's, with the client's model.
 
-        All hits are reranked, as one page. The given response is not changed. If it is sorted by a field, without
-        scores, the result keeps its order and reports the reason.
+        All hits are reranked, as one page. The response itself is not changed. If its hits are sorted by a field and
+        have no scores, they keep their order, and the new response reports the reason.
 
         Raises:
             ConfigError: an option cannot be used, or has no effect without a search.
-            ResponseFormatError: it is not a search response.
+            ResponseFormatError: the response is not a search response.
         """
         return rank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
 
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
-        """Return the rerank options of a search, with the searched fields and the model's text fields filled in."""
+        """Return the rerank options of a search, including the fields that it searches and that the model reads."""
         given_options, fields = self._find_fields(index, rerank)
         self.searcher.fields.warn(index, fields.check_names(None))
         options = fields.update_options(given_options)
@@ -129,65 +133,70 @@ class SyncDriver(Driver):
             return options
         return replace(options, fields=CheckedNames(options.fields))
 
-    def fields_of(self, index: Any, *, rerank: RerankArgument = True, as_built: bool = True) -> SearchFields:
+    def fields_of(self, index: Any, *, rerank: RerankArgument = True, uses_build_fields: bool = True) -> SearchFields:
         """Return the fields of an index that a query text searches and that the model reads, with warnings about them.
 
-        If the options name no fields and ``as_built`` is true, the model reads the fields of the last build of vectors.
+        If the options name no fields, the model reads the fields of the last vector build. If ``uses_build_fields`` is
+        False, it reads the text fields of the mapping.
         """
-        return self._find_fields(index, rerank, as_built=as_built)[1]
+        return self._find_fields(index, rerank, uses_build_fields=uses_build_fields)[1]
 
     @property
     def engine(self) -> Engine:
         """The search engine."""
-        engine: Engine = self.result_of(self.searcher.engine.find())
+        engine: Engine = self.perform_steps(self.searcher.engine.find())
         return engine
 
     def search_pipeline_of(self, index: Any) -> SearchPipeline:
         """Return the search pipeline that the searches of an index run under by default."""
-        pipeline: SearchPipeline = self.result_of(self.searcher.pipelines.find_default(index), index)
+        pipeline: SearchPipeline = self.perform_steps(self.searcher.pipelines.find_default(index), index)
         return pipeline
 
-    def _find_fields(self, index: Any, rerank: RerankArgument, *, as_built: bool = True) -> tuple[Rerank, SearchFields]:
+    def _find_fields(
+        self, index: Any, rerank: RerankArgument, *, uses_build_fields: bool = True
+    ) -> tuple[Rerank, SearchFields]:
         defaults = self.searcher.defaults.options_for(index)
         options = Rerank.of(rerank, defaults) or defaults
-        return options, self.result_of(self.searcher.fields_of(options, index, as_built=as_built), index)
+        steps = self.searcher.fields_of(options, index, uses_build_fields=uses_build_fields)
+        return options, self.perform_steps(steps, index)
 
     def coverage(self, index: str) -> Coverage:
-        """Count an index's documents that have vectors; nothing is encoded.
+        """Count the documents of an index that have vectors, without encoding any.
 
-        The count is exact if `osrerank vectors build` has built them, and an estimate from a sample otherwise.
+        The count is exact if ``osrerank vectors build`` has built the vectors. Otherwise, it is estimated from a
+        sample.
 
         Raises:
             ConfigError: the model has no vectors, the first stage scores sentences, or the indices' models differ.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
             opensearchpy.OpenSearchException: the index cannot be read.
         """
-        counts: Coverage = self.result_of(coverage(self.searcher, index), index)
+        counts: Coverage = self.perform_steps(coverage(self.searcher, index), index)
         return counts
 
     def is_warm(self, index: str, *, at_least: float = WARM_SHARE) -> bool:
         """Return whether an index's model is loaded, and enough of its documents have vectors.
 
-        A cross-encoder only has to be loaded. Raises as `coverage`.
+        A cross-encoder only has to be loaded. The errors are those of `coverage`.
 
         Args:
             index: a name, an alias or a pattern.
             at_least: the share of the documents that must have vectors, in [0, 1].
         """
-        return bool(self.result_of(is_warm(self.searcher, index, at_least), index))
+        return bool(self.perform_steps(is_warm(self.searcher, index, at_least), index))
 
     def warm_up(self, index: Any = None) -> None:
-        """Load the models that ``rerank=True`` uses now, so that the first search does not wait for them.
+        """Load the models of ``rerank=True`` now, so that the first search does not wait for them.
 
         Args:
-            index: an index with a model of its own in the settings file; None for the client's model.
+            index: an index with its own model in the settings file. If None, the client's model is loaded.
         """
         self.searcher.warm_up(index)
 
     def close(self) -> None:
         """Finish writing the vectors of past searches, close the connections, and release the models.
 
-        In shadow mode, the current second run ends first, and queued second runs are dropped.
+        In shadow mode, searches run again with reranking. `close` waits for a running one and drops the queued ones.
         """
         self.searcher.shadows.close()
         self._background.close()
@@ -199,20 +208,20 @@ class SyncDriver(Driver):
 class AsyncDriver(Driver):
     """An asynchronous client that can rerank. Arguments, results and errors are those of `SyncDriver`.
 
-    Models score in a thread, so the event loop stays free.
+    Models run in threads and do not block the event loop.
     """
 
     _background: set[asyncio.Task[Any]]
 
     async def _perform(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Perform the steps of a generator until it ends, and return its value."""
+        """Perform a generator's steps until it ends, and return its value."""
         try:
             step = next(steps)
             while True:
                 try:
                     value = await self._perform_step(step, send)
                 except Exception as error:  # noqa: BLE001 - the generator handles or raises it
-                    step = steps.throw(self._as_failed(error))
+                    step = steps.throw(self._to_engine_error(error))
                 else:
                     step = steps.send(value)
         except StopIteration as end:
@@ -234,8 +243,8 @@ class AsyncDriver(Driver):
             return self.searcher.shadows.submit(partial(_run_in, asyncio.get_running_loop(), begin))
         return await send(step)
 
-    async def result_of(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
-        """Perform the steps of a generator, without the headers and options of a caller, and return its value."""
+    async def perform_steps(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
+        """Perform a generator's steps without a caller's headers and options, and return its value."""
         return await self._perform(steps, self._sender(index))
 
     async def rerank(
@@ -255,17 +264,17 @@ class AsyncDriver(Driver):
         )
 
     async def warm_up(self, index: Any = None) -> None:
-        """Load the models that ``rerank=True`` uses now, as ``SyncDriver.warm_up`` does."""
+        """Load the models of ``rerank=True`` now, as ``SyncDriver.warm_up`` does."""
         await asyncio.to_thread(self.searcher.warm_up, index)
 
     async def coverage(self, index: str) -> Coverage:
         """Count an index's documents that have vectors, as ``SyncDriver.coverage`` does."""
-        counts: Coverage = await self.result_of(coverage(self.searcher, index), index)
+        counts: Coverage = await self.perform_steps(coverage(self.searcher, index), index)
         return counts
 
     async def is_warm(self, index: str, *, at_least: float = WARM_SHARE) -> bool:
         """Return whether an index's model is loaded and enough documents have vectors."""
-        return bool(await self.result_of(is_warm(self.searcher, index, at_least), index))
+        return bool(await self.perform_steps(is_warm(self.searcher, index, at_least), index))
 
     async def close(self) -> None:
         """Finish writing vectors, close the connections and release the models, as ``Client.close`` does."""

@@ -33,18 +33,18 @@ from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch  # noqa: E
 __all__ = ["RerankingAsyncElasticsearch", "RerankingElasticsearch"]
 
 SHARED_ATTRIBUTES = ("_searcher", "_background", "_calls", "is_owner")
-"""Attributes that the method ``options`` copies to the client that it returns."""
+"""Attributes that a client passes on to the clients of its method ``options``."""
 
 
 class RecordedCall(NamedTuple):
     """The request of a search method, which was recorded instead of sent.
 
     Attributes:
-        client: the client that sends this call's requests, with the call's options.
+        client: the client that sends the requests of this call, with the call's options.
         params: the URL parameters.
         body: the body of the request.
-        indices: the index or indices. None means all.
-        responses: the responses to the requests that were sent for this call.
+        indices: the index or indices to search. If None, all are searched.
+        responses: the responses that this call has received.
     """
 
     client: Any
@@ -60,7 +60,7 @@ class RecordedCall(NamedTuple):
 
 
 class _RecordingClient:
-    """The code that the synchronous and the asynchronous client share."""
+    """What the synchronous and the asynchronous client have in common."""
 
     _searcher: Searcher
     _headers: Any
@@ -80,7 +80,7 @@ class _RecordingClient:
         return client
 
     def _copy(self, calls: list[RecordedCall] | None) -> Self:
-        """Return a copy that appends its requests to ``calls`` instead of sending them, or sends them if it is None."""
+        """Return a copy that records its requests in ``calls`` instead of sending them. With None, it sends them."""
         copy = object.__new__(type(self))
         copy.__dict__ |= {**self.__dict__, "_calls": calls}
         return copy
@@ -91,7 +91,7 @@ class _RecordingClient:
         self._calls.append(RecordedCall(self._copy(None), params or {}, body, index or None, []))
 
     def _forget_changed_indices(self, method: str, path: str, request: Mapping[str, Any]) -> None:
-        """Clear the caches about indices after a request of ``client.indices`` that might have changed them."""
+        """Forget what is cached about indices after a request of ``client.indices`` that might have changed them."""
         if str(request.get("endpoint_id")).startswith("indices.") and may_change_indices(method, path):
             self._searcher.forget_indices()
 
@@ -136,7 +136,7 @@ class _RecordingClient:
         return partial(self._send, RecordedCall(self, {}, None, index, []))
 
     @staticmethod
-    def _as_failed(error: Exception) -> Exception:
+    def _to_engine_error(error: Exception) -> Exception:
         if isinstance(error, ApiError):
             details = error.body.get("error") if isinstance(error.body, Mapping) else None
             cause = next(iter(details.get("root_cause") or ()), details) if isinstance(details, Mapping) else {}
@@ -147,7 +147,7 @@ class _RecordingClient:
 
 
 def _headers_and_body(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
-    """Return the body and headers of a request. A string body with a final line end is newline-delimited JSON."""
+    """Return the body and headers of a request. A text that ends with a line end is newline-delimited JSON."""
     if body is None:
         return {"headers": {"accept": "application/json"}}
     is_lines = is_lines or (isinstance(body, str) and body.endswith("\n"))
@@ -304,7 +304,7 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
     """Return a reranking client with the transport, credentials and options of an existing client."""
     is_async = isinstance(client, AsyncElasticsearch)
     reranking_class = RerankingAsyncElasticsearch if is_async else RerankingElasticsearch
-    new: Any = object.__new__(_reranking_subclass(type(client), reranking_class))  # type: ignore[arg-type]
+    new_client: Any = object.__new__(_reranking_subclass(type(client), reranking_class))  # type: ignore[arg-type]
     state: dict[str, Any] = {
         "_headers": client._headers.copy(),  # noqa: SLF001 - the credentials
         "_searcher": Searcher(
@@ -313,9 +313,9 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
         "_background": set() if is_async else BackgroundTasks(),
         "is_owner": False,
     }
-    new.__dict__ |= {**client.__dict__, **state}
-    new.indices = type(client.indices)(new)
-    return new
+    new_client.__dict__ |= {**client.__dict__, **state}
+    new_client.indices = type(client.indices)(new_client)
+    return new_client
 
 
 @lru_cache

@@ -42,7 +42,7 @@ class OsrerankError(Exception):
     """Base of all errors that osrerank raises. The message says what happened and how to fix it."""
 
     retryable: bool = False
-    """Whether the same call could succeed if it is repeated."""
+    """Whether the same call could succeed if it is repeated later."""
 
 
 class ConfigError(OsrerankError):
@@ -75,7 +75,7 @@ class ScoringError(OsrerankError):
     """Scores could not be computed."""
 
     retry_after_s: float | None = None
-    """The time after which a server accepts requests again, in seconds. None if the server does not state it."""
+    """The time until the server accepts requests again, in seconds, or None if the server does not state it."""
 
     def __init__(self, message: str, *, stage: str = "", model: str = "") -> None:
         super().__init__(message)
@@ -99,8 +99,8 @@ class EndpointError(ScoringError):
     """A rerank server did not return valid scores.
 
     Attributes:
-        status: the HTTP status, or None without a response.
-        retryable: whether the server is unavailable or failed, so that a later request could succeed.
+        status: the HTTP status, or None if there was no response.
+        retryable: whether the server was unavailable or failed, so that a later request could succeed.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class DeadlineExceeded(ScoringError):  # noqa: N818 - gRPC's name for this statu
 
 
 class StillLoading(DeadlineExceeded):
-    """The deadline passed while a model, or another resource of a stage, was being loaded."""
+    """The deadline passed while a stage was loading its model, or its sentence splitter."""
 
 
 class WorkerError(OsrerankError):
@@ -182,7 +182,7 @@ class BulkIndexError(LoaderError):
     Attributes:
         ok: the number of documents in the index.
         failed: the number of rejected documents.
-        first: at most five rejections, each ``{"_id": ..., "status": ..., "reason": ...}``.
+        first: the first rejections, at most five, each ``{"_id": ..., "status": ..., "reason": ...}``.
     """
 
     def __init__(self, message: str, *, ok: int, failed: int, first: Sequence[Mapping[str, Any]]) -> None:

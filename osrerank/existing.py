@@ -56,7 +56,7 @@ def wrap(
 
 
 def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
-    """Return a client that can rerank, with the transport of an existing client: its hosts, authentication, serializer.
+    """Return a client that can rerank, and that sends its requests through an existing client's connections.
 
     The existing client is not changed. Closing the new client releases its models, but leaves the connections open.
 
@@ -88,7 +88,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
 
 
 def _find_wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
-    """Return the function that creates the reranking client. Import only libraries that the caller has imported."""
+    """Return the function that creates the reranking client. It imports no library that the caller has not imported."""
     if _is_instance(client, "elasticsearch", "Elasticsearch", "AsyncElasticsearch"):
         from osrerank.elastic import wrap_client  # noqa: PLC0415 - needs elasticsearch
 
@@ -115,7 +115,7 @@ def _is_instance(client: Any, module: str, *class_names: str) -> bool:
 
 
 def _create_with_transport(client_class: Any, client: Any, models: RerankService, defaults: Defaults) -> Any:
-    """Create a client with the transport of an existing client, which remains the owner of the connections."""
+    """Create a client with the transport of an existing client, which still owns the connections."""
     new = client_class(models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport)
     new.is_owner = False
     return new

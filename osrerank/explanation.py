@@ -1,10 +1,10 @@
-"""Explain a candidate's rank in sentences."""
+"""Explain a hit's rank in sentences, for the option ``explain``."""
 
 from osrerank.types import Candidate, StageReport
 
 
 def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
-    """Explain a candidate's rank and `_score`: return a sentence for each stage, and one for the score."""
+    """Return a sentence for each stage about the candidate's rank after it, and one about its `_score`."""
     models = {report.name: report.model for report in reports}
     sentences = []
     previous_rank: int | None = None
@@ -15,9 +15,9 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
         )
         values = parts or f"score {entry.score:.4f}"
         model = models.get(entry.stage)
-        author = f" by {model}" if model else ""
+        by_model = f" by {model}" if model else ""
         move = _describe_move(previous_rank, entry.rank)
-        sentences.append(f"{entry.stage}: rank {entry.rank}{move}, {values}{author}")
+        sentences.append(f"{entry.stage}: rank {entry.rank}{move}, {values}{by_model}")
         previous_rank = entry.rank
     if candidate.failure:
         sentences.append(f"not scored: {candidate.failure}")

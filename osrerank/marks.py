@@ -1,6 +1,6 @@
-"""The types of the entries that reranking adds to a response, for annotations.
+"""Types for annotating what reranking adds to a response: ``response["rerank"]`` and each hit's ``_rerank``.
 
-``client.search`` returns an untyped response, as opensearch-py does:
+``client.search`` returns an untyped response, as opensearch-py does, so a caller annotates the entries:
 
     marks: osrerank.RerankMarks = response["rerank"]
     hit_marks: osrerank.HitMarks = response["hits"]["hits"][0]["_rerank"]
@@ -16,8 +16,8 @@ class StageMarks(TypedDict):
         name: the stage's name.
         applied: whether the stage reordered its candidates; ``"partial"`` if it reordered a part of them.
         reason: why the stage reordered no candidates, or only a part of them. None if it reordered all.
-        model: the model's name, or None if no model scored.
-        kind: the model's kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``, or None.
+        model: the model's name, or None if the stage has no model.
+        kind: the model's kind, or None if the stage has no model.
         candidates: the number of candidates that the stage received.
         inferences: the number of forward passes.
         cached: the number of scores from the cache.
@@ -27,9 +27,9 @@ class StageMarks(TypedDict):
         took_ms: the time of the stage, in milliseconds.
         encoded: the number of documents whose vectors this search computed. Only for encoders.
         known: the number of documents whose vectors were already stored. Only for encoders.
-        lacking: the number of documents without a vector when the deadline passed. Only for encoders.
+        lacking: the number of documents that still had no vector when the deadline passed. Only for encoders.
         reason_code: the kind of the reason, a `ReasonCode`. Only with a reason.
-        pairs: the probabilities of pairs. Only with ``explain``.
+        pairs: the probabilities of the compared pairs. Only with ``explain``.
     """
 
     name: str
@@ -52,7 +52,7 @@ class StageMarks(TypedDict):
 
 
 class CutMarks(TypedDict):
-    """The effect of a threshold: an entry of ``response["rerank"]["cuts"]``.
+    """The effect of a threshold that removes hits: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
         by: the option, ``min_probability`` or ``precision``.
@@ -72,13 +72,15 @@ class CutMarks(TypedDict):
 
 
 class InterleaveMarks(TypedDict):
-    """The effect of interleaving: ``response["rerank"]["interleave"]``.
+    """The effect of interleaving two rankings: ``response["rerank"]["interleave"]``.
+
+    Ranking (team) A has the search's options, and ranking B has the options of ``with``.
 
     Attributes:
         applied: whether the page is interleaved.
         reason: why the page is not interleaved, or None if it is.
-        teams: a letter for each hit of the page: ``A`` (the search's options) or ``B`` (the options of ``with``).
-        stages: the reports of team B's stages. The reports of team A are in ``response["rerank"]["stages"]``.
+        teams: a letter for each hit of the page: the ranking that the hit was picked from.
+        stages: the reports of B's stages. The reports of A's stages are in ``response["rerank"]["stages"]``.
         name: the experiment's name.
     """
 
@@ -90,11 +92,11 @@ class InterleaveMarks(TypedDict):
 
 
 class TrafficMarks(TypedDict):
-    """What the option ``traffic`` decided: ``response["rerank"]["traffic"]``.
+    """Whether this search is in the share that the option ``traffic`` reranks: ``response["rerank"]["traffic"]``.
 
     Attributes:
         share: the share of searches that are reranked, in [0, 1].
-        chosen: whether this search is in the share. It is then reranked or, in shadow mode, repeated with reranking.
+        chosen: whether this search is in the share. If so, it is reranked or, in shadow mode, repeated with reranking.
         queued: whether this search will be repeated. False if too many searches are waiting. Only in shadow mode.
     """
 
@@ -122,8 +124,8 @@ class RerankMarks(TypedDict):
 
     Attributes:
         applied: whether the models determined the order; ``"partial"`` if they determined a part of it.
-        reason: why the models determined no part of the order, or only a part. None if they determined it all.
-        reason_code: the kind of that reason, a `ReasonCode`, or None without a reason.
+        reason: why the models did not determine the whole order. None if they did.
+        reason_code: the kind of the reason, a `ReasonCode`, or None without a reason.
         first_pass_took_ms: the ``took`` of the first pass, in milliseconds.
         stages: the report of each stage.
         warnings: sentences about differences from the request, or about wrong field names.
@@ -196,7 +198,7 @@ class HitMarks(TypedDict, total=False):
         failure: why the hit could not be scored.
         explanation: a sentence for each stage. Only with ``explain``.
         probability: the calibrated probability. Only with ``min_probability`` or ``cutoff``.
-        team: the team whose ranking picked the hit of an interleaved page, ``A`` or ``B``.
+        team: the ranking that the hit of an interleaved page was picked from, ``A`` or ``B``.
         team_ranks: the hit's rank in each of the two rankings, from 1.
     """
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of clients and workers, in the default registry."""
+"""Prometheus metrics of clients and workers. They are in prometheus_client's default registry."""
 
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
@@ -29,6 +29,7 @@ SEARCHED_TEXTS = Counter(
     ["vectors"],
 )
 VECTOR_COUNTS = frozenset({"known", "encoded", "lacking"})
+"""The labels of `SEARCHED_TEXTS`, which are also keys of a stage's report."""
 SHADOW_SEARCHES = Counter(
     "osrerank_shadow_searches_total",
     "Searches in shadow mode, by outcome: true, false or partial, or dropped if the search was not run again.",

@@ -1,4 +1,4 @@
-"""Apply stages one after another, and handle the failure of one.
+"""Rerank with one stage after another, such as a bi-encoder and then a cross-encoder, and handle a failing stage.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3: H0 retrieves
 candidates, and each later stage reorders the top of the previous ranking.
@@ -15,10 +15,10 @@ from osrerank.tracing.spans import add_event, error_type, is_recording, span
 from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, StageReport
 from osrerank.types.reasons import Reason, ReasonCode
 
-NO_MODEL = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
-"""The reasons that hold for all searches until an operator acts or the model is loaded."""
+NO_MODEL_CODES = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
+"""Reason codes of a missing model, which affects all searches until it is installed or loaded."""
 logger = logging.getLogger(__name__)
-due = LogThrottle()
+log_throttle = LogThrottle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +64,18 @@ class Pipeline:
         deadline: Deadline = NEVER,
         on_failure: FailurePolicy = "first_pass",
     ) -> Ranking:
-        """Apply the stages in order, until one fails or has no time left; return the new ranking.
+        """Apply the stages in order until one fails or runs out of time, and return the new ranking.
 
         Args:
             ranking: the first pass.
-            deadline: the deadline of each stage; a stage that computes nothing may ignore it.
-            on_failure: ``"first_pass"`` keeps the best order so far and reports the failure; ``"raise"`` raises it.
+            deadline: the deadline of all stages. A stage that computes nothing can ignore it.
+            on_failure: ``"first_pass"`` keeps the order of the previous stage and reports the failure. ``"raise"``
+                raises the stage's error.
 
         Raises:
-            Exception: the error of a stage, if ``on_failure`` is ``"raise"``: a `ScoringError` if the stage failed or
-                had no time left, a `WorkerError`, a `MissingDependencyError`, or any error of your own model.
+            ScoringError: a stage failed or had no time left, and ``on_failure`` is ``"raise"``.
+            WorkerError, MissingDependencyError, Exception: a stage's model raised it, and ``on_failure`` is
+                ``"raise"``.
         """
         for stage in self.stages:
             started = deadline.clock()
@@ -92,21 +94,22 @@ class Pipeline:
 
 
 def with_failure(ranking: Ranking, stage: str, error: Exception, took_ms: float = 0.0) -> Ranking:
-    """Return the best order so far with a report of the failed stage, and log the failure.
+    """Return the ranking with a report of a failed stage, and log the failure.
 
     Args:
-        ranking: the order so far.
+        ranking: the ranking before the failed stage.
         stage: the stage's name.
         error: the exception that the stage raised.
         took_ms: the time that the stage took, in milliseconds.
     """
     reason = Reason.from_error(error)
-    if reason.code in NO_MODEL:
+    if reason.code in NO_MODEL_CODES:
         add_event("osrerank.no_model", {"error.type": error_type(error)})
-    if (unlogged := due.count_unlogged((stage, type(error)))) is not None:
+    n_suppressed = log_throttle.count_suppressed((stage, type(error)))
+    if n_suppressed is not None:
         limit = "at most one line a minute"
-        note = f"{unlogged} more were not logged; {limit}" if unlogged else limit
-        if reason.code in NO_MODEL:
+        note = f"{n_suppressed} more were not logged; {limit}" if n_suppressed else limit
+        if reason.code in NO_MODEL_CODES:
             logger.warning("[no-model] a model is missing, so searches keep the order without it: %s; %s", error, note)
         elif isinstance(error, OsrerankError):
             logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, error, note)
@@ -116,10 +119,10 @@ def with_failure(ranking: Ranking, stage: str, error: Exception, took_ms: float 
     return ranking.with_report(report)
 
 
-def applied(reports: tuple[StageReport, ...]) -> bool | str:
-    """Return whether a ranking was reranked: True, False, or "partial" if a stage failed or did not finish.
+def find_applied(reports: tuple[StageReport, ...]) -> bool | str:
+    """Return whether a ranking was reranked: True, False, or "partial" if only some of its stages finished.
 
-    It is True as well if all stages were skipped on purpose, because they would not have changed the order.
+    Stages that were skipped on purpose do not count, because they would not have changed the order.
     """
     attempted = tuple(report for report in reports if not report.skipped)
     if all(report.applied is True for report in attempted):
@@ -127,12 +130,12 @@ def applied(reports: tuple[StageReport, ...]) -> bool | str:
     return "partial" if any(report.applied for report in attempted) else False
 
 
-def reasons(reports: Iterable[StageReport]) -> str:
-    """Return the reasons why stages failed or did not finish, without stages that were skipped on purpose."""
+def describe_failures(reports: Iterable[StageReport]) -> str:
+    """Return why stages failed or did not finish, as one text. Return "" if no stage did."""
     return "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason and not report.skipped)
 
 
-def code_of(reports: Iterable[StageReport]) -> ReasonCode | None:
-    """Return the code of the first reason that `reasons` lists; None if it lists none."""
+def find_reason_code(reports: Iterable[StageReport]) -> ReasonCode | None:
+    """Return the code of the first failure that `describe_failures` describes, or None if there is no failure."""
     explained = (report for report in reports if report.reason and not report.skipped)
     return next((report.code or ReasonCode.SCORING for report in explained), None)

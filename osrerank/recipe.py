@@ -1,4 +1,7 @@
-"""Build the pipeline of a search from its options and the loaded models, as a recipe that later searches reuse."""
+"""Choose the stages of a search by its options and models.
+
+A `Recipe` holds the result, such as the stages ``vectors``, ``blend`` and ``mono``, which later searches reuse.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,9 +15,9 @@ from osrerank.scoring.card import ENCODERS
 from osrerank.scoring.loaded import ReadyModel
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BLENDED, BlendStage, make_blend_stage
-from osrerank.stages.language_guard import unreadable_reason
+from osrerank.stages.language_guard import find_language_reason
 from osrerank.stages.mono import MonoStage
-from osrerank.stages.passages import PassageStage, passage_options
+from osrerank.stages.passages import PassageStage, choose_passage_options
 from osrerank.stages.sentences import SentenceStage
 from osrerank.stages.vectors import VectorStage
 from osrerank.types import (
@@ -30,24 +33,25 @@ from osrerank.types import (
 )
 from osrerank.types.reasons import ReasonCode, SearchWarning, WarningCode
 
-NAME_A_CROSS_ENCODER = "set a cross-encoder with model=..., --model or OSRERANK_MODEL; vector_model has the vectors"
-Loaded = ReadyModel | Exception
-"""A stage's model, or the error that was raised when it was loaded."""
+CROSS_ENCODER_FIX = "set a cross-encoder with model=..., --model or OSRERANK_MODEL; vector_model has the vectors"
+ReadyModelOrError = ReadyModel | Exception
+"""A loaded model, or the error that was raised when it was loaded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """The stages of a search, which depend on its options and the loaded models alone.
+    """The stages of a search, which depend only on its options and the loaded models.
 
     Attributes:
-        pipeline: the pipeline of stages.
-        depth: the minimum number of candidates that the first stage reranks.
-        max_depth: the maximum number; candidates beyond ``depth`` are reranked only if their vectors are stored.
-        vector_stage: the first stage, if it compares vectors; else None.
-        guarded_model: the first stage's model, if ``language_guard`` is on; else None.
+        pipeline: the stages.
+        depth: the number of candidates that the first stage always reranks.
+        max_depth: the number of candidates that it reranks at most. Below ``depth``, it reranks only candidates with
+            stored vectors.
+        vector_stage: the first stage if it compares vectors, or else None.
+        language_guard_model: the first stage's model if ``language_guard`` is on, or else None.
         warnings: warnings about stages that differ from the requested ones.
         models: the models of the stages, in order, without those that cannot be loaded.
-        at_depth: a function that returns the pipeline for another depth of the first stage.
+        make_pipeline: a function that returns the stages for another depth of the first stage.
         options: the options of the search.
     """
 
@@ -55,10 +59,10 @@ class Recipe:
     depth: int
     max_depth: int
     vector_stage: VectorStage | None = None
-    guarded_model: Scorer | Encoder | None = None
+    language_guard_model: Scorer | Encoder | None = None
     warnings: tuple[SearchWarning, ...] = ()
     models: tuple[ReadyModel, ...] = ()
-    at_depth: Callable[[int], StagePipeline] | None = None
+    make_pipeline: Callable[[int], StagePipeline] | None = None
     options: Rerank = field(default_factory=Rerank)
 
     def rerank(
@@ -68,20 +72,16 @@ class Recipe:
         *,
         on_failure: FailurePolicy = "first_pass",
     ) -> Ranking:
-        """Rerank a ranking; return the new one.
-
-        Args:
-            ranking: the first pass.
-            deadline: the call's deadline.
-            on_failure: the failure policy, as for `osrerank.pipeline.Pipeline.rerank`.
-        """
-        if self.guarded_model is not None and (reason := unreadable_reason(ranking, self.guarded_model)):
-            return ranking.with_report(language_report(reason))
+        """Rerank the first pass, and return the new ranking. The arguments are those of `Pipeline.rerank`."""
+        if self.language_guard_model is not None:
+            reason = find_language_reason(ranking, self.language_guard_model)
+            if reason:
+                return ranking.with_report(make_language_report(reason))
         pipeline = self.pipeline
-        if self.vector_stage is not None and self.at_depth is not None and self.max_depth > self.depth:
+        if self.vector_stage is not None and self.make_pipeline is not None and self.max_depth > self.depth:
             if ranking.vectors is None:
                 ranking = replace(ranking, vectors=self.vector_stage.read_vectors(ranking, self.max_depth, deadline))
-            pipeline = self.at_depth(self.vector_stage.stored_depth(ranking, self.depth, self.max_depth))
+            pipeline = self.make_pipeline(self.vector_stage.find_depth(ranking, self.depth, self.max_depth))
         try:
             ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure)
         except Exception as error:
@@ -90,15 +90,15 @@ class Recipe:
             ranked = with_failure(ranking, "pipeline", error)
         return replace(ranked, warnings=(*ranked.warnings, *self.warnings)) if self.warnings else ranked
 
-    def expect(self, query: str) -> None:
-        """Begin to encode a query while the search engine finds its candidates."""
+    def prefetch_query(self, query: str) -> None:
+        """Begin to encode a query, so that its vector is ready when the search engine responds."""
         for ready in self.models:
             if ready.vectors is not None:
                 ready.vectors.prefetch_query(query)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The model identities and the blend that determine the order; empty without a model.
+        """The identities of the models, and the blend, which together determine the order. Empty without a model.
 
         Raises:
             WorkerError: workers score, and no worker runs that reports its model.
@@ -119,12 +119,12 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class FailedStage:
-    """A stage whose model cannot be used. It raises the error, and the failure policy decides what happens.
+    """Stands in for a stage whose model cannot be used. It raises the model's error when it is applied.
 
     Attributes:
         name: the stage's name.
         error: the error.
-        depth: the stage's depth. The default exceeds every page.
+        depth: the number of candidates that the stage would rerank.
     """
 
     name: str
@@ -138,7 +138,7 @@ class FailedStage:
 
 @dataclass(frozen=True, slots=True)
 class GuardedStage:
-    """A stage that does nothing if its model does not know the language of the query or the candidates.
+    """A stage that reranks only if its model supports the language of the query and the candidates.
 
     Attributes:
         stage: the stage.
@@ -157,17 +157,18 @@ class GuardedStage:
         return self.stage.depth
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        if reason := unreadable_reason(ranking, self.model):
-            return ranking.with_report(language_report(reason))
+        reason = find_language_reason(ranking, self.model)
+        if reason:
+            return ranking.with_report(make_language_report(reason))
         return self.stage.rerank(ranking, deadline=deadline)
 
 
-def make_recipe(options: Rerank, models: Sequence[Loaded]) -> Recipe:
-    """Return the recipe for options and loaded models.
+def make_recipe(options: Rerank, models: Sequence[ReadyModelOrError]) -> Recipe:
+    """Choose the stages for options and loaded models.
 
     Args:
         options: the options of the search.
-        models: the stages' models in order, at least one; the first one is loaded.
+        models: the stages' models in order, at least one. The first one is loaded.
 
     Raises:
         ConfigError: the options do not fit the models.
@@ -178,9 +179,10 @@ def make_recipe(options: Rerank, models: Sequence[Loaded]) -> Recipe:
     warning = ""
     if options.pipeline != AUTO_PIPELINE and not isinstance(checked_model, Exception):
         _, warning = resolve_pipeline(options, checked_model)
-    at_depth = partial(_pipeline, options, first, later)
-    pipeline = at_depth(options.min_depth)
-    vector_stage = stage if isinstance(stage := pipeline.stages[0], VectorStage) else None
+    make_pipeline = partial(_make_pipeline, options, first, later)
+    pipeline = make_pipeline(options.min_depth)
+    first_stage = pipeline.stages[0]
+    vector_stage = first_stage if isinstance(first_stage, VectorStage) else None
     return Recipe(
         pipeline,
         options.min_depth,
@@ -189,29 +191,31 @@ def make_recipe(options: Rerank, models: Sequence[Loaded]) -> Recipe:
         first.model if options.language_guard else None,
         (SearchWarning(warning, WarningCode.PIPELINE_CHANGED),) if warning else (),
         tuple(ready for ready in models if isinstance(ready, ReadyModel)),
-        at_depth,
+        make_pipeline,
         options,
     )
 
 
-def failed_recipe(options: Rerank, error: Exception) -> Recipe:
-    """Return the recipe of a search whose first model cannot be used; its only stage raises the error."""
+def make_failed_recipe(options: Rerank, error: Exception) -> Recipe:
+    """Return the recipe of a search whose first model cannot be used. Its only stage raises the error."""
     return Recipe(Pipeline((FailedStage(str(options.pipeline), error),)), options.min_depth, options.min_depth)
 
 
 def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
-    """Return the pipeline that fits a model's kind, and a warning if it compares vectors although mono was requested.
+    """Return the pipeline that fits a model's kind, and a warning or "".
+
+    The warning says that vectors are compared although a cross-encoder (``mono``) was requested.
 
     Raises:
         ConfigError: the requested pipeline needs a cross-encoder, and the model is an encoder.
         WorkerError: workers score, and no worker runs that reports the model's kind.
     """
     model, requested = ready.model, str(options.pipeline)
-    first_stage, kind = stage_name(model), model.advice.kind
+    first_stage, kind = name_first_stage(model), model.advice.kind
     kind = kind if kind == "bi-encoder" else f"{kind} model"
     if options.pipeline in VECTORS_MONO and first_stage == "vectors":
         reason = f"the pipeline {requested} needs a cross-encoder, and {model.model} is a {kind}"
-        raise ConfigError(f"{reason}; {NAME_A_CROSS_ENCODER}", setting="rerank.pipeline", source="argument")
+        raise ConfigError(f"{reason}; {CROSS_ENCODER_FIX}", setting="rerank.pipeline", source="argument")
     requested_first, _, later_stages = requested.partition("-")
     if requested_first == "vectors":
         return requested, ""
@@ -220,27 +224,27 @@ def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
     return runs, warning if requested_first == "mono" and first_stage == "vectors" else ""
 
 
-def stage_name(model: Scorer | Encoder) -> str:
+def name_first_stage(model: Scorer | Encoder) -> str:
     """Return the first stage's name for a model: ``vectors`` for an encoder, ``mono`` for a cross-encoder."""
     return "vectors" if model.advice.kind in ENCODERS else "mono"
 
 
-def language_report(reason: str) -> StageReport:
-    """Return the report of a stage that did nothing because the model does not know the language."""
+def make_language_report(reason: str) -> StageReport:
+    """Return the report of a stage whose model does not support the language."""
     return StageReport("language", applied=False, reason=reason, code=ReasonCode.LANGUAGE)
 
 
-def _pipeline(options: Rerank, first: ReadyModel, later: Sequence[Loaded], depth: int) -> Pipeline:
-    """Return the pipeline for a depth of its first stage."""
+def _make_pipeline(options: Rerank, first: ReadyModel, later: Sequence[ReadyModelOrError], depth: int) -> Pipeline:
+    """Return the stages, of which the first one reranks ``depth`` candidates."""
     if first.vectors is not None and options.sentences is None:
-        passages = passage_options(options, first.model)
+        passages = choose_passage_options(options, first.model)
         stages: list[Stage] = [VectorStage(first.vectors, passages, depth, options.separator)]
     else:
-        stages = [_scorer_stage(options, first.scorer, depth)]
+        stages = [_make_scoring_stage(options, first.scorer, depth)]
     if (blend := make_blend_stage(options, first.model, depth)) is not None:
         stages.append(blend)
     if options.pipeline in VECTORS_MONO:
-        stages += _stages_after_vectors(options, later[0], min(options.mono_depth, depth))
+        stages += _make_cross_encoder_stages(options, later[0], min(options.mono_depth, depth))
     if options.compares_pairs:
         duo, duo_depth = later[-1], min(options.duo_depth, stages[-1].depth, depth)
         if isinstance(duo, Exception):
@@ -250,21 +254,21 @@ def _pipeline(options: Rerank, first: ReadyModel, later: Sequence[Loaded], depth
     return Pipeline(tuple(stages))
 
 
-def _scorer_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
-    """Return the stage that scores each document by itself: whole, or by its passages or sentences."""
+def _make_scoring_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
+    """Return the stage that scores each document by itself: as a whole, or by its passages or sentences."""
     if options.sentences is not None:
         return SentenceStage(scorer, options.sentences, depth=depth)
-    name = stage_name(scorer)
-    if (passages := passage_options(options, scorer)) is not None:
+    name = name_first_stage(scorer)
+    if (passages := choose_passage_options(options, scorer)) is not None:
         return PassageStage(scorer, passages, depth, name, options.separator)
     return MonoStage(scorer, depth, name)
 
 
-def _stages_after_vectors(options: Rerank, mono: Loaded, depth: int) -> list[Stage]:
-    """Return the stages by which a cross-encoder orders the best of the stage ``vectors``."""
+def _make_cross_encoder_stages(options: Rerank, mono: ReadyModelOrError, depth: int) -> list[Stage]:
+    """Return the stages in which a cross-encoder reranks the top of the stage ``vectors``."""
     if isinstance(mono, Exception):
         return [FailedStage("mono", mono, depth)]
-    stage = _scorer_stage(options, mono.scorer, depth)
+    stage = _make_scoring_stage(options, mono.scorer, depth)
     stages: list[Stage] = [GuardedStage(stage, mono.model) if options.language_guard else stage]
     weight = mono.model.advice.vectors_weight
-    return [*stages, BlendStage("before", weight, depth, BLENDED)] if weight else stages
+    return [*stages, BlendStage("earlier_stage", weight, depth, BLENDED)] if weight else stages

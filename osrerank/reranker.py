@@ -1,4 +1,4 @@
-"""Rerank texts without a search engine."""
+"""Rerank texts from any source, without a search engine."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from osrerank.formats.frames import (
 )
 from osrerank.formats.tables import DOCNO, QID, QUERY, TEXT
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.pipeline import applied
+from osrerank.pipeline import find_applied
 from osrerank.search.ranking import NOT_FOR_TEXTS, ranking_of, refuse_unused, reranked
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -29,13 +29,13 @@ from osrerank.types import Candidate, Encoder, Scorer
 DEFAULTS = Rerank(blend="replace", depth=10_000)
 """The default options: only the model's scores order the texts, without a blend of first-pass scores."""
 MAX_QUERIES = 8
-"""The maximum number of queries that are ranked at the same time, so that their pairs share batches."""
+"""The number of queries that are ranked at the same time, so that their texts share batches."""
 
 Document = str | Mapping[str, Any]
 """A text, or a mapping with ``text`` and optionally ``id``, ``doc_id`` or ``docno``, ``title`` and ``score``."""
 ID_FIELDS = ("id", "doc_id", "docno")
 UNSCORED_GAP = 1.0
-"""In a DataFrame, how far the score of an unscored text is below the score of the text above it."""
+"""In a DataFrame, the score of an unscored text is this much lower than the score of the text above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,16 @@ class Reranker:
     assert ranked[0].doc_id == 1
     ```
 
+    Arguments that are None get their values from the settings.
+
     Args:
-        model: a directory or hub id in Hugging Face layout, or the name of a shipped model. None uses the settings'
-            model.
+        model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
         vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Its values are those of
             ``model``.
-        duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``. Takes the values of ``model``.
-        backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``. None uses the settings' backend.
-        redis_url: the Redis for the score cache. None uses the settings' Redis.
+        duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``. Its values are those of
+            ``model``.
+        backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
+        redis_url: the Redis for the score cache.
         scorer: a scorer or encoder of your own instead of ``model``, which you close yourself.
         encoder: an encoder of your own instead of ``vector_model``, which you close yourself.
         options: options of ``osrerank.Rerank``, such as ``deadline_ms``, ``passages`` and ``min_score``.
@@ -136,7 +138,7 @@ class Reranker:
         ranking = reranked(self._service, self._options, ranking_of(query, rows, self._options.separator))
         original_ids = {str(row["id"]): row["id"] for row in rows}
         candidates: Sequence[Candidate] = ranking.candidates
-        if applied(ranking.reports) and self._options.min_score is not None:
+        if find_applied(ranking.reports) and self._options.min_score is not None:
             candidates, _ = filter_by_probability(candidates, self._options.min_score, ranking.reports)
         return [_ranked_text(candidate, original_ids[candidate.doc_id]) for candidate in candidates[:top_k]]
 
@@ -250,7 +252,7 @@ def _parse_document(index: int, document: Any) -> dict[str, Any]:
 
 
 def _query_text(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    """Return a query's text. Check that its rows contain the same text, and no document twice."""
+    """Return a query's text, after a check that its rows contain no other text and no document twice."""
     queries = {row[QUERY] for _number, row in rows}
     if len(queries) > 1:
         raise _argument_error("frame", f"the DataFrame has {len(queries)} texts for query {query_id}; use one")
@@ -269,7 +271,7 @@ def _row_document(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decreasing_scores(texts: Sequence[RankedText]) -> list[float]:
-    """Return the scores of ranked texts, changed where necessary so that no score is missing or increases."""
+    """Return the scores of ranked texts. Replace scores that are missing or increase by lower ones."""
     scores: list[float] = []
     for text in texts:
         previous = scores[-1] if scores else None

@@ -1,6 +1,6 @@
-"""Turn a search response into a ranking, and a ranking back into a search response, by pure functions on dicts.
+"""Turn a search response into a ranking of candidates, and a reranked ranking back into hits.
 
-The functions read any `_search` response of OpenSearch and Elasticsearch, and never change their arguments.
+The functions read any ``_search`` response of OpenSearch and Elasticsearch, and never change their arguments.
 """
 
 import math
@@ -16,8 +16,8 @@ from osrerank.types.values import MAX_UNIT
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
 FIRST_STAGES = ("vectors", "mono")
-"""The names of the stage that scores each document by itself: by vectors, or by a cross-encoder."""
-OBJECTS = frozenset({"_source", "fields", "highlight", "inner_hits"})
+"""The possible names of the first stage: it compares vectors, or scores with a cross-encoder."""
+OBJECT_KEYS = frozenset({"_source", "fields", "highlight", "inner_hits"})
 """The keys of a hit whose values must be objects."""
 _ABSENT = object()
 
@@ -27,17 +27,17 @@ Hits = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The part of a reranked list that the caller requested.
+    """The part of the reranked hits that the caller requested.
 
     Attributes:
         offset: the number of hits above the page (`from`).
         size: the maximum number of hits on the page.
         added_fields: the names in `hit["fields"]` that were requested only for reranking, and are removed again.
-        min_score: the minimum probability of a returned hit; None for no minimum.
+        min_score: the minimum probability of a returned hit. None sets no minimum.
         explain: whether each hit explains its rank, and each stage lists the pairs that it compared.
-        thresholds: further thresholds that shorten the reranked list; None if it is not shortened.
-        after: the positions in the response of the hits with the sort values of `search_after`; empty for a page that
-            begins at ``offset``.
+        thresholds: further thresholds that remove hits, if any.
+        search_after_indices: the indices, in the response, of the hits with the sort values of `search_after`. The page
+            begins below the lowest of them. Empty if the page begins at ``offset``.
     """
 
     offset: int = 0
@@ -46,28 +46,28 @@ class Page:
     min_score: float | None = None
     explain: bool = False
     thresholds: Thresholds | None = None
-    after: tuple[int, ...] = ()
+    search_after_indices: tuple[int, ...] = ()
 
     @property
     def is_first(self) -> bool:
         """Whether no hits are above the page."""
-        return not (self.offset or self.after)
+        return not (self.offset or self.search_after_indices)
 
-    def start(self, order: Sequence[str], ids: Sequence[str]) -> int:
+    def count_above(self, order: Sequence[str], ids: Sequence[str]) -> int:
         """Return the number of hits above the page.
 
         Args:
             order: the ids of the hits in their new order.
             ids: the ids of the hits in the response's order.
         """
-        if not self.after:
+        if not self.search_after_indices:
             return self.offset
-        after_ids = {ids[index] for index in self.after}
+        after_ids = {ids[index] for index in self.search_after_indices}
         return max((rank for rank, doc_id in enumerate(order, start=1) if doc_id in after_ids), default=0)
 
 
-def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the raw hits of a response.
+def parse_hits(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Check and return the hits of a response.
 
     Raises:
         ResponseFormatError: `$.hits.hits` is not a list of objects with an `_id`, or a part of a hit has a wrong type.
@@ -83,7 +83,7 @@ def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         if not _is_object(hit) or not isinstance(hit.get("_id"), str):
             path = f"$.hits.hits[{index}]._id"
             raise ResponseFormatError(f"{path} is missing: every hit needs its id to be reranked", path=path)
-        for name in OBJECTS & hit.keys():
+        for name in OBJECT_KEYS & hit.keys():
             if hit[name] is not None and not _is_object(hit[name]):
                 path = f"$.hits.hits[{index}].{name}"
                 raise ResponseFormatError(f"{path} is a {type(hit[name]).__name__}, not an object", path=path)
@@ -91,17 +91,17 @@ def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _is_object(value: Any) -> bool:
-    return type(value) is dict or isinstance(value, Mapping)  # the short path first: this runs for every hit
+    return type(value) is dict or isinstance(value, Mapping)  # the quick test first, because this runs for every hit
 
 
-def took_of(response: Mapping[str, Any]) -> int:
-    """Return a response's `took` in milliseconds; 0 if it is missing or not a number."""
+def read_took_ms(response: Mapping[str, Any]) -> int:
+    """Return a response's ``took`` in milliseconds, or 0 if it is missing or not a number."""
     took = response.get("took")
     return int(took) if isinstance(took, int | float) and math.isfinite(took) else 0
 
 
-def candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one id for each hit: `_id`, or `_index/_id` if hits of several indices have the same `_id`."""
+def make_candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a unique id for each hit: ``_id``, or ``_index/_id`` if hits of several indices have the same ``_id``."""
     plain = [hit["_id"] for hit in hits]
     if len(set(plain)) == len(plain):
         return plain
@@ -109,61 +109,61 @@ def candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def has_repeats(hits: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a hit appears twice, as in a hybrid search without a pipeline that merges the queries' results."""
-    ids = candidate_ids(hits)
+    """Return whether a hit appears twice, which happens in a hybrid search if no pipeline merges its queries' hits."""
+    ids = make_candidate_ids(hits)
     return len(set(ids)) < len(ids)
 
 
 def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a search sorted its hits without scoring them.
 
-    A sort by a field with `track_scores` cannot be recognised, because its hits have scores.
+    A sort by a field with ``track_scores`` is not recognised, because its hits have scores.
     """
     return any("sort" in hit and hit.get("_score") is None for hit in hits)
 
 
-def parse(
+def make_ranking(
     hits: Sequence[Mapping[str, Any]],
     query: Query,
     fields: Sequence[str],
     separator: str = " ",
-    by_index: Mapping[str, Sequence[str]] | None = None,
+    fields_by_index: Mapping[str, Sequence[str]] | None = None,
 ) -> Ranking:
-    """Return the first pass's hits as a ranking; the arguments are those of `candidates_of`."""
-    return Ranking(query, candidates_of(hits, fields, separator, by_index))
+    """Return the first pass's hits as a ranking. The arguments are those of `make_candidates`."""
+    return Ranking(query, make_candidates(hits, fields, separator, fields_by_index))
 
 
-def candidates_of(
+def make_candidates(
     hits: Sequence[Mapping[str, Any]],
     fields: Sequence[str],
     separator: str = " ",
-    by_index: Mapping[str, Sequence[str]] | None = None,
+    fields_by_index: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Candidate, ...]:
     """Return each hit as a candidate, with the model's input text.
 
     Args:
-        hits: the hits, as `hits_of` returns them, in the first pass's order.
-        fields: the fields whose text the model gets, in order; looked up in the hit's `fields`, then in `_source`.
+        hits: the hits, as `parse_hits` returns them, in the first pass's order.
+        fields: the fields whose text the model gets, in order. They are read from the hit's ``fields`` or ``_source``.
         separator: the text between fields and between list values.
-        by_index: index -> its fields, if the indices have different fields.
+        fields_by_index: index -> its fields, if the indices have different fields.
 
     Raises:
         ResponseFormatError: a score is not a finite number.
     """
     candidates = []
-    for rank, (doc_id, hit) in enumerate(zip(candidate_ids(hits), hits, strict=True), start=1):
+    for rank, (doc_id, hit) in enumerate(zip(make_candidate_ids(hits), hits, strict=True), start=1):
         score = hit.get("_score")
         if type(score) is not float or not math.isfinite(score):
-            score = _finite(score, rank)
+            score = _check_score(score, rank)
         first_pass_score = StageScore(FIRST_PASS, score, rank, squash(score))
-        sections = sections_of(hit, by_index.get(hit.get("_index", ""), fields) if by_index else fields)
+        sections = read_sections(hit, fields_by_index.get(hit.get("_index", ""), fields) if fields_by_index else fields)
         text = None if sections is None else separator.join([section.text for section in sections])
         candidates.append(Candidate(doc_id, text, score, rank, (first_pass_score,), "", sections or ()))
     return tuple(candidates)
 
 
-def _finite(score: Any, rank: int) -> float:
-    """Return a first-pass score; 0 for a hit without a score, as in early versions of Elasticsearch's rank fusion."""
+def _check_score(score: Any, rank: int) -> float:
+    """Return a first-pass score, or 0 for a hit without one, as in early versions of Elasticsearch's rank fusion."""
     if score is None:
         return 0.0
     if isinstance(score, int | float) and math.isfinite(score):
@@ -173,102 +173,102 @@ def _finite(score: Any, rank: int) -> float:
 
 
 def squash(score: float) -> float:
-    """Map a first-pass score to [0, 1) by the non-decreasing function s / (1 + s), 0 for negative scores."""
+    """Map a first-pass score s to s / (1 + s), which is in [0, 1). Negative scores become 0."""
     return min(score / (1.0 + score), MAX_UNIT) if score > 0 else 0.0
 
 
-def hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:
-    """Return the joined text of a hit's fields; None if the hit has none of the fields.
+def read_hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:
+    """Return the joined text of a hit's fields, or None if the hit has none of the fields.
 
     Args:
         hit: the hit.
-        fields: `path.of.a.field` in `_source` or the hit's `fields`; `highlight:field` for its highlighted fragments
-            with their markup; `inner_hits:name.path` for a field of the inner hits of that name.
+        fields: ``path.of.a.field`` in ``_source`` or the hit's ``fields``, ``highlight:field`` for the field's
+            highlighted fragments with their markup, or ``inner_hits:name.path`` for a field of the inner hits.
         separator: the text between fields and between list values.
     """
-    sections = sections_of(hit, fields)
+    sections = read_sections(hit, fields)
     return None if sections is None else separator.join(section.text for section in sections)
 
 
-def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section, ...] | None:
-    """Return the non-empty values of a hit's fields; None if it has none of the fields.
+def read_sections(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section, ...] | None:
+    """Return the non-empty values of a hit's fields, or None if it has none of the fields.
 
     Args:
         hit: the hit.
-        fields: as for `hit_text`.
+        fields: as for `read_hit_text`.
     """
-    source, extra = hit.get("_source") or {}, hit.get("fields") or ()
+    source, requested_fields = hit.get("_source") or {}, hit.get("fields") or ()
     sections, has_field = list[Section](), False
     for field in fields:  # this runs for every hit, and a field is nearly always a string in `_source`
         value = source.get(field)
-        if type(value) is str and field not in extra:
+        if type(value) is str and field not in requested_fields:
             has_field = True
             if value:
                 sections.append(Section(field, value))
-        elif (values := _field_texts(hit, field)) is not None:
+        elif (values := _read_field(hit, field)) is not None:
             has_field = True
             is_only = len(values) == 1
             sections += [Section(field, text, None if is_only else index) for index, text in enumerate(values) if text]
     return tuple(sections) if has_field else None
 
 
-def _field_texts(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
-    """Return the texts of a field's values, with None for each null; None if the hit does not have the field."""
-    source, extra = hit.get("_source") or {}, hit.get("fields") or {}
-    if field in extra:
-        return list(_flatten(extra[field]))
+def _read_field(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
+    """Return the texts of a field's values, with None for each null. Return None if the hit does not have the field."""
+    source, requested_fields = hit.get("_source") or {}, hit.get("fields") or {}
+    if field in requested_fields:
+        return list(_flatten_texts(requested_fields[field]))
     kind, _, name = field.rpartition(":")
     if kind == "highlight":
         fragments = (hit.get("highlight") or {}).get(name)
-        return None if fragments is None else list(_flatten(fragments))
+        return None if fragments is None else list(_flatten_texts(fragments))
     if kind == "inner_hits":
         name, _, path = name.partition(".")
-        inner = _inner_hits(hit, name)
-        texts = [_field_texts(part, path) for part in inner]
-        return [value for values in texts if values is not None for value in values] or None
+        texts_by_hit = [_read_field(inner_hit, path) for inner_hit in _read_inner_hits(hit, name)]
+        return [text for texts in texts_by_hit if texts is not None for text in texts] or None
     keys = field.split(".")
-    in_source = _values_at(source, keys)
-    values = in_source if any(in_source) else _values_at(extra, keys)  # Elasticsearch nests fields under their path
-    if any(values):
-        return values
+    texts = _read_texts_at(source, keys)
+    if not any(texts):
+        texts = _read_texts_at(requested_fields, keys)  # Elasticsearch nests fields under their path
+    if any(texts):
+        return texts
     return [] if _has_text_at(source, keys) else None
 
 
-def _inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+def _read_inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
     group = (hit.get("inner_hits") or {}).get(name) or {"hits": {"hits": []}}
     try:
-        return hits_of({"hits": {"hits": [{"_id": "", **inner} for inner in group["hits"]["hits"]]}})
+        return parse_hits({"hits": {"hits": [{"_id": "", **inner} for inner in group["hits"]["hits"]]}})
     except (KeyError, TypeError):
         path = f"$.hits.hits[_id={hit.get('_id')}].inner_hits.{name}.hits.hits"
         raise ResponseFormatError(f"{path} is not a list of hits", path=path) from None
 
 
-def values_at(source: Any, path: Sequence[str]) -> list[str]:
+def read_texts(source: Any, path: Sequence[str]) -> list[str]:
     """Return the texts at a dotted path, through lists of objects and keys that contain dots."""
-    return [text for text in _values_at(source, path) if text is not None]
+    return [text for text in _read_texts_at(source, path) if text is not None]
 
 
-def _values_at(source: Any, path: Sequence[str]) -> list[str | None]:
-    """Return the texts at a dotted path, with None for each null; nested lists come last, as in ``fields``."""
-    texts, level = list[str | None](), [_value_at(source, path)]
+def _read_texts_at(source: Any, path: Sequence[str]) -> list[str | None]:
+    """Return the texts at a dotted path, with None for each null. Nested lists come last, as in ``fields``."""
+    texts, level = list[str | None](), [_read_value_at(source, path)]
     while level:
         for value in level:
-            texts += () if value is _ABSENT or isinstance(value, list) else _flatten(value)
+            texts += () if value is _ABSENT or isinstance(value, list) else _flatten_texts(value)
         level = [element for value in level if isinstance(value, list) for element in value]
     return texts
 
 
-def _value_at(source: Any, path: Sequence[str]) -> Any:
-    """Return the value at a dotted path; for a list, the values of its elements; `_ABSENT` without a value."""
+def _read_value_at(source: Any, path: Sequence[str]) -> Any:
+    """Return the value at a dotted path, or `_ABSENT`. For a list, return the values of its elements."""
     if isinstance(source, list):
-        return [value for element in source if (value := _value_at(element, path)) is not _ABSENT]
+        return [value for element in source if (value := _read_value_at(element, path)) is not _ABSENT]
     if not isinstance(source, Mapping):
         return _ABSENT if path else source
     values = []
     for length in range(1, len(path) + 1):  # a key may contain dots
         key = ".".join(path[:length])
         if key in source:
-            values.append(_value_at(source[key], path[length:]))
+            values.append(_read_value_at(source[key], path[length:]))
     return max((value for value in values if value is not _ABSENT), key=bool, default=_ABSENT)
 
 
@@ -286,20 +286,20 @@ def _has_text_at(source: Any, path: Sequence[str]) -> bool:
     )
 
 
-def _flatten(value: Any) -> Iterator[str | None]:
+def _flatten_texts(value: Any) -> Iterator[str | None]:
     """Yield the text of each value in the form that OpenSearch indexes, and None for each null."""
     if value is None or isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for element in value:
-            yield from _flatten(element)
+            yield from _flatten_texts(element)
     elif isinstance(value, bool):
         yield str(value).lower()
     elif isinstance(value, int | float):
         yield str(value)
     elif isinstance(value, Mapping):
         for element in value.values():
-            yield from _flatten(element)
+            yield from _flatten_texts(element)
 
 
 class RankedPage(NamedTuple):
@@ -307,8 +307,8 @@ class RankedPage(NamedTuple):
 
     Attributes:
         hits: the hits with their new ``_score``, and each stage's score in ``_rerank``.
-        max_score: the highest ``_score`` of all pages; None without hits.
-        removed: the entries for ``response["rerank"]`` about the hits that thresholds removed.
+        max_score: the highest ``_score`` of all pages, or None without hits.
+        removed: the entries of ``response["rerank"]`` that tell how many hits the thresholds removed.
     """
 
     hits: list[dict[str, Any]]
@@ -316,21 +316,20 @@ class RankedPage(NamedTuple):
     removed: dict[str, Any]
 
 
-def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> RankedPage:
+def make_page(response: Mapping[str, Any], ranking: Ranking, page: Page) -> RankedPage:
     """Return a page of the reranked hits.
 
-    `_score` is the number of stages that scored a hit plus the last stage's value in [0, 1). So it is never negative,
-    and never increases down the list.
+    A hit's ``_score`` is the number of stages that scored it, plus the last stage's score on the unit interval [0, 1).
+    So it is never negative, and never increases down the page.
 
     Args:
-        response: the first pass's response; `hits_of` has checked it.
-        ranking: the reranked hits; candidates that are not in the response are left out.
-        page: the page to return. With a `min_score`, the entry ``below_min_score`` counts the removed hits. With
-            thresholds, the entry ``cuts`` lists what each of them removed.
+        response: the first pass's response, which `parse_hits` has checked.
+        ranking: the reranked hits. Candidates that are not in the response are left out.
+        page: the page to return.
     """
     raw_hits = response["hits"]["hits"]
-    ids = candidate_ids(raw_hits)
-    by_id = dict(zip(ids, raw_hits, strict=True))
+    ids = make_candidate_ids(raw_hits)
+    hits_by_id = dict(zip(ids, raw_hits, strict=True))
     candidates, removed = list(ranking.candidates), dict[str, Any]()
     if page.min_score is not None:
         candidates, removed["below_min_score"] = filter_by_probability(candidates, page.min_score, ranking.reports)
@@ -338,62 +337,62 @@ def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Ranked
         candidates, cuts = page.thresholds.cut(candidates, ranking.reports)
         removed["cuts"] = [cut.as_json() for cut in cuts]
     start = page.offset
-    if page.after:
+    if page.search_after_indices:
         order = [candidate.doc_id for candidate in ranking.candidates]
-        above = set(order[: page.start(order, ids)])
+        above = set(order[: page.count_above(order, ids)])
         start = sum(candidate.doc_id in above for candidate in candidates)
-    shown = [candidate for candidate in candidates[start : start + page.size] if candidate.doc_id in by_id]
-    hits = [merged_hit(by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in shown]
-    best = next((candidate for candidate in candidates if candidate.doc_id in by_id), None)
-    return RankedPage(hits, None if best is None else final_score(best), removed)
+    on_page = [candidate for candidate in candidates[start : start + page.size] if candidate.doc_id in hits_by_id]
+    hits = [merge_hit(hits_by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in on_page]
+    best = next((candidate for candidate in candidates if candidate.doc_id in hits_by_id), None)
+    return RankedPage(hits, None if best is None else compute_final_score(best), removed)
 
 
-def unranked_page(response: Mapping[str, Any], page: Page | None, offset: int) -> list[dict[str, Any]] | None:
-    """Return a page of the first pass's hits, with their order and scores; None if the response hides its hits.
+def make_unranked_page(response: Mapping[str, Any], page: Page | None, offset: int) -> list[dict[str, Any]] | None:
+    """Return a page of the first pass's hits in their order, or None if the response contains no hits.
 
     Args:
         response: the search engine's response.
-        page: the page that the caller requested, if the response has more hits than that; else None.
-        offset: the number of hits above the page, if the response has only the caller's page.
+        page: the page that the caller requested. None if the response contains only that page.
+        offset: the number of hits above the page, if the response contains only that page.
     """
-    hits = (response.get("hits") or {}).get("hits")  # filter_path may hide them
+    hits = (response.get("hits") or {}).get("hits")  # they can be missing because of `filter_path`
     if not isinstance(hits, list) or not all(map(_is_object, hits)):
         return None
     if page is not None:
-        offset = page.after[-1] + 1 if page.after else page.offset
+        offset = page.search_after_indices[-1] + 1 if page.search_after_indices else page.offset
         hits = hits[offset : offset + page.size]
         hits = [without_fields(hit, page.added_fields) for hit in hits]
-    return [_unranked(hit, rank) for rank, hit in enumerate(hits, offset + 1)]
+    return [_add_first_pass_entry(hit, rank) for rank, hit in enumerate(hits, offset + 1)]
 
 
-def _unranked(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
+def _add_first_pass_entry(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """Return a hit that was not reranked, with its score and rank in ``_rerank``."""
     return {**hit, "_rerank": {FIRST_PASS: {"score": hit.get("_score"), "rank": rank}}}
 
 
-def merged_hit(
+def merge_hit(
     raw: Mapping[str, Any], candidate: Candidate, page: Page, reports: tuple[StageReport, ...]
 ) -> dict[str, Any]:
-    """Return a hit with its `_score` after reranking, and each stage's score in `_rerank`."""
-    marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in candidate.trace}
+    """Return a hit with its ``_score`` after reranking, and each stage's score in ``_rerank``."""
+    entries: dict[str, Any] = {entry.stage: entry.as_json() for entry in candidate.trace}
     if candidate.failure:
-        marks["failure"] = candidate.failure
+        entries["failure"] = candidate.failure
     probability = None if page.thresholds is None else page.thresholds.probability(candidate)
     if probability is not None:
-        marks["probability"] = probability
+        entries["probability"] = probability
     if page.explain:
-        marks["explanation"] = explain(candidate, reports)
+        entries["explanation"] = explain(candidate, reports)
     hit = without_fields(raw, page.added_fields) if page.added_fields else raw
-    return {**hit, "_score": final_score(candidate), "_rerank": marks}
+    return {**hit, "_score": compute_final_score(candidate), "_rerank": entries}
 
 
-def final_score(candidate: Candidate) -> float:
-    """Return a hit's `_score`: the number of stages that scored it plus the last stage's value in [0, 1)."""
+def compute_final_score(candidate: Candidate) -> float:
+    """Return a hit's ``_score``, as `make_page` explains it."""
     return candidate.trace[-1].level + candidate.trace[-1].unit
 
 
 def _without_field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a hit's ``fields`` without one field; Elasticsearch puts a nested field into the objects around it."""
+    """Return a hit's ``fields`` without one field, which Elasticsearch nests in objects if its path has dots."""
     remaining = {key: value for key, value in fields.items() if key != name}
     for key, value in fields.items():
         if not name.startswith(f"{key}.") or not isinstance(value, list):

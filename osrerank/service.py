@@ -1,4 +1,4 @@
-"""Load models and build the recipes of searches. Nothing here knows OpenSearch."""
+"""Load the models that searches need, and choose their stages. Nothing here knows OpenSearch."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,13 +11,20 @@ from cachetools import LRUCache
 from osrerank._caches import SharedCache
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import NO_STAGES, VECTORS, VECTORS_MONO, Rerank
-from osrerank.recipe import Loaded, Recipe, failed_recipe, make_recipe, resolve_pipeline, stage_name
+from osrerank.recipe import (
+    ReadyModelOrError,
+    Recipe,
+    make_failed_recipe,
+    make_recipe,
+    name_first_stage,
+    resolve_pipeline,
+)
 from osrerank.scoring.card import DUO, ENCODERS, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.names import AUTO, HTTP
 from osrerank.scoring.registry import check_settings
 from osrerank.settings import DEFAULT_MODEL, Settings
-from osrerank.stages.language_guard import prepare
+from osrerank.stages.language_guard import load_detector
 from osrerank.stages.passages import score_texts
 from osrerank.stages.vectors import VectorStage
 from osrerank.types import (
@@ -36,38 +43,38 @@ from osrerank.types import (
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.store import VectorStore
 
-SERVER_MS = 3_000.0
-"""The time that callers wait for an optional rerank server at startup, in milliseconds."""
+SERVER_STARTUP_MS = 3_000.0
+"""How long ``osrerank serve`` waits for a rerank server before it goes on without it, in milliseconds."""
 MAX_RECIPES = 100
-"""The maximum number of cached recipes."""
+"""The number of recipes that are cached, one for each combination of options."""
 RECIPE_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "separator", "language_guard", "blend", "blend_weight",
     "passages", "sentences",
 )  # fmt: skip
-"""The options that a recipe depends on."""
-NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
-NAME_A_VECTOR_MODEL = "; name a bi-encoder with vector_model=..., --vector-model or OSRERANK_VECTOR_MODEL"
+"""The rerank options that determine a recipe."""
+DUO_MODEL_FIX = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
+VECTOR_MODEL_FIX = "; name a bi-encoder with vector_model=..., --vector-model or OSRERANK_VECTOR_MODEL"
 
 
 class RerankService:
-    """Reranks with the models of a process: a model that scores texts, a bi-encoder for vectors, and a duo model.
+    """Reranks with up to three models: one that scores texts, a bi-encoder for vectors, and a duo model for pairs.
 
     If the scoring model is a bi-encoder itself, it provides the vectors. Safe to use from many threads.
 
     Args:
         settings: the settings, with models, backend, threads and Redis.
-        scorer: a model to use instead of the settings' ``model``; the caller closes it.
-        duo_scorer: a model to use instead of the settings' ``duo_model``; the caller closes it.
-        encoder: a model to use instead of the settings' ``vector_model``; the caller closes it.
-        clock: returns the time in seconds, for deadlines.
+        scorer: a model to use instead of the settings' ``model``. The caller closes it.
+        duo_scorer: a model to use instead of the settings' ``duo_model``. The caller closes it.
+        encoder: a model to use instead of the settings' ``vector_model``. The caller closes it.
+        clock: a function that returns the time in seconds, for deadlines.
         has_index: whether the documents are in an index. If not, vectors are stored in the settings' Redis, if any.
 
     Attributes:
         settings: the settings.
         clock: the clock.
-        is_given: whether the caller passed the scoring model, so that the settings' ``model`` is not used.
-        first: the scoring model.
-        encoder: the model of the vectors, if the scoring model is a cross-encoder.
+        has_own_scorer: whether the caller passed ``scorer``, so that the settings' ``model`` is not used.
+        scoring_model: the model that scores texts.
+        vector_model: the bi-encoder whose vectors are used if the scoring model is a cross-encoder.
     """
 
     def __init__(
@@ -82,35 +89,37 @@ class RerankService:
     ) -> None:
         check_settings(settings)
         self.settings = settings
-        self.is_given = scorer is not None
+        self.has_own_scorer = scorer is not None
         self.clock = clock
-        fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
-        self.first = LoadedModel(
-            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index, on_loaded=prepare
+        fix = "" if settings.backend == HTTP else DUO_MODEL_FIX
+        self.scoring_model = LoadedModel(
+            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index, on_loaded=load_detector
         )
         local = settings.model_copy(update={"backend": AUTO}) if settings.backend == HTTP else settings
-        self.encoder = LoadedModel(
-            settings.vector_model, ENCODERS, local, encoder, NAME_A_VECTOR_MODEL, clock,
-            has_index=has_index, on_loaded=prepare,
+        self.vector_model = LoadedModel(
+            settings.vector_model, ENCODERS, local, encoder, VECTOR_MODEL_FIX, clock,
+            has_index=has_index, on_loaded=load_detector,
         )  # fmt: skip
-        self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
+        self._duo_model = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
         self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MAX_RECIPES))
 
     def add_vector_stores(self, stores: Sequence[VectorStore]) -> None:
-        """Add stores from which vectors are read outside a search; call this before a model is loaded."""
-        self.first.side_index_stores = self.encoder.side_index_stores = stores
+        """Add stores from which vectors are read outside a search. Call this before a model is loaded."""
+        self.scoring_model.side_index_stores = self.vector_model.side_index_stores = stores
 
     def with_model(self, model: str) -> "RerankService":
-        """Return a service with another scoring model, not loaded yet, which shares the other models with this one."""
+        """Return a service with another scoring model, which is not loaded yet. The other models are shared."""
         service = copy(self)
         service.settings = self.settings.model_copy(update={"model": model})
-        service.first = LoadedModel(model, POINTWISE, service.settings, clock=self.clock, on_loaded=prepare)
+        service.scoring_model = LoadedModel(
+            model, POINTWISE, service.settings, clock=self.clock, on_loaded=load_detector
+        )
         service._recipes = SharedCache(lambda: LRUCache(MAX_RECIPES))  # noqa: SLF001 - the same class
         if self.settings.model == self.settings.vector_model == DEFAULT_MODEL:
-            service.encoder = self.first  # so that the model is not loaded twice
+            service.vector_model = self.scoring_model  # so that the model is not loaded twice
         return service
 
-    def depth(self, options: Rerank) -> int:
+    def count_candidates(self, options: Rerank) -> int:
         """Return the number of candidates that the first pass must return."""
         depths = (
             ranking.max_depth if isinstance(ranking.pipeline, str) else ranking.pipeline.depth
@@ -119,7 +128,7 @@ class RerankService:
         return max(depths)
 
     def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline = NEVER) -> Ranking:
-        """Rerank a ranking by the pipeline that the options name; return the new ranking.
+        """Rerank the first pass with the stages that the options choose, and return the new ranking.
 
         Args:
             ranking: the first pass.
@@ -128,32 +137,32 @@ class RerankService:
 
         Raises:
             ConfigError: the options do not fit the models.
-            Exception: a model raised it, and the options say to raise.
+            Exception: a model raised it, and the option ``on_failure`` is ``"raise"``.
         """
         if options.pipeline == NO_STAGES:
             return ranking
-        recipe = self.recipe(options, deadline)
+        recipe = self.load_recipe(options, deadline)
         return recipe.rerank(ranking, deadline, on_failure=options.on_failure)
 
-    def recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
-        """Return the recipe for options, or one whose only stage fails if the first model cannot be used.
+    def load_recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
+        """Return the recipe for options. If the first model cannot be used, return a recipe whose only stage fails.
 
         Args:
             options: the options of the search.
-            deadline: the time until which to wait for models that are not loaded yet.
+            deadline: how long to wait for models that are not loaded yet.
 
         Raises:
             ConfigError: the options do not fit the models.
         """
         try:
-            return self.usable_recipe(options, deadline)
+            return self.load_usable_recipe(options, deadline)
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - a search goes on without its model
-            return failed_recipe(options, error)
+            return make_failed_recipe(options, error)
 
-    def cached_recipe(self, options: Rerank) -> Recipe | None:
-        """Return the recipe for options if their models are loaded in this process; else None.
+    def find_loaded_recipe(self, options: Rerank) -> Recipe | None:
+        """Return the recipe for options, or None if one of its models is not loaded in this process.
 
         Raises:
             ConfigError: the options do not fit the models.
@@ -163,9 +172,9 @@ class RerankService:
         key = tuple(getattr(options, name) for name in RECIPE_OPTIONS)
         with self._recipes as recipes:
             cached: Recipe | None = recipes.get(key)
-        if cached is not None or self.first.ready_model is None:
+        if cached is not None or self.scoring_model.ready_model is None:
             return cached
-        ready = [model.ready_model for model in self.models_of(options)]
+        ready = [model.ready_model for model in self.select_models(options)]
         loaded = [model for model in ready if model is not None and not isinstance(model.model, NeedsWorkers)]
         if len(loaded) < len(ready):
             return None
@@ -174,20 +183,21 @@ class RerankService:
             recipes[key] = recipe
         return recipe
 
-    def usable_recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
-        """Load the stages' models, check that their workers run, and return the recipe.
+    def load_usable_recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
+        """Load the models that the options need, check that workers run if they score, and return the recipe.
 
         Raises:
             ConfigError: the options do not fit the models.
             StillLoading: the first stage's model is not loaded by the deadline.
             ModelLoadError, MissingDependencyError, WorkerError: the first stage's model cannot be used.
         """
-        if (recipe := self.cached_recipe(options)) is not None:
-            return recipe
+        loaded_recipe = self.find_loaded_recipe(options)
+        if loaded_recipe is not None:
+            return loaded_recipe
         if options.pipeline not in VECTORS_MONO:
-            self.first.load(deadline)  # the kind of this model decides which models the stages need
-        first, *later = models = self.models_of(options)
-        loaded: list[Loaded] = [first.load(deadline)]
+            self.scoring_model.load(deadline)  # the kind of this model decides which models the stages need
+        first, *later = models = self.select_models(options)
+        loaded: list[ReadyModelOrError] = [first.load(deadline)]
         for model in later:
             try:
                 loaded.append(model.load(deadline))
@@ -195,24 +205,27 @@ class RerankService:
                 loaded.append(error)
         for model in models:
             model.find_workers(deadline)
-        return self.cached_recipe(options) or make_recipe(options, loaded)  # not cached: workers may change their model
+        # A recipe of workers is not cached, because they can change their model.
+        return self.find_loaded_recipe(options) or make_recipe(options, loaded)
 
     def start_loading(self, options: Rerank) -> None:
         """Start to load the models that the options need, in other threads."""
-        for model in self.models_of(options):
+        for model in self.select_models(options):
             model.start_loading()
 
     def identity(self, options: Rerank) -> dict[str, object]:
-        """Return the model identities and the blend that determine the order; empty for a caller's own pipeline.
+        """Return the models and the blend that determine the order, as `Recipe.identity`.
+
+        For the caller's own pipeline, return an empty dict, because its models are unknown.
 
         Raises:
             ModelLoadError, MissingDependencyError, WorkerError: a model cannot be loaded.
         """
         if not isinstance(options.pipeline, str):
             return {}
-        for model in self.models_of(options):
+        for model in self.select_models(options):
             model.load()
-        return self.usable_recipe(options).identity
+        return self.load_usable_recipe(options).identity
 
     @property
     def model_name(self) -> str:
@@ -226,34 +239,34 @@ class RerankService:
         Raises:
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
-        return self.first.model()
+        return self.scoring_model.model()
 
-    def vectors_of(self, options: Rerank) -> DocumentVectors | None:
-        """Return the source of the first stage's vectors, or None if it scores texts; raise the errors of `model`."""
+    def load_vectors(self, options: Rerank) -> DocumentVectors | None:
+        """Return the first stage's vectors, or None if it scores texts. Raise the same errors as `model`."""
         if options.pipeline not in VECTORS_MONO:
-            self.first.model()
-        return self.models_of(options)[0].vectors()
+            self.scoring_model.model()
+        return self.select_models(options)[0].vectors()
 
-    def vector_stage(self, options: Rerank) -> VectorStage:
-        """Return the first stage, which compares vectors.
+    def load_vector_stage(self, options: Rerank) -> VectorStage:
+        """Return the first stage of a pipeline that compares vectors.
 
         Raises:
             ConfigError: the model has no vectors, or the first stage scores sentences or is the caller's own.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
-        recipe = self.usable_recipe(options)
+        recipe = self.load_usable_recipe(options)
         if recipe.vector_stage is not None:
             return recipe.vector_stage
-        if self.vectors_of(options) is None:
-            raise no_vectors(self.model.model)
+        if self.load_vectors(options) is None:
+            raise no_vectors_error(self.model.model)
         raise ConfigError("vectors cannot be built for sentences, nor for a pipeline of your own")
 
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
-        """Score texts as a search does by default: long ones by their best passage if the model advises it.
+        """Score texts as a search does by default: a long text by its best passage, if the model advises it.
 
         Args:
             query: the query's text.
-            documents: the documents' texts; blank ones are not scored.
+            documents: the documents' texts. Blank texts are not scored.
             deadline: the call's deadline.
             cached: whether scores may come from the cache, if there is one.
 
@@ -261,21 +274,22 @@ class RerankService:
             ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be scored.
             WorkerError: the workers did not reply.
         """
-        return score_texts(self.first.scorer(cached=cached), query, documents, deadline=deadline)
+        return score_texts(self.scoring_model.scorer(cached=cached), query, documents, deadline=deadline)
 
     def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
         """Load the models that the options need and rank two texts, so that the first search does not wait for it.
 
         Args:
-            options: the options whose models are loaded; by default, only the scoring model is.
-            server_ms: the time to wait for a rerank server, in milliseconds; None for no limit.
+            options: the options whose models are loaded. If None, only the scoring model is loaded.
+            server_ms: how long to wait for a rerank server, in milliseconds. If None, there is no limit.
 
         Raises:
             ModelLoadError, MissingDependencyError: a model cannot be loaded, or a stage's extra is not installed.
-            WorkerError, ScoringError: there are no workers, or a rerank server does not score.
+            WorkerError: no worker runs.
+            ScoringError: the rerank server returns no scores.
         """
         deadline = Deadline.after_ms(server_ms if self.settings.backend == HTTP else None, self.clock)
-        if is_encoder(model := self.first.model()):
+        if is_encoder(model := self.scoring_model.model()):
             model.encode(["warm up"], "document", deadline=deadline)
         else:
             model.score("warm", ["up"], [(0,)], deadline=deadline)
@@ -286,50 +300,54 @@ class RerankService:
             Candidate(str(rank), text, 1.0 / rank, rank, (StageScore("first_pass", 1.0 / rank, rank, 0.5),))
             for rank, text in texts
         )
-        unbounded = replace(options, on_failure="raise")
-        self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, deadline)
-        if (vectors := self.vectors_of(options)) is not None:
+        options_that_raise = replace(options, on_failure="raise")
+        self.rerank(Ranking(Query("warm", "warm up"), candidates), options_that_raise, deadline)
+        vectors = self.load_vectors(options)
+        if vectors is not None:
             vectors.records.flush()  # this opens the store of vectors
 
     def close(self) -> None:
-        """Release the models loaded here, and the connections to the cache."""
+        """Release the models that this service has loaded, and close the connections to the cache."""
         with self._recipes as recipes:
             recipes.clear()
-        for model in (self.first, self.encoder, self._duo):
+        for model in (self.scoring_model, self.vector_model, self._duo_model):
             model.close()
 
-    def models_of(self, options: Rerank) -> list[LoadedModel]:
-        """Return the stages' models, in order; a model that is not loaded yet is assumed to suit the first stage.
+    def select_models(self, options: Rerank) -> list[LoadedModel]:
+        """Return the models that the options' stages need, in order.
+
+        A scoring model that is not loaded yet is assumed to suit the first stage.
 
         Raises:
             WorkerError: workers score, and no worker runs that reports the model's kind.
         """
         if not isinstance(options.pipeline, str):
             return []
-        models = [self.first]
+        models = [self.scoring_model]
         if options.pipeline in VECTORS_MONO:
-            models = [self.encoder, self.first]
-        elif options.pipeline in VECTORS and self.first.is_encoder is False:
-            models = [self.first if stage_name(self.first.model()) == "vectors" else self.encoder]
-        return [*models, self._duo] if options.compares_pairs else models
+            models = [self.vector_model, self.scoring_model]
+        elif options.pipeline in VECTORS and self.scoring_model.is_encoder is False:
+            has_vectors = name_first_stage(self.scoring_model.model()) == "vectors"
+            models = [self.scoring_model if has_vectors else self.vector_model]
+        return [*models, self._duo_model] if options.compares_pairs else models
 
-    def resolve(self, options: Rerank) -> tuple[str, str]:
-        """Return the pipeline that fits the model's kind, and a warning, "" if that pipeline was requested.
+    def resolve_pipeline(self, options: Rerank) -> tuple[str, str]:
+        """Return the pipeline that fits the model's kind, and a warning if another one was requested, or "".
 
         Raises:
             ConfigError: ``vectors-mono`` was requested, and the model is not a cross-encoder.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         try:
-            return resolve_pipeline(options, self.first.load())
+            return resolve_pipeline(options, self.scoring_model.load())
         except (ModelLoadError, MissingDependencyError, WorkerError):
             if options.pipeline not in VECTORS_MONO:
                 raise
             return str(options.pipeline), ""  # the vectors decide the order, and the next stage reports the error
 
 
-def no_vectors(model: str) -> ConfigError:
-    """Return the error to raise for a model that has no document vectors."""
+def no_vectors_error(model: str) -> ConfigError:
+    """Return the error for a model without document vectors, such as a cross-encoder."""
     reason = f"{model} has no document vectors: only bi-encoders and late interaction do"
     export = "osrerank export converts one from the hub"
     order = 'order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'

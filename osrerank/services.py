@@ -1,4 +1,4 @@
-"""Load a model per index, for clients whose settings file sets models for indices."""
+"""Choose the model of each index, for clients whose settings file sets models for some indices."""
 
 import logging
 import threading
@@ -15,14 +15,14 @@ from osrerank.service import RerankService
 logger = logging.getLogger(__name__)
 
 MAX_MODELS = 3
-"""The maximum number of loaded models, including the client's default model."""
+"""The number of models that stay loaded, including the client's default model."""
 
 
 class Services:
-    """The services of the models in the settings file. Each model is loaded on first use. Thread-safe.
+    """A `RerankService` for each model in the settings file, loaded on first use. Safe to use from many threads.
 
-    If `MAX_MODELS` are loaded, the least recently used one is released before another is loaded. The client's default
-    model and the models of running searches are not released, so more models can be loaded temporarily.
+    If `MAX_MODELS` are loaded, the least recently used one is released before the next is loaded. The client's default
+    model and the models of running searches stay loaded, so there can be more for a short time.
 
     Args:
         client_service: the service of the client's default model, for indices without a model in the settings file.
@@ -39,17 +39,17 @@ class Services:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over in a forked child, where no search is running."""
+        """Reset the counts in a forked child, where no search is running."""
         self._lock = threading.Lock()
         self._n_searches: Counter[str] = Counter()
 
     @property
     def loaded(self) -> list[str]:
-        """The names of the loaded models without the default model, least recently used first."""
+        """The names of the loaded models except the default model, least recently used first."""
         return [name for name, service in list(self._services.items()) if _is_loaded(service)]
 
-    def conflict(self, index: Any) -> str:
-        """Return why a search cannot be reranked if its indices use different models, or else ""."""
+    def explain_conflict(self, index: Any) -> str:
+        """Return why a search of several indices cannot be reranked, or "" if they all have the same model."""
         names = self._model_names(index)
         if len(names) == 1:
             return ""
@@ -57,10 +57,10 @@ class Services:
         return f"{reason}: search them one by one, leave some out (shop-*,-shop-de*), or set one model for all"
 
     @contextmanager
-    def of(self, index: Any) -> Iterator[RerankService]:
-        """Yield the service of an index's model, and keep it loaded inside the ``with`` block.
+    def use_service(self, index: Any) -> Iterator[RerankService]:
+        """Yield the service with an index's model, which stays loaded inside the ``with`` block.
 
-        If the indices use different models, yield the service of the client's default model.
+        If the indices have different models, the service has the client's default model.
         """
         names = self._model_names(index)
         name = self._client_service.settings.model
@@ -81,22 +81,23 @@ class Services:
                 self._n_searches[name] -= 1
 
     def close(self) -> None:
-        """Release all models but the client's default model."""
+        """Release all models except the client's default model."""
         for service in self._services.values():
-            service.first.close()
+            service.scoring_model.close()
 
     def _model_names(self, index: Any) -> set[str]:
         return {name or self._client_service.settings.model for name in self._defaults.models_of(index)}
 
     def _release_models(self, next_name: str) -> None:
+        """Release the least recently used idle models, so that there is room for the next model."""
         loaded = [name for name in self.loaded if name != next_name]
         max_loaded = MAX_MODELS - _is_loaded(self._client_service) - 1  # one for the next model
         idle = [name for name in loaded if not self._n_searches[name]]
         for name in idle[: max(0, len(loaded) - max_loaded)]:
             service = self._services[name]
             self._services[name] = self._client_service.with_model(name)
-            threading.Thread(target=service.first.close, name="osrerank-release", daemon=True).start()
-            if self._log_throttle.is_due():
+            threading.Thread(target=service.scoring_model.close, name="osrerank-release", daemon=True).start()
+            if self._log_throttle.should_log():
                 logger.warning(
                     "[model-released] %s was released to make room for %s, and is loaded again for its next search: "
                     "at most %d stay loaded; not logged again for a minute", name, next_name, MAX_MODELS
@@ -104,4 +105,4 @@ class Services:
 
 
 def _is_loaded(service: RerankService) -> bool:
-    return service.first.is_encoder is not None
+    return service.scoring_model.is_encoder is not None

@@ -1,7 +1,8 @@
-"""The settings of a deployment; no other module reads the environment.
+"""The settings of a deployment. No other module reads the environment.
 
-Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, file in the folder
-``OSRERANK_SECRETS_DIR``, default. Settings are read when a client or a command needs them, not at import.
+A setting comes from an argument or command-line flag, or else from an ``OSRERANK_*`` variable, or else from a file in
+the folder ``OSRERANK_SECRETS_DIR``, or else from its default. Settings are read when a client or a command needs them,
+not at import.
 """
 
 import base64
@@ -21,7 +22,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank.errors import ConfigError
 
 PREFIX = "OSRERANK_"
@@ -33,13 +34,13 @@ SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 A file has a setting's name, such as ``osrerank_redis_url``.
 """
 DEFAULT_MODEL = "osrerank/e5-small"
-"""The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
-ONE_REDIS = (
+"""A model that is part of the package. ``osrerank.scoring.locate`` finds it."""
+ONLY_ONE_REDIS = (
     "Redis Sentinel and Redis Cluster are not supported: use a single Redis, or an address that always leads to the "
     "master, such as a proxy in front of Sentinel"
 )
 MIN_KEY_LENGTH = 16
-"""The minimum number of characters of a signing key. ``openssl rand -hex 32`` prints 64."""
+"""Signing keys with fewer characters than this are refused. ``openssl rand -hex 32`` prints 64."""
 SETTINGS_FILE = Path("osrerank.toml")
 """The name of the settings file in the working directory or in the user's configuration folder."""
 
@@ -76,22 +77,23 @@ class Settings(BaseSettings):
     Attributes:
         url: the address of the search engine: ``http(s)://[user:password@]host:port``, or ``embedded:FOLDER``. Several
             hosts are separated by commas.
-        engine: the kind of search engine, ``opensearch`` or ``elasticsearch``. None determines it by a request.
+        engine: the kind of search engine, ``opensearch`` or ``elasticsearch``. If None, the client asks the server.
         api_key: Elasticsearch's API key, in the encoded form that Elasticsearch returns.
-        redis_url: the Redis for the score cache. None keeps the cache in this process only. The backend
+        redis_url: the Redis for the score cache. If None, each process caches only its own scores. The backend
             ``workers`` also uses this Redis as its broker, unless ``broker_url`` is set.
-        broker_url: the Redis through which clients and workers exchange messages. None uses ``redis_url``.
+        broker_url: the Redis through which clients and workers exchange messages. If None, it is ``redis_url``.
         model: the model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub
             id.
-        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Set like ``model``.
-        duo_model: the model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``. Set like
-            ``model``. None disables these pipelines.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Its values are those of
+            ``model``.
+        duo_model: the model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``. Its
+            values are those of ``model``. If None, these pipelines cannot be used.
         backend: the backend that computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes,
             or ``http`` for the rerank server in the table ``[http]`` of the settings file. ``auto`` chooses ``onnx`` if
-            the model has a graph, and ``torch`` otherwise.
+            the model has an ONNX graph, and ``torch`` otherwise.
         rerank_key: the key or token for the rerank server, sent as ``Authorization: Bearer``.
-        dtype: the precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``. ``auto`` is 16 bits on a GPU and fp32
-            on the CPU. Any value other than ``auto`` selects the torch backend.
+        dtype: the precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``. ``auto`` uses 16 bits on a GPU, and
+            fp32 on the CPU. Any value other than ``auto`` selects the torch backend.
         cache_ttl_s: the time after which an unused score is removed from the cache, in seconds.
         cache_mb: the memory for cached scores in Redis, in megabytes. 0 disables this cache.
         cache_local_mb: the memory for cached scores in this process, in megabytes. 0 disables this cache.
@@ -99,31 +101,31 @@ class Settings(BaseSettings):
             a second index beside each searched index; ``redis`` for the Redis of ``redis_url``; or ``off``. None means
             ``index`` on a cluster and ``file`` in the embedded engine. Where no index is searched, it means ``redis``
             if ``redis_url`` is set, and ``file`` otherwise.
-        vectors_folder: the folder of that file.
+        vectors_folder: the folder of the file with document vectors.
         vectors_mb: the memory or disk space for document vectors, in megabytes. In Redis, they also use at most
             ``cache_mb``.
         vectors_ttl_s: the lifetime of a document's vector, in seconds.
         vectors_profile: the precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
         vectors_key: the secret that signs vectors. Vectors without a valid signature are not used.
         signing_key: the secret with which clients and workers sign their messages and the scores in Redis. Messages and
-            scores without a valid signature are refused. Of several secrets, separated by commas, the first signs and
-            all are accepted, so that a secret can be replaced without restarting all processes at once.
-        queue_chunks: the maximum number of waiting chunks per worker. A search that would exceed it is refused as
+            scores without a valid signature are refused. Of several secrets, separated by commas, the first one signs
+            and all are accepted, so that a secret can be replaced without restarting all processes at once.
+        queue_chunks: how many chunks can wait per worker. A search that would exceed this number is refused as
             overloaded.
-        worker_tasks: the number of chunks that a worker scores at a time. 0 chooses by the model.
-        metrics_port: the port of a worker's Prometheus metrics. 0 serves no metrics.
-        probe_port: the port of a worker's HTTP probes ``/live`` and ``/ready``. 0 serves no probes.
+        worker_tasks: the number of chunks that a worker scores at a time. 0 uses the model's default.
+        metrics_port: the port of a worker's Prometheus metrics. 0 turns them off.
+        probe_port: the port of a worker's HTTP probes ``/live`` and ``/ready``. 0 turns them off.
         log_format: the format of a worker's log lines: ``text`` or ``json``.
-        settings_file: the TOML file with the options of ``rerank=True`` (``[rerank]``, ``[index."NAME".rerank]``), the
-            ``model`` of an index (``[index."NAME"]``), and the rerank server of the backend ``http`` (``[http]``). None
-            uses ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, if it
-            exists.
+        settings_file: the TOML file with the default rerank options (``[rerank]``, ``[index."NAME".rerank]``), the
+            ``model`` of an index (``[index."NAME"]``), and the rerank server of the backend ``http`` (``[http]``). If
+            None, it is ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, if
+            one exists.
         threads: the number of CPU threads for scoring. 0 uses one per physical core of this process.
-        server_token: the bearer token that clients of ``osrerank serve`` must send. None requires no token.
+        server_token: the bearer token that clients of ``osrerank serve`` must send. If None, they need no token.
         shadow_file: the file to which searches in shadow mode (option ``traffic``) append JSON lines about what
-            reranking would have changed, up to 100 MB. None writes no file.
+            reranking would have changed, up to 100 MB. If None, no file is written.
         shadow_texts: whether these lines include the query's text, the ids of the hits, and the reason as a sentence.
-        trace_queries: whether OpenTelemetry's traces include the texts of queries, and the reasons in full.
+        trace_queries: whether OpenTelemetry traces include the texts of queries, and reasons as sentences.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -170,8 +172,7 @@ class Settings(BaseSettings):
         for address in url.get_secret_value().split(","):
             if not re.match(r"https?://[^/]|embedded:.", address.strip()):
                 raise ValueError(
-                    "it must be http(s)://host:port, several of them separated by commas, a cloud id, or "
-                    "embedded:FOLDER"
+                    "it must be http(s)://host:port (or several, separated by commas), a cloud id, or embedded:FOLDER"
                 )
         return url
 
@@ -197,7 +198,7 @@ class Settings(BaseSettings):
             return None
         url = secret.get_secret_value()
         if re.match(r"[a-z+]*(sentinel|cluster)[a-z+]*:|[a-z]+://(?:[^@]*@)?+[^/@?]*,", url):
-            raise ValueError(ONE_REDIS)
+            raise ValueError(ONLY_ONE_REDIS)
         if not re.match(r"(rediss?|unix)://.", url):
             raise ValueError("it must be redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
         return secret
@@ -246,7 +247,7 @@ class Settings(BaseSettings):
         variables = [name for name in os.environ if name.upper().startswith(PREFIX)]
         for name in (*variables, *_find_secret_files()):
             if name.upper() not in names:
-                fix = replacement_for(name.upper()) or f"the settings are {', '.join(sorted(names))}"
+                fix = find_replacement(name.upper()) or f"the settings are {', '.join(sorted(names))}"
                 raise ConfigError(f"{name} is not a setting; {fix}", setting=name, source="environment")
         try:
             return cls(**{name: value for name, value in arguments.items() if value is not None})
@@ -297,7 +298,7 @@ def _find_secret_files() -> list[str]:
 
 
 def split_keys(secret: SecretStr | None) -> list[bytes]:
-    """Return the comma-separated keys of a setting, or an empty list if it is not set."""
+    """Return the comma-separated keys of a setting. If it is not set, there are none."""
     if secret is None:
         return []
     return [key.strip().encode() for key in secret.get_secret_value().split(",")]

@@ -1,4 +1,4 @@
-"""Read the settings file, ``osrerank.toml``, and its table ``[http]``."""
+"""Read the settings file ``osrerank.toml``, and check its tables."""
 
 import logging
 import re
@@ -18,11 +18,11 @@ TABLES = ("rerank", "index", "http")
 INDEX_KEYS = ("model", "rerank")
 """The allowed keys of ``[index.NAME]`` in a settings file."""
 RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
-"""The protocols of rerank servers (`osrerank.scoring.backends.http.dialects`)."""
+"""The protocols of rerank servers, implemented in `osrerank.scoring.backends.http.dialects`."""
 
 
 class HttpSettings(BaseModel):
-    """The rerank server of the backend ``http``, as the settings file describes it in ``[http]``.
+    """The rerank server of the backend ``http``: the table ``[http]`` of the settings file.
 
     Attributes:
         url: the server's address, ``http(s)://host:port``, perhaps with a path.
@@ -82,7 +82,7 @@ class HttpSettings(BaseModel):
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the tables of a settings file, without checking the options of searches.
+    """Return the tables of a settings file. The rerank options in them are not checked.
 
     Raises:
         ConfigError: the file cannot be read or is not TOML, or it contains an unknown table or key or an invalid value.
@@ -101,7 +101,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _check_tables(content: Mapping[str, Any], path: Path) -> None:
-    """Check that a file contains no other tables than [rerank], [http] and [index.NAME], and that models are names."""
+    """Check that a file contains only [rerank], [http] and [index.NAME], and that each index's model is a name."""
     unknown = [key for key in content if key not in TABLES]
     index_tables = content.get("index", {})
     if not isinstance(index_tables, Mapping):

@@ -1,4 +1,4 @@
-"""A scorer, an encoder, a transport and a clock for tests, which need neither a model nor a server."""
+"""Stand-ins for tests without a model or a server: a scorer, an encoder, a transport and a clock."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ def overlap(query: str, document: str) -> float:
 
 
 class ManualClock:
-    """A clock that only `sleep` moves, as in ``Deadline.after_ms(100, clock)``. Safe to use from many threads.
+    """A clock that moves only when `sleep` is called, as in ``Deadline.after_ms(100, clock)``. Thread-safe.
 
     Args:
         now_s: the first time, in seconds.
@@ -44,13 +44,13 @@ class ManualClock:
 
 @dataclass(frozen=True, slots=True)
 class FunctionScorer:
-    """Scores each document with a function of query and text. An ``(i, j)`` tuple gets the difference of two scores.
+    """Scores documents with a function. An ``(i, j)`` tuple gets the difference of the two documents' scores.
 
     Attributes:
         function: a function of query and document that returns a logit.
         unscorable: the texts whose scoring fails.
         seconds_per_pair: the time to score a pair, in seconds.
-        sleep: the function that waits for this time. `ManualClock.sleep` does not wait.
+        sleep: the function that waits for this time, such as `ManualClock.sleep`, which only moves a clock.
         broken: whether every call raises an error.
     """
 
@@ -107,7 +107,7 @@ class FunctionScorer:
 
 
 class ArithmeticEncoder:
-    """A backend whose vectors are arithmetic: element i is the number of token ids that are i modulo 32, normalised.
+    """A backend whose vectors count token ids: element i is the number of ids that are i modulo 32, normalised.
 
     Args:
         before: a function that is called with a document's token ids before it is encoded. It can wait, raise an
@@ -148,7 +148,7 @@ class ArithmeticEncoder:
 class CannedTransport:
     """An opensearch-py transport that records requests and returns the same response to each.
 
-    Requests for mappings, settings, the version and the state of vector builds are not recorded. Every index has the
+    Requests for mappings, settings, the version and the progress of vector builds are not recorded. Every index has the
     fields ``title`` and ``text``, no default search pipeline and no build.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank._signals import end_as_first_process
 from osrerank.errors import ConfigError, OsrerankError
 from osrerank.scoring.names import BACKEND_NAMES, DTYPES
@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
         for entry in entry_points(group=ENTRY_POINT_GROUP, name=cmd_name):
             loaded: click.Command = entry.load()
             return loaded
-        fix = replacement_for(f"osrerank {cmd_name}")
+        fix = find_replacement(f"osrerank {cmd_name}")
         if fix:
             raise click.UsageError(f"There is no command {cmd_name!r}; {fix}", ctx)
         return None
@@ -129,10 +129,10 @@ def _name_replacement(error: click.ClickException) -> click.ClickException:
         return error
     command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
     if isinstance(error, click.NoSuchOption):
-        fix = replacement_for(f"osrerank {command} {error.option_name}")
+        fix = find_replacement(f"osrerank {command} {error.option_name}")
         return click.UsageError(f"No such option {error.option_name}; {fix}.", error.ctx) if fix else error
     name = error.message.partition("No such command ")[2].rstrip(".")
-    fix = replacement_for(f"osrerank {command} {name.strip(chr(39))}")
+    fix = find_replacement(f"osrerank {command} {name.strip(chr(39))}")
     return click.UsageError(f"No such command {name}; {fix}.", error.ctx) if fix else error
 
 
@@ -170,8 +170,8 @@ def _describe_error(error: Exception) -> str:
     name = type(error).__name__
     if not first_line.startswith(f"{name}("):
         return f"{name}: {first_line} {hint}"
-    from osrerank.doctor import engine_fix
+    from osrerank.doctor import choose_engine_fix
 
     description = first_line.partition(" caused by: ")[0]  # opensearch-py's errors end with their cause
-    fix = engine_fix(error, not_found_fix="")
+    fix = choose_engine_fix(error, not_found_fix="")
     return f"{description}: {fix} {hint}" if fix else f"{description} {hint}"

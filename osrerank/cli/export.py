@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank.cli.options import CHECKPOINT
 from osrerank.cli.path_types import FILE, FOLDER
 from osrerank.settings import Settings
@@ -12,7 +12,7 @@ from osrerank.settings import Settings
 
 def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     if value not in (None, "duo"):
-        fix = replacement_for(f"osrerank export --kind {value}") or "leave --kind out to keep the kind of SOURCE"
+        fix = find_replacement(f"osrerank export --kind {value}") or "leave --kind out to keep the kind of SOURCE"
         raise click.BadParameter(f"{value!r} is not 'duo'; {fix}.")
     return value
 

@@ -29,7 +29,7 @@ def open_index_texts(context: click.Context, index: str | None) -> "Iterator[Tex
 
 def _read_documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the documents that the index contains, with the texts of the model's input fields."""
-    from osrerank.response import hit_text
+    from osrerank.response import read_hit_text
 
     fields = tuple(client.options_of(index).fields or ())
     body_fields = [name for name in fields if name != TITLE_FIELD]
@@ -38,5 +38,5 @@ def _read_documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> 
         ids = sorted_ids[start : start + DOCUMENTS_PER_REQUEST]
         request = {"query": {"ids": {"values": ids}}, "size": len(ids), "_source": list(fields)}
         for hit in client.search(index=index, body=request)["hits"]["hits"]:
-            title = hit_text(hit, (TITLE_FIELD,)) if TITLE_FIELD in fields else None
-            yield {"id": hit["_id"], "text": hit_text(hit, body_fields) or "", "title": title}
+            title = read_hit_text(hit, (TITLE_FIELD,)) if TITLE_FIELD in fields else None
+            yield {"id": hit["_id"], "text": read_hit_text(hit, body_fields) or "", "title": title}

@@ -17,7 +17,7 @@ from osrerank.retrieval.samples import choose_fields_by_samples
 from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
-from osrerank.stages.language_guard import is_installed
+from osrerank.stages.language_guard import is_multilingual_installed
 
 SAMPLE_DOCUMENTS = 20
 INVENTED_TEXT = " ".join(["some words of an invented document"] * 17)
@@ -111,7 +111,7 @@ def _find_fields(client: Any, index: str) -> SearchFields:
     # samples are read without the index's search pipeline, which might cost money or refuse the requests
     pipeline = client.search_pipeline_of(index)
     groups = choose_fields_by_samples(index, fields_by_index, pipeline.replacement)
-    samples = () if pipeline.obstacle else client.result_of(groups, index)
+    samples = () if pipeline.obstacle else client.perform_steps(groups, index)
     return resolve_fields(fields_by_index, samples, caller_fields) if samples else client.fields_of(index)
 
 
@@ -121,9 +121,9 @@ def _stores_vectors(client: Any, index: str | None) -> bool:
     if searcher.service.settings.vectors == "off":
         return False
     if not index:
-        return searcher.service.vectors_of(searcher.defaults.base) is not None
+        return searcher.service.load_vectors(searcher.defaults.base) is not None
     with searcher.serving(index) as service:
-        return service.vectors_of(searcher.defaults.options_for(index)) is not None
+        return service.load_vectors(searcher.defaults.options_for(index)) is not None
 
 
 def _options_with_vectors(deadline_ms: float | None) -> BaseOptions:
@@ -188,7 +188,7 @@ def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:
     languages = Languages.detect(client, index, texts)
     for sentence in languages.sentences:
         click.echo(f"{index}: {sentence}")
-    if not languages.needs_multilingual or not is_installed():
+    if not languages.needs_multilingual or not is_multilingual_installed():
         return ""
     click.echo(f"{index}: the settings file sets its model to {MULTILINGUAL}")
     return MULTILINGUAL

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 import click
 
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank.cli.path_types import OUTPUT_FILE
 from osrerank.client import Client, connection_options
 from osrerank.errors import ConfigError
@@ -134,7 +134,7 @@ class SearchOption(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse and check the value."""
-        fix = replacement_for(f"rerank.{self.option}.{value}")
+        fix = find_replacement(f"rerank.{self.option}.{value}")
         if fix:
             self.fail(f"{value!r} was removed; {fix}", param, ctx)
         if self.group is not None and value not in ("true", "false"):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from osrerank.cli.options import build_rerank_argument, open_client, rerank_options, search_options, wants_json
-from osrerank.response import hit_text
+from osrerank.response import read_hit_text
 
 MAX_SNIPPET_CHARACTERS = 160
 
@@ -57,7 +57,7 @@ def _print_hits(response: dict[str, Any], offset: int) -> None:
 
 
 def _format_snippet(hit: dict[str, Any], fields: Sequence[str]) -> str:
-    text = hit_text(hit, fields) or json.dumps(hit.get("_source") or {}, ensure_ascii=False)
+    text = read_hit_text(hit, fields) or json.dumps(hit.get("_source") or {}, ensure_ascii=False)
     return text if len(text) <= MAX_SNIPPET_CHARACTERS else f"{text[:MAX_SNIPPET_CHARACTERS].rstrip()}…"
 
 

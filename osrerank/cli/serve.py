@@ -173,10 +173,10 @@ def _warm_up(reranker: Any) -> None:
     """Load the model, so that errors are reported at once. Workers and rerank servers can also start later."""
     from osrerank._platform import freeze_objects
     from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError
-    from osrerank.service import SERVER_MS
+    from osrerank.service import SERVER_STARTUP_MS
 
     try:
-        reranker.warm_up(server_ms=SERVER_MS)
+        reranker.warm_up(server_ms=SERVER_STARTUP_MS)
         freeze_objects()
     except (WorkerError, ScoringError) as error:
         if not (error.retryable or isinstance(error, WorkerError | DeadlineExceeded)):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank.cli.path_types import FILE, OUTPUT_FILE
 from osrerank.errors import EvaluationError
 from osrerank.options.pairs import PAIR_AGGREGATIONS
@@ -131,7 +131,7 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
             if other_options.get(name) != options.get(name):
                 raise EvaluationError(f"{other_run} and {run} differ in {name}, so their pairs cannot be combined")
     blend = tuple(options["blend"]) if options.get("blend") else None
-    fix = replacement_for(f"rerank.blend.{blend[0]}") if blend else ""
+    fix = find_replacement(f"rerank.blend.{blend[0]}") if blend else ""
     if blend and fix:
         raise EvaluationError(f"{run} was blended with {blend[0]}, which was removed; {fix}, and create the run again")
     return [ScoredRun(path, blend) for path in (run, *other_runs)]

@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from osrerank.errors import EvaluationError
-from osrerank.pipeline import applied
-from osrerank.response import FIRST_PASS, final_score
+from osrerank.pipeline import find_applied
+from osrerank.response import FIRST_PASS, compute_final_score
 from osrerank.types import Ranking, ScoredDocument
 
 NON_STAGE_KEYS = {FIRST_PASS, "failure", "explanation", "probability"}
@@ -63,7 +63,7 @@ class QueryRecord:
         candidates = [
             {
                 "doc_id": candidate.doc_id,
-                "score": final_score(candidate),
+                "score": compute_final_score(candidate),
                 "first_pass": candidate.trace[0].as_json(),
                 "stages": {entry.stage: entry.as_json() for entry in candidate.trace[1:]},
             }
@@ -71,7 +71,7 @@ class QueryRecord:
         ]
         reason = "; ".join(report.reason for report in ranking.reports if report.reason and not report.skipped) or None
         stages = [asdict(report) for report in ranking.reports]
-        return cls.from_parts(query_id, candidates, stages, applied(ranking.reports), reason, started_s)
+        return cls.from_parts(query_id, candidates, stages, find_applied(ranking.reports), reason, started_s)
 
     @classmethod
     def from_parts(

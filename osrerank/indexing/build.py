@@ -205,7 +205,7 @@ class Builder:
         self._vectors = document_vectors(client, index)
         self._side_indices = _find_side_indices(client, index, to, self._vectors)
         self._options = client.options_of(index)
-        self._fields = client.fields_of(index, as_built=uses_build_fields)
+        self._fields = client.fields_of(index, uses_build_fields=uses_build_fields)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._summary = BuildSummary()
         self._backlog = Backlog(self._side_indices)
@@ -221,7 +221,7 @@ class Builder:
         if not self._side_indices and not isinstance(self._vectors.store, FileStore):
             reason = "Redis may drop vectors, so it cannot store a build's progress: set OSRERANK_VECTORS=index or file"
             raise ConfigError(reason, setting="vectors", source="environment")
-        heads: Heads = self._client.result_of(read_heads(self._index, is_embedded=self._is_embedded))
+        heads: Heads = self._client.perform_steps(read_heads(self._index, is_embedded=self._is_embedded))
         return {name: shards for name, shards in heads.items() if not self._side_indices or name in self._side_indices}
 
     def build_all(self) -> BuildSummary:
@@ -485,7 +485,7 @@ class Builder:
         return is_changed
 
     def _send(self, request: SideRequest) -> Any:
-        return self._client.result_of(_yield_request(request))
+        return self._client.perform_steps(_yield_request(request))
 
 
 def _yield_request(request: SideRequest) -> Generator[SideRequest, Any, Any]:

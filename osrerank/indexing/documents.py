@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from osrerank.client import Client
 from osrerank.indexing.side_index import scroll_hits
 from osrerank.options.rerank import Rerank
-from osrerank.response import parse
+from osrerank.response import make_ranking
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import is_embedded
 from osrerank.search.coverage import MATCH_ALL, fetch_body, model_texts
-from osrerank.service import RerankService, no_vectors
+from osrerank.service import RerankService, no_vectors_error
 from osrerank.types import LongText, Query
 from osrerank.vectors.documents import DocumentVectors
 
@@ -80,9 +80,9 @@ def document_vectors(client: Client, index: str | None = None) -> DocumentVector
     defaults = client.searcher.defaults
     options = defaults.base if index is None else defaults.options_for(index)
     with nullcontext(client.searcher.service) if index is None else client.searcher.serving(index) as service:
-        vectors = service.vectors_of(options)
+        vectors = service.load_vectors(options)
         if vectors is None:
-            raise no_vectors(service.model.model)
+            raise no_vectors_error(service.model.model)
         return vectors
 
 
@@ -97,5 +97,7 @@ def scan_documents(
 def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:
     """Return the texts of ``count`` documents of an index, as a search gives them to the model."""
     hits = list(islice(scan_documents(client, index, fields), count))
-    ranking = parse(hits, Query("sample", "sample"), fields.model_fields, by_index=fields.model_fields_by_index(None))
+    ranking = make_ranking(
+        hits, Query("sample", "sample"), fields.model_fields, fields_by_index=fields.model_fields_by_index(None)
+    )
     return [candidate.text for candidate in ranking.candidates if candidate.text]

@@ -11,7 +11,7 @@ from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate_offline
 from osrerank.scoring.names import MULTILINGUAL_LANGUAGES
 from osrerank.scoring.registry import is_local
-from osrerank.stages.language_guard import count_languages, is_model_language, use_multilingual
+from osrerank.stages.language_guard import count_languages, describe_multilingual_fix, supports_language
 
 MIN_SHARE = 0.2
 """Languages with a smaller share of the texts are ignored, because they might be detection errors."""
@@ -66,12 +66,12 @@ class Languages:
     def unsupported(self) -> tuple[str, ...]:
         """The languages of the documents that the index's model does not support."""
         supported = self.model_languages
-        return tuple(name for name in self.counts if supported and not is_model_language(name, supported))
+        return tuple(name for name in self.counts if supported and not supports_language(name, supported))
 
     @property
     def needs_multilingual(self) -> bool:
         """Whether the multilingual model supports a language that the index's model does not support."""
-        return any(is_model_language(name, MULTILINGUAL_LANGUAGES) for name in self.unsupported)
+        return any(supports_language(name, MULTILINGUAL_LANGUAGES) for name in self.unsupported)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Languages:
             return ()
         sentences = [f"the documents are in {', '.join(self.counts)}"]
         if self.unsupported:
-            fix = use_multilingual() if self.needs_multilingual else "name a model that reads it"
+            fix = describe_multilingual_fix() if self.needs_multilingual else "name a model that reads it"
             sentences.append(f"{self.model} does not read {', '.join(self.unsupported)}: {fix}")
         analyzer = ANALYZERS.get(next(iter(self.counts)))
         if self.generic_field and analyzer:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank.errors import ConfigError
 
 Options = TypeVar("Options")
@@ -32,13 +32,13 @@ def parse_options(group: type[Options], value: Any, option: str, *, text_key: st
         value = {text_key: value}
     if not isinstance(value, Mapping):
         text_hint = f"the name of a {text_key}, " if text_key else ""
-        fix = replacement_for(f"rerank.{option}.{value}") or f"it must be {text_hint}a dict of options, True or None"
+        fix = find_replacement(f"rerank.{option}.{value}") or f"it must be {text_hint}a dict of options, True or None"
         message = f"rerank option {option} is {value!r}; {fix}"
         raise ConfigError(message, setting=f"rerank.{option}", source="argument")
     names = [field.name for field in fields(group)]  # type: ignore[arg-type]  # always one of our dataclasses
     for name in value:
         if name not in names:
-            fix = replacement_for(f"rerank.{option}.{name}") or f"its options are {', '.join(names)}"
+            fix = find_replacement(f"rerank.{option}.{name}") or f"its options are {', '.join(names)}"
             message = f"rerank option {option} has no {name!r}; {fix}"
             raise ConfigError(message, setting=f"rerank.{option}.{name}", source="argument")
     return group(**value)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict, get_args
 
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
@@ -221,7 +221,7 @@ class Rerank:
         for name, (is_valid, expected) in _RULES.items():
             value = getattr(self, name)
             if not is_valid(value):
-                fix = replacement_for(f"rerank.{name}.{value}") or f"it must be {expected}"
+                fix = find_replacement(f"rerank.{name}.{value}") or f"it must be {expected}"
                 message = f"rerank option {name} is {value!r}; {fix}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.sentences is not None:
@@ -275,7 +275,7 @@ class Rerank:
         names = [option.name for option in fields(cls)]
         for name in value:
             if name not in names:
-                fix = replacement_for(f"rerank.{name}") or f"the options are {', '.join(names)}"
+                fix = find_replacement(f"rerank.{name}") or f"the options are {', '.join(names)}"
                 message = f"rerank has no option {name!r}; {fix}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if "traffic" in value:

@@ -89,7 +89,7 @@ class Bm25Scales:
         try:
             scale = yield from _read_scale(index, options)
         except (EngineError, AttributeError, KeyError, TypeError, ValueError) as error:  # or an unexpected response
-            if self._log_throttle.is_due(str(index)):
+            if self._log_throttle.should_log(str(index)):
                 logger.warning(
                     "[score-scale-unread] osrerank cannot read the engine's version or the similarity of %s: it "
                     "assumes BM25 without the factor k1 + 1, as in OpenSearch 3; not logged again: %s",

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from osrerank.response import hits_of, squash
+from osrerank.response import parse_hits, squash
 from osrerank.retrieval.mapping import without_boost
 from osrerank.retrieval.query_text import COMPOUND_CLAUSES, find_texts_with_fields
 from osrerank.types import Candidate, Ranking, StageReport, StageScore
@@ -330,7 +330,7 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
     Raises:
         ResponseFormatError: ``response`` is not a search response.
     """
-    hits = hits_of(response)
+    hits = parse_hits(response)
     caller_response = restore_caller_names(response, wants_scores=boosts.wants_scores)
     parts = []
     for rank, hit in enumerate(hits, start=1):

@@ -31,7 +31,7 @@ class EngineFinder:
         try:
             self._engine = yield from _identify()
         except EngineError as error:
-            if self._log_throttle.is_due(""):
+            if self._log_throttle.should_log(""):
                 logger.warning(
                     "[engine-unread] osrerank cannot identify the search engine and assumes OpenSearch; set the "
                     "engine with OSRERANK_ENGINE or engine=: %s",

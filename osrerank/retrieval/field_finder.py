@@ -113,7 +113,7 @@ class FieldFinder:
                 return _fields_without_mapping(choice)
             sentence = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
             warning = SearchWarning(sentence, WarningCode.MAPPING_UNREAD)
-            if self._log_throttle.is_due(str(index)):
+            if self._log_throttle.should_log(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if not isinstance(error, EngineError) or error.is_forbidden:
                 self._mapping_warnings.put(key, warning)
@@ -174,7 +174,7 @@ class FieldFinder:
                 "using the fields in the mapping instead"
             )
             warning = SearchWarning(sentence, WarningCode.BUILT_FIELDS_UNREAD)
-            if self._log_throttle.is_due((str(index), warning)):
+            if self._log_throttle.should_log((str(index), warning)):
                 logger.warning("[%s] %s: %s", warning.code, warning, error)
             return {}, (warning,)
 
@@ -184,7 +184,9 @@ class FieldFinder:
         for group in groups:
             for name in group.indices:
                 current = mapping_fields[name]
-                if group.model_fields != current and self._daily_throttle.is_due((name, group.model_fields, current)):
+                if group.model_fields != current and self._daily_throttle.should_log(
+                    (name, group.model_fields, current)
+                ):
                     logger.warning(
                         "[fields-as-built] the vectors of %s were built from %s; searches that name no fields use "
                         "these fields, although the mapping now has %s: to use the latter, run osrerank vectors build "
@@ -194,7 +196,7 @@ class FieldFinder:
 
     def _log_fields(self, index: Any, fields: SearchFields) -> None:
         """Log once a day, for each index, which text fields are searched and which are not."""
-        if self._daily_throttle.is_due((str(index), fields.query_fields, fields.left_out)):
+        if self._daily_throttle.should_log((str(index), fields.query_fields, fields.left_out)):
             indices, searched_names = index or "all indices", ", ".join(fields.query_fields) or "default fields"
             if fields.left_out:
                 left_out = ", ".join(fields.left_out[:MAX_LISTED_NAMES])
@@ -229,7 +231,7 @@ class FieldFinder:
     def warn(self, index: Any, warnings: Iterable[SearchWarning]) -> None:
         """Log the warnings of a search, each at most once a minute."""
         for warning in warnings:
-            if self._log_throttle.is_due((str(index), warning)):
+            if self._log_throttle.should_log((str(index), warning)):
                 logger.warning("[%s] search of %s: %s", warning.code, index or "all indices", warning)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from osrerank.response import values_at
+from osrerank.response import read_texts
 from osrerank.retrieval.mapping import Leaf
 from osrerank.retrieval.text_fields import MAX_FIELDS, is_title
 
@@ -158,7 +158,7 @@ def _find_text_names(source: Mapping[str, Any], parent: str = "") -> Iterator[st
 def read_field_values(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
     """Return the values of a field in a document."""
     paths = leaf.copied_from or (leaf.source,)
-    return tuple(value for path in paths for value in values_at(source, path.split(".")))
+    return tuple(value for path in paths for value in read_texts(source, path.split(".")))
 
 
 def _is_tag(field: SampledField) -> bool:

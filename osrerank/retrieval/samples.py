@@ -6,7 +6,7 @@ The functions yield their requests instead of sending them.
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from osrerank.response import hits_of
+from osrerank.response import parse_hits
 from osrerank.retrieval.fields import IndexGroup, group_by_text_fields, make_group, merge_groups
 from osrerank.retrieval.mapping import Leaf, Leaves
 from osrerank.retrieval.requests import SideRequest, build_path
@@ -55,12 +55,12 @@ def _sample_documents(
         return SideRequest("POST", build_path(index, "_search"), *add_pipeline(pipeline, body, {}))
 
     first_response = yield request()
-    sources = [hit.get("_source") or {} for hit in hits_of(first_response)]
+    sources = [hit.get("_source") or {} for hit in parse_hits(first_response)]
     if len(sources) < SAMPLE_SIZE:
         return sources
     missing_paths = [leaf.path for leaf in leaves if not any(read_field_values(source, leaf) for source in sources)]
     if missing_paths:
         clauses = [{"exists": {"field": path}} for path in missing_paths[:MAX_MISSING_FIELDS]]
         second_response = yield request(must=[{"bool": {"should": clauses}}])
-        sources += [hit.get("_source") or {} for hit in hits_of(second_response)]
+        sources += [hit.get("_source") or {} for hit in parse_hits(second_response)]
     return sources

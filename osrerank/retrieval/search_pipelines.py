@@ -143,7 +143,7 @@ class SearchPipelines:
                 if ":" in str(index):
                     self._defaults.put(key, NO_PIPELINE)
                 return NO_PIPELINE
-            if self._log_throttle.is_due(str(index)):
+            if self._log_throttle.should_log(str(index)):
                 logger.warning(
                     "[search-pipeline-unread] osrerank cannot read the settings of %s, so it may miss a default search "
                     "pipeline that ranks the hits itself; if the user lacks a right, grant %s; not logged again: %s",

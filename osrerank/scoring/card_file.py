@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
 from osrerank.scoring.json_file import read_json
@@ -129,7 +129,7 @@ def _parse_card(content: dict[str, Any]) -> dict[str, Any]:
     card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
     card["tokens"] = TokenVectorSettings.from_json(card.pop("tokens", {}))
     if card.pop("feedback", None):
-        raise ValueError(f"feedback was removed; {replacement_for('feedback')}")
+        raise ValueError(f"feedback was removed; {find_replacement('feedback')}")
     return card
 
 

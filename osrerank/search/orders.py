@@ -23,7 +23,7 @@ from osrerank._caches import SharedCache
 from osrerank._pause import Pause
 from osrerank._redis import open_redis
 from osrerank.options.rerank import Rerank
-from osrerank.pipeline import applied
+from osrerank.pipeline import find_applied
 from osrerank.recipe import Recipe
 from osrerank.response import FIRST_PASS
 from osrerank.service import RerankService
@@ -226,7 +226,7 @@ def _without_presentation(value: Any) -> Any:
 
 def is_reproducible(ranking: Ranking, options: Rerank) -> bool:
     """Return whether the same search gives the same order: all stages were applied, or the search has no stages."""
-    return options.depth != "auto" and (not ranking.reports or applied(ranking.reports) is True)
+    return options.depth != "auto" and (not ranking.reports or find_applied(ranking.reports) is True)
 
 
 def with_overlap_warning(ranking: Ranking, options: Rerank) -> Ranking:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from osrerank.errors import ConfigError
-from osrerank.pipeline import applied, code_of, reasons
-from osrerank.response import page_of, unranked_page
+from osrerank.pipeline import describe_failures, find_applied, find_reason_code
+from osrerank.response import make_page, make_unranked_page
 from osrerank.search.interleave import InterleavedList
 from osrerank.search.plan import NOT_ASKED, Plan
 from osrerank.search.report import Report, stage_as_json
@@ -46,7 +46,7 @@ def make_report(
             warnings=interleaved.warnings,
             max_score=interleaved.max_score,
         )
-    elif applied(outcome.reports):
+    elif find_applied(outcome.reports):
         report = _ranked_report(response, outcome, plan)
     else:
         report = unranked_report(response, _why_unranked(outcome), plan)
@@ -70,17 +70,17 @@ def make_report(
 
 def _why_unranked(ranking: Ranking) -> Reason:
     """Return the reason why the stages did not rerank."""
-    code = code_of(ranking.reports) or (ReasonCode.SCORING if ranking.reports else NOT_ASKED.code)
-    return Reason(code, reasons(ranking.reports) or NOT_ASKED.message)
+    code = find_reason_code(ranking.reports) or (ReasonCode.SCORING if ranking.reports else NOT_ASKED.code)
+    return Reason(code, describe_failures(ranking.reports) or NOT_ASKED.message)
 
 
 def _ranked_report(response: Mapping[str, Any], ranking: Ranking, plan: Plan) -> Report:
     assert plan.page is not None
-    page = page_of(response, ranking, plan.page)
+    page = make_page(response, ranking, plan.page)
     return Report(
-        applied(ranking.reports),
-        reasons(ranking.reports) or None,
-        code_of(ranking.reports),
+        find_applied(ranking.reports),
+        describe_failures(ranking.reports) or None,
+        find_reason_code(ranking.reports),
         page.hits,
         ranking.reports,
         ranking.warnings,
@@ -91,7 +91,7 @@ def _ranked_report(response: Mapping[str, Any], ranking: Ranking, plan: Plan) ->
 
 def unranked_report(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
     """Return the report of a search whose hits keep the first pass's order, with the reason."""
-    hits = unranked_page(response, plan.page, plan.offset)
+    hits = make_unranked_page(response, plan.page, plan.offset)
     return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
 
 

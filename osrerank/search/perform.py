@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from osrerank._log_throttle import LogThrottle
-from osrerank.response import Hits, hits_of, sections_of
+from osrerank.response import Hits, parse_hits, read_sections
 from osrerank.retrieval.boosts import SCORES_PARAM
 from osrerank.retrieval.first_pass import FirstPass, count_failed_shards, read_hits, read_total
 from osrerank.retrieval.requests import SideRequest
@@ -106,7 +106,7 @@ def _page_after_hit(
     If no reranked hit has these sort values, the page lies below the depth. Then the caller's own request is sent.
     """
     if positions := first_pass.find_last_seen_hits(response):
-        page = replace(first_pass.page, after=positions)
+        page = replace(first_pass.page, search_after_indices=positions)
         warnings = plan.warnings if len(positions) == 1 else (*plan.warnings, TIED)
         team_b = plan.team_b and replace(plan.team_b, page=page)
         first_pass = replace(first_pass, page=page)
@@ -180,7 +180,7 @@ def _refusal(failed: EngineError) -> Reason | None:
 
 
 def _warn(reason: Reason) -> None:
-    if due.is_due("first-pass-refused"):
+    if due.should_log("first-pass-refused"):
         logger.warning("[first-pass-refused] a search is not reranked: %s; not logged again for a minute", reason)
 
 
@@ -201,7 +201,7 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
     first_pass = plan.first_pass
     if plan.obstacle is not None or first_pass is None:
         return plan, ()
-    hits: Hits = hits_of(response)
+    hits: Hits = parse_hits(response)
     if first_pass.fields_to_fetch and hits:
         engine = yield from searcher.engine.find()
         try:
@@ -210,7 +210,7 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
             code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
             reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
             return replace(plan, obstacle=reason), hits
-        by_key = {_hit_key(document): document for document in hits_of(texts)}
+        by_key = {_hit_key(document): document for document in parse_hits(texts)}
         documents = [by_key.get(_hit_key(hit), {}) for hit in hits]
         hits = [
             {**hit, "_source": document.get("_source"), "fields": document.get("fields")}
@@ -270,4 +270,4 @@ def _finds_no_text(plan: Plan, response: Mapping[str, Any]) -> bool:
         return True
     if not names or plan.first_pass.fields_to_fetch:
         return False
-    return not any(isinstance(hit, Mapping) and sections_of(hit, names) for hit in hits)
+    return not any(isinstance(hit, Mapping) and read_sections(hit, names) for hit in hits)

@@ -233,7 +233,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
 def _with_cut_query(plan: Plan, count: int) -> Plan:
     """Return the plan with the warning that the query was truncated; log the warning if no report will have it."""
     warning, index = SearchWarning(CUT_QUERY.format(count), WarningCode.QUERY_CUT), plan.call.index or "all indices"
-    if plan.call.options is None and due.is_due((str(index), CUT_QUERY)):
+    if plan.call.options is None and due.should_log((str(index), CUT_QUERY)):
         logger.warning("[query-cut] search of %s: %s", index, warning)
     return replace(plan, warnings=(warning,))
 
@@ -257,7 +257,7 @@ def look_up_fields(
             body=call.body,
             index_options=call.index_options,
             anew=anew,
-            as_built=call.options is not None,  # a plain search needs no fields for a model
+            uses_build_fields=call.options is not None,  # a plain search needs no fields for a model
         )
     )
 
@@ -267,7 +267,7 @@ def _obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | N
 
     If the body has ``ext``, yield the request that identifies the engine, in case it is not known.
     """
-    if searcher.models is not None and (conflict := searcher.models.conflict(plan.call.index)):
+    if searcher.models is not None and (conflict := searcher.models.explain_conflict(plan.call.index)):
         return Reason(ReasonCode.MODELS, conflict)
     if "ext" not in plan.call.body:
         return None
@@ -302,12 +302,12 @@ def _find_recipe_and_deadline(
     if options is None or options.is_first_pass or call.exclusion is not None:
         return None, Deadline.after_ms(None, clock)
     rankings = [ranking for ranking in options.rankings if ranking.pipeline != NO_STAGES]
-    recipes = [service.cached_recipe(ranking) for ranking in rankings]
+    recipes = [service.find_loaded_recipe(ranking) for ranking in rankings]
     duration_ms, may_be_timed = options.explicit_deadline_ms, all(ranking.may_end_with_vectors for ranking in rankings)
     if options.deadline_ms == "auto" and searcher.deadline_ms is not None and may_be_timed:
         for number, ranking in enumerate(rankings):
             if recipes[number] is None:
-                recipes[number] = yield Computation(partial(service.recipe, ranking))
+                recipes[number] = yield Computation(partial(service.load_recipe, ranking))
         is_vectors = all(recipe is not None and recipe.vector_stage is not None for recipe in recipes)
         duration_ms = searcher.deadline_ms * (call.position or 1) if is_vectors else None
     deadline = Deadline.after_ms(duration_ms, clock)
@@ -324,7 +324,7 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
         plan = replace(plan, warnings=(*plan.warnings, COLLAPSE_WARNING))
     if options.query is not None:
         plan = replace(plan, text=options.query)
-    depth = plan.service.depth(options)
+    depth = plan.service.count_candidates(options)
     first_pass = plan_first_pass(plan.body, call.params, options, depth, plan.fields, pipeline, thresholds)
     if isinstance(first_pass, Reason):
         return replace(plan, obstacle=first_pass)
@@ -334,12 +334,12 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     if call.exclusion is not None:
         return replace(plan, obstacle=call.exclusion)
     if plan.recipe is not None:
-        plan.recipe.expect(plan.text)
+        plan.recipe.prefetch_query(plan.text)
     plan = replace(plan, first_pass=first_pass, page=first_pass.page)
     if options.interleave is None:
         return plan
     options_a, options_b = options.rankings
-    recipe = None if options_b.pipeline == NO_STAGES else plan.service.cached_recipe(options_b)
+    recipe = None if options_b.pipeline == NO_STAGES else plan.service.find_loaded_recipe(options_b)
     return replace(plan, options=options_a, team_b=replace(plan, options=options_b, recipe=recipe))
 
 
@@ -384,7 +384,7 @@ def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
     """Yield the step that waits for the models, if they are not loaded yet; return the plan with the recipe."""
     if plan.recipe is not None or plan.obstacle is not None or plan.options.pipeline == NO_STAGES:
         return plan
-    recipe = yield Computation(partial(plan.service.recipe, plan.options, plan.deadline))
+    recipe = yield Computation(partial(plan.service.load_recipe, plan.options, plan.deadline))
     return replace(plan, recipe=recipe)
 
 

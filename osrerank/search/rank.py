@@ -7,8 +7,8 @@ from typing import Any
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES
-from osrerank.pipeline import applied, code_of, reasons
-from osrerank.response import Hits, has_own_order, has_repeats, parse
+from osrerank.pipeline import describe_failures, find_applied, find_reason_code
+from osrerank.response import Hits, has_own_order, has_repeats, make_ranking
 from osrerank.retrieval.boosts import add_score_parts, apply_boosts, split_scores
 from osrerank.retrieval.first_pass import OTHER_SORT_REASON
 from osrerank.search.exact_names import mark_exact_names, move_exact_names_up
@@ -46,7 +46,7 @@ def read_ranking(hits: Hits, plan: Plan) -> Ranking | Reason:
     if (obstacle := _obstacle(hits, plan)) is not None:
         return obstacle
     by_index = plan.fields.model_fields_by_index(plan.options.fields) if plan.fields.groups else None
-    ranking = parse(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
+    ranking = make_ranking(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
     if all(candidate.text is None for candidate in ranking.candidates):
         return Reason(ReasonCode.NO_TEXT, _no_text_message(plan.names, hits))
     if plan.score_parts is not None:
@@ -151,7 +151,9 @@ def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
             set_search_outcome(applied=False, reason=str(ranking), code=ranking.code)
         else:
             reports = ranking.reports
-            set_search_outcome(applied=applied(reports), reason=reasons(reports), code=code_of(reports))
+            set_search_outcome(
+                applied=find_applied(reports), reason=describe_failures(reports), code=find_reason_code(reports)
+            )
     return ranking
 
 

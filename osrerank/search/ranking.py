@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank
-from osrerank.pipeline import applied, code_of, reasons
-from osrerank.response import FIRST_PASS, Page, hits_of, squash
+from osrerank.pipeline import describe_failures, find_applied, find_reason_code
+from osrerank.response import FIRST_PASS, Page, parse_hits, squash
 from osrerank.retrieval.bm25_scale import find_response_scale
 from osrerank.retrieval.fields import SearchFields
 from osrerank.search.exact_names import move_exact_names_up
@@ -85,7 +85,7 @@ def rank_response(
     content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
     if options is None:
         return dict(content)
-    hits = hits_of(content)
+    hits = parse_hits(content)
     deadline = Deadline.after_ms(options.explicit_deadline_ms, service.clock)
     options_a, *others = options.rankings
     page = Page(0, len(hits), (), options.min_score, options.explain)
@@ -117,7 +117,7 @@ def _ranked(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
     ranking = read_ranking(hits, plan)
     if isinstance(ranking, Reason) or plan.options.pipeline == NO_STAGES:
         return ranking
-    recipe = plan.service.recipe(plan.options, plan.deadline)
+    recipe = plan.service.load_recipe(plan.options, plan.deadline)
     return move_exact_names_up(recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure))
 
 
@@ -154,7 +154,9 @@ def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranki
     with rerank_span(service, ranking.query.text):
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.explicit_deadline_ms, service.clock))
         reports = ranking.reports
-        set_search_outcome(applied=applied(reports), reason=reasons(reports), code=code_of(reports))
+        set_search_outcome(
+            applied=find_applied(reports), reason=describe_failures(reports), code=find_reason_code(reports)
+        )
     return ranking
 
 

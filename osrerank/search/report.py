@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from osrerank.response import took_of
+from osrerank.response import read_took_ms
 from osrerank.types import StageReport
 from osrerank.types.reasons import ReasonCode, SearchWarning
 
@@ -52,7 +52,7 @@ def write_report(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
     new_response = dict(response)
     is_ranked = report.applied is not False
     if is_ranked or "took" in response:
-        new_response["took"] = took_of(response) + round(report.rerank_ms)
+        new_response["took"] = read_took_ms(response) + round(report.rerank_ms)
     if report.hits is not None:
         highest = {"max_score": report.max_score} if is_ranked else {}
         new_response["hits"] = {**response["hits"], **highest, "hits": list(report.hits)}
@@ -62,7 +62,7 @@ def write_report(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
         "applied": report.applied,
         "reason": report.reason,
         "reason_code": report.code,
-        "first_pass_took_ms": took_of(response),
+        "first_pass_took_ms": read_took_ms(response),
         "warnings": list(map(str, report.warnings)),
         "stages": [stage_as_json(stage, explain=report.explain) for stage in report.stages],
         **report.entries,

@@ -17,7 +17,7 @@ from typing import Any
 
 from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.metrics import BOOSTS, NOT_RERANKED, RERANK_SECONDS, SEARCHES
-from osrerank.response import Hits, candidate_ids
+from osrerank.response import Hits, make_candidate_ids
 from osrerank.retrieval.boosts import STAGE as BOOSTS_STAGE
 from osrerank.search.interleave import InterleavedList, interleave_rankings, session_digest
 from osrerank.search.lockstep import ClientSteps, run_one
@@ -193,7 +193,7 @@ def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computat
     if order is None or page is None or not page.is_first:
         return
     if plan.deadline.at_s is not None or not is_reproducible(reranked, plan.options):
-        yield Computation(partial(order.save, reranked, candidate_ids(hits), hits, plan.options, plan.recipe))
+        yield Computation(partial(order.save, reranked, make_candidate_ids(hits), hits, plan.options, plan.recipe))
     elif not order.orders.is_empty:
         yield Computation(partial(order.drop, plan.options))
 
@@ -206,7 +206,7 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
     missing_keys = vectors.missing_keys
     if not missing_keys:
         return
-    hits_by_id = dict(zip(candidate_ids(hits), hits, strict=True))
+    hits_by_id = dict(zip(make_candidate_ids(hits), hits, strict=True))
     if vectors.new_records:
         assert plan.recipe is not None
         assert plan.recipe.vector_stage is not None

@@ -83,7 +83,7 @@ class Searcher:
         self.is_embedded = is_embedded = engine is Engine.EMBEDDED
         self.service = service
         defaults = defaults or Defaults.load(settings)
-        self.defaults = defaults.without_models("the client's own scorer") if service.is_given else defaults
+        self.defaults = defaults.without_models("the client's own scorer") if service.has_own_scorer else defaults
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
         self._own_service = nullcontext(self.service)
         self.engine = EngineFinder(engine or (Engine[settings.engine.upper()] if settings.engine else None))
@@ -133,9 +133,9 @@ class Searcher:
         Raises:
             ConfigError: there are several indices, with different models.
         """
-        if checked and self.models is not None and (reason := self.models.conflict(index)):
+        if checked and self.models is not None and (reason := self.models.explain_conflict(index)):
             raise ConfigError(reason, setting="model", source="settings file")
-        return self._own_service if self.models is None else self.models.of(index)
+        return self._own_service if self.models is None else self.models.use_service(index)
 
     def warm_up(self, index: Any = None) -> None:
         """Load the models that ``rerank=True`` uses in an index; without an index, the client's own models.
@@ -172,7 +172,7 @@ class Searcher:
         body: Mapping[str, Any] = NO_BODY,
         index_options: Mapping[str, Any] = NO_OPTIONS,
         anew: bool = False,
-        as_built: bool = True,
+        uses_build_fields: bool = True,
     ) -> Generator[SideRequest, Any, SearchFields]:
         """Yield the requests that look up fields (usually none), and return the fields that a search uses.
 
@@ -183,8 +183,8 @@ class Searcher:
             body: the caller's body, decoded.
             index_options: the search's `osrerank.retrieval.requests.select_index_options`.
             anew: whether to read the mapping again, even if it is cached.
-            as_built: whether to use the fields of the last build of vectors if no fields are named; if False, the
-                text fields of the mapping are used.
+            uses_build_fields: whether the model reads the fields of the last vector build if no fields are named. If
+                False, it reads the text fields of the mapping.
         """
         searched = (
             None if isinstance(query, str) else find_searched_fields(read_queries(body) if query is None else query)
@@ -203,6 +203,6 @@ class Searcher:
             team_names,
             defined,
             is_checked,
-            as_built,
+            uses_build_fields,
         )
         return (yield from self.fields.find(index, named, index_options, refresh=anew))

@@ -20,7 +20,7 @@ from osrerank._log_throttle import LogThrottle
 from osrerank._platform import renew_after_fork
 from osrerank.formats.appended import AppendedLines
 from osrerank.metrics import SHADOW_OVERLAP, SHADOW_SEARCHES, SHADOW_SECONDS
-from osrerank.response import hits_of
+from osrerank.response import parse_hits
 from osrerank.search.step import ClientStep
 from osrerank.settings import Settings
 from osrerank.tracing.attributes import join_names
@@ -98,7 +98,7 @@ class Shadows:
         reranked_ids: Sequence[str] = ()
         try:
             response, took_s = yield from steps
-            reranked_ids = ids_of(hits_of(response))
+            reranked_ids = ids_of(parse_hits(response))
             record |= record_outcome(response, took_s) | compare_orders(plain_ids, response)
         except Exception as error:  # noqa: BLE001 - the caller already has the response
             reason = Reason.from_error(error)
@@ -139,7 +139,7 @@ class Shadows:
         except OSError as error:
             with self._lock:
                 self._dropped += dropped + ("query" in record)
-            if due.is_due("lost"):
+            if due.should_log("lost"):
                 logger.warning(
                     "[shadow-lost] the record of a shadow search was not written to %s: %s; not logged again for a "
                     "minute",
@@ -189,8 +189,8 @@ def compare_orders(before: Sequence[str], response: Mapping[str, Any]) -> dict[s
     """
     if response["rerank"]["applied"] is False:
         return {}
-    after = ids_of(hits_of(response))
-    moves = [_move(hit) for hit in hits_of(response)[:TOP]]
+    after = ids_of(parse_hits(response))
+    moves = [_move(hit) for hit in parse_hits(response)[:TOP]]
     return {
         "hits": len(before),
         "after": len(after),

@@ -69,7 +69,7 @@ def _log_for_fields(
 ) -> Generator[SideRequest, Any, None]:
     """Yield the requests that look up which fields a build encodes, and log the advice."""
     build_fields = (
-        yield from searcher.fields_of(searcher.defaults.options_for(index), index, as_built=False)
+        yield from searcher.fields_of(searcher.defaults.options_for(index), index, uses_build_fields=False)
     ).model_fields
     before_building = ""
     if set(build_fields) != set(read_fields):
@@ -86,7 +86,7 @@ def _log_for_fields(
 def _slow_search_advice(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[LogLine]:
     """Return the advice on a slow search, if one stage took most of the time; at most one line a minute is logged."""
     stage = max(stages, key=lambda stage: stage.took_ms, default=None)
-    if took_s <= SLOW_S or stage is None or stage.took_ms / 1000 <= took_s / 2 or not due.is_due():
+    if took_s <= SLOW_S or stage is None or stage.took_ms / 1000 <= took_s / 2 or not due.should_log():
         return []
     return [partial(_log_slow_search, stage, options, took_s, index)]
 
@@ -107,7 +107,7 @@ def _log_slow_search(stage: StageReport, options: Rerank, took_s: float, index: 
 def _missing_vectors_advice(stages: Sequence[StageReport], index: str) -> list[LogLine]:
     """Return the advice on documents that were not encoded before the deadline, once for each index in a process."""
     lacking = max((stage.lacking for stage in stages), default=0)
-    if not lacking or not once.is_due(index):
+    if not lacking or not once.should_log(index):
         return []
     note = f"{lacking} of the {max(stage.candidates for stage in stages)} candidates of this search lacked vectors"
     return [partial(_log_missing_vectors, note, index)]

@@ -1,4 +1,4 @@
-"""Rerank pairwise: compare every candidate with every other one.
+"""Rerank by pairs: a model compares each candidate with the other ones (duoBERT).
 
 H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,23 +29,26 @@ from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Rankin
 from osrerank.types.reasons import ReasonCode
 
 ALL_RIVALS_FAILED = "every candidate to compare it with failed"
-"""The reason why a candidate has no score if only the candidates that it was compared with failed."""
+"""The reason why a candidate has no score if all candidates that it was compared with were left out."""
 Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class DuoStage:
-    """Orders the top k = ``depth`` candidates by pairs (duoBERT), in k(k-1) forward passes, or k * m with Sample.
+    """Orders the top k = ``depth`` candidates by pairs, in k(k-1) forward passes.
 
-    p_ij and p_ji are two forward passes and need not add up to 1. Fewer than two candidates have no pair and keep their
-    order. If a candidate's pairs cannot be scored, the candidate stays below the others with its ``failure`` set. If
-    the deadline ends the stage early, only the leading candidates that were all compared with each other are reordered,
-    as with a smaller depth. With Sample, only candidates whose whole sample was scored are reordered.
+    p_ij and p_ji are two forward passes and need not add up to 1. A single candidate has no pair and keeps its rank. If
+    a candidate's pairs cannot be scored, the candidate stays below the others with its ``failure`` set. If the deadline
+    ends the stage early, only the leading candidates that were all compared with each other are reordered, as with a
+    smaller depth.
+
+    With the aggregation ``sample``, each candidate is compared with m others, in k * m forward passes, and is reordered
+    only if all of its m pairs were scored.
 
     Attributes:
         scorer: the model, which returns the logit of p_ij for a tuple ``(i, j)``.
         depth: the number of candidates that are compared (k1).
-        pairs: the options for choosing pairs and aggregating their probabilities.
+        pairs: the options for choosing pairs and for aggregating their probabilities.
         name: the stage's name in traces and reports.
     """
 
@@ -58,53 +62,55 @@ class DuoStage:
 
         Raises:
             DeadlineExceeded: no two candidates could be compared in time.
-            InferenceError: no two candidates could be compared at all, or a score is not a number.
+            InferenceError: no two candidates could be compared, or a score is not a number.
         """
         block = ranking.candidates[: self.depth]
-        readable = [candidate for candidate in block if not lacks_text(candidate)]
-        if len(readable) < 2:
-            return ranking.with_report(self._without_pairs(block, readable))
-        score = partial(self._outcome, ranking.query.text, deadline)
+        scorable = [candidate for candidate in block if not lacks_text(candidate)]
+        if len(scorable) < 2:
+            return ranking.with_report(self._report_without_pairs(block, scorable))
+        score = partial(self._score_block, ranking.query.text, deadline)
         return rank_block(self.scorer, ranking, score, stage=self.name, depth=self.depth)
 
-    def _outcome(
-        self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
+    def _score_block(
+        self, query: str, deadline: Deadline, block: Sequence[Candidate], scorable: Sequence[Candidate]
     ) -> StageOutcome:
-        plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
-        scores = self._score(query, readable, plan, deadline)
-        probabilities = self._probabilities(scores, plan)
-        attempt = self._attempt(block, readable, plan, scores, probabilities)
+        plan = PairPlan.of([candidate.doc_id for candidate in scorable], self.pairs)
+        scores = self._score_pairs(query, scorable, plan, deadline)
+        probabilities = self._make_matrix(scores, plan)
+        attempt = self._make_attempt(block, scorable, plan, scores, probabilities)
         reasons = []
         if scores.reached < len(plan.tuples):
             ordered = f"the first {attempt.reached} candidates were compared"
-            reasons.append(deadline_reason(f"after {_pair_counts(scores, plan)}: {ordered}"))
-        return StageOutcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _rows(probabilities)))
+            reasons.append(deadline_reason(f"after {_describe_progress(scores, plan)}: {ordered}"))
+        return StageOutcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _to_rows(probabilities)))
 
     @property
     def model(self) -> str:
         """The model's name."""
         return self.scorer.model
 
-    def _without_pairs(self, block: Sequence[Candidate], readable: Sequence[Candidate]) -> StageReport:
-        failed = len(block) - len(readable)
+    def _report_without_pairs(self, block: Sequence[Candidate], scorable: Sequence[Candidate]) -> StageReport:
+        failed = len(block) - len(scorable)
         reason = no_text_reason([candidate for candidate in block if lacks_text(candidate)]) if failed else ""
-        compared = not failed or ("partial" if readable else False)
+        applied: bool | Literal["partial"] = True
+        if failed:
+            applied = "partial" if scorable else False
         code = ReasonCode.NO_TEXT if failed else None
         return StageReport(
-            self.name, compared, reason, code, model=self.model, kind="duo", candidates=len(block), failed=failed
+            self.name, applied, reason, code, model=self.model, kind="duo", candidates=len(block), failed=failed
         )
 
-    def _score(self, query: str, readable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
+    def _score_pairs(self, query: str, scorable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
-        texts = [model_text(candidate) for candidate in readable]
+        texts = [model_text(candidate) for candidate in scorable]
         scores = self.scorer.score(query, texts, plan.tuples, deadline=deadline)
         if plan.count_compared(scores.reached) < 2:
-            raise DeadlineExceeded(f"the deadline passed after {_pair_counts(scores, plan)}", stage=self.name)
+            raise DeadlineExceeded(f"the deadline passed after {_describe_progress(scores, plan)}", stage=self.name)
         return scores
 
-    def _probabilities(self, scores: Scores, plan: PairPlan) -> Matrix:
-        """Return the probabilities p_ij ``(n, n)``; NaN where a pair was not scored or failed."""
+    def _make_matrix(self, scores: Scores, plan: PairPlan) -> Matrix:
+        """Return the probabilities p_ij ``(n, n)``, which are NaN for pairs that were not scored or failed."""
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
         scored = [index for index in range(scores.reached) if index not in scores.failures]
         logits = scores.values[scored]
@@ -116,29 +122,29 @@ class DuoStage:
             matrix[first, second] = self.scorer.probabilities(logits)
         return matrix
 
-    def _attempt(
+    def _make_attempt(
         self,
         block: Sequence[Candidate],
-        readable: Sequence[Candidate],
+        scorable: Sequence[Candidate],
         plan: PairPlan,
         scores: Scores,
         probabilities: Matrix,
     ) -> StageAttempt:
         compared = plan.count_compared(scores.reached)
         failures = _choose_failed(scores, plan, compared)
-        scored_candidates = self._score_candidates(readable[:compared], plan, probabilities, failures)
-        cut = {readable[index].doc_id for index in scores.cut_documents(plan.tuples)}
+        scored_candidates = self._score_candidates(scorable[:compared], plan, probabilities, failures)
+        truncated_ids = {scorable[index].doc_id for index in scores.cut_documents(plan.tuples)}
         scored_candidates = [
-            scored._replace(is_truncated=scored.candidate.doc_id in cut) for scored in scored_candidates
+            scored._replace(is_truncated=scored.candidate.doc_id in truncated_ids) for scored in scored_candidates
         ]
         if len(scored_candidates) < 2:
             reason = next(iter(scores.failures.values()))
             raise InferenceError(f"no two candidates could be compared: {reason}", stage=self.name, model=self.model)
         reasons = {
             candidate.doc_id: failures.get(index, ALL_RIVALS_FAILED)
-            for index, candidate in enumerate(readable[:compared])
+            for index, candidate in enumerate(scorable[:compared])
         }
-        return StageAttempt(block, readable, scored_candidates, compared, reasons)
+        return StageAttempt(block, scorable, scored_candidates, compared, reasons)
 
     def _score_candidates(
         self, candidates: Sequence[Candidate], plan: PairPlan, probabilities: Matrix, failures: Mapping[int, str]
@@ -166,15 +172,16 @@ class DuoStage:
 
 
 def _choose_failed(scores: Scores, plan: PairPlan, compared: int) -> dict[int, str]:
-    """Choose the candidates to leave out so that no failed pair remains; return index -> why one of its pairs failed.
+    """Choose the candidates to leave out so that no failed pair remains. Return index -> why one of its pairs failed.
 
-    The candidate with the most failed pairs is left out first (of equals the lower one), and so on. So if all pairs of
-    one document fail, only this document is left out; its rivals, with one or two failed pairs each, stay.
+    The candidate with the most failed pairs is left out first, then the one with the most remaining failed pairs, and
+    so on. If two have the same number, the lower one is left out. So if all pairs of one document fail, only this
+    document is left out, and the candidates that it was compared with stay.
     """
     failed = np.zeros((plan.size, plan.size), dtype=np.int64)
     reasons: dict[int, str] = {}
-    for position, reason in scores.failures.items():
-        pair = plan.tuples[position]
+    for pair_index, reason in scores.failures.items():
+        pair = plan.tuples[pair_index]
         if max(pair) < plan.count_rivals(compared):
             failed[pair] = 1
             reasons |= {index: reason for index in pair if index not in reasons}
@@ -189,9 +196,9 @@ def _choose_failed(scores: Scores, plan: PairPlan, compared: int) -> dict[int, s
     return left_out
 
 
-def _pair_counts(scores: Scores, plan: PairPlan) -> str:
+def _describe_progress(scores: Scores, plan: PairPlan) -> str:
     return f"{scores.reached} of {len(plan.tuples)} pairs"
 
 
-def _rows(probabilities: Matrix) -> tuple[tuple[float | None, ...], ...]:
+def _to_rows(probabilities: Matrix) -> tuple[tuple[float | None, ...], ...]:
     return tuple(tuple(None if math.isnan(value) else value for value in row) for row in probabilities.tolist())

@@ -16,7 +16,7 @@ from osrerank.types import Candidate, Section
 from osrerank.types.values import is_blank
 
 MIN_CLOSING_TAGS = 3
-"""The number of closing tags that make any text HTML."""
+"""A text with at least this many closing tags is HTML, however it begins."""
 _NAMES = (
     "a|abbr|address|article|aside|audio|b|blockquote|body|button|caption|center|cite|code|dd|del|details|dfn|div|dl|dt"
     "|em|fieldset|figcaption|figure|font|footer|form|h[1-6]|head|header|html|i|iframe|ins|kbd|label|legend|li|main|mark"
@@ -37,7 +37,7 @@ _MARKUP = re.compile(
 
 
 def is_html(text: str) -> bool:
-    """Return whether a text is HTML, by the rule in the module's docstring."""
+    """Return whether a text is HTML, as the module's docstring defines it."""
     if "</" not in text:
         return False
     minimum = 1 if _BEGIN.match(text) else MIN_CLOSING_TAGS
@@ -45,7 +45,7 @@ def is_html(text: str) -> bool:
 
 
 def without_markup(text: str) -> str:
-    """Return an HTML text with blanks for its markup; the length is unchanged, so spans are valid in both texts.
+    """Return an HTML text with blanks for its markup. Its length is unchanged, so that spans are valid in both texts.
 
     Character references such as ``&amp;`` stay.
     """
@@ -61,14 +61,14 @@ def lacks_text(candidate: Candidate) -> bool:
     """Return whether a candidate has no text, a blank text, or HTML without words."""
     if is_blank(candidate.text):
         return True
-    return has_html(candidate) and all(_lacks_words(section.text) for section in text_sections(candidate))
+    return has_html(candidate) and all(_lacks_words(section.text) for section in read_sections(candidate))
 
 
 def _lacks_words(text: str) -> bool:
     if not is_html(text):
         return is_blank(text)
     offset = 0
-    for match in _MARKUP.finditer(text):  # the first words are near the beginning
+    for match in _MARKUP.finditer(text):  # usually, the first words are near the beginning
         if not is_blank(unescape(text[offset : match.start()])):
             return False
         offset = match.end()
@@ -79,20 +79,20 @@ def has_html(candidate: Candidate) -> bool:
     """Return whether one of a candidate's texts is HTML."""
     if candidate.text is None or "<" not in candidate.text:  # much faster to find than "</"
         return False
-    return any(is_html(section.text) for section in text_sections(candidate))
+    return any(is_html(section.text) for section in read_sections(candidate))
 
 
-def text_sections(candidate: Candidate) -> Sequence[Section]:
-    """Return a candidate's sections; if it has none, its text as one section."""
+def read_sections(candidate: Candidate) -> Sequence[Section]:
+    """Return a candidate's sections, or its text as a single section if it has none."""
     return candidate.sections or (Section("text", candidate.text or ""),)
 
 
 def without_html(candidate: Candidate) -> Candidate:
-    """Return a candidate with blanks for the markup of its HTML texts; the candidate itself if it has no HTML."""
+    """Return a candidate with blanks for the markup of its HTML texts. Without HTML, return the candidate itself."""
     if not has_html(candidate):
         return candidate
     text, sections = candidate.text or "", []
-    for section in text_sections(candidate):
+    for section in read_sections(candidate):
         plain = section._replace(text=without_markup(section.text)) if is_html(section.text) else section
         text = text.replace(section.text, plain.text, 1)
         sections.append(plain)

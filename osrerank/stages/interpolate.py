@@ -1,4 +1,4 @@
-"""Blend the scores of a stage with those of the first pass.
+"""Blend a model's scores with those of the first pass, such as BM25.
 
 The linear sum follows Akkalyoncu Yilmaz et al.: Cross-domain modeling of sentence-level evidence for document
 retrieval, EMNLP 2019 (Birch). Reciprocal rank fusion follows Cormack, Clarke, Büttcher, SIGIR 2009, with their constant
@@ -21,24 +21,25 @@ from osrerank.types.values import TEXT
 RRF_CONSTANT = 60
 BLENDED = "vectors_blend"
 """The name of the stage of ``vectors-mono`` that adds the bi-encoder's scores to the cross-encoder's scores."""
-Method = Literal["linear", "rrf", "before"]
+Method = Literal["linear", "rrf", "earlier_stage"]
 
 
 @dataclass(frozen=True, slots=True)
 class BlendStage:
     """Reorders the candidates that the previous stage scored, by that stage's scores and the first pass's.
 
-    It needs no model. The score of a candidate with first-pass score s and previous score z is:
+    It needs no model. Let s be a candidate's first-pass score, and z its previous stage's score. The new score is
 
     - ``linear``: z + weight * s / (the best s of the ranking). It depends neither on the depth nor on a constant factor
-      of BM25. Its unit is logistic(score - weight), which is logistic(z) for the candidate with the best s.
-    - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that rank 1 in both gives 1.
-    - ``before``: z + weight * y, where y is the candidate's score before the previous stage; z and y are logits.
-      ``vectors-mono`` uses this; there, y includes s.
+      of BM25. On the unit interval, it is logistic(score - weight), which is logistic(z) for the candidate with the
+      best s.
+    - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that a candidate with both ranks 1 gets 1.
+    - ``earlier_stage``: z + weight * y, where y is the candidate's score from the stage before the previous one. Both
+      are logits. ``vectors-mono`` adds the bi-encoder's scores in this way.
 
     Attributes:
         method: the formula.
-        weight: the summand for the best s; for ``before``, the weight of y.
+        weight: the weight of s or y.
         depth: the number of candidates that are blended, from the top.
         name: the stage's name in traces and reports.
     """
@@ -51,11 +52,11 @@ class BlendStage:
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - takes no time
         """Return the ranking with its scored candidates in the blended order."""
         started = time.perf_counter()
-        passed = len(ranking.candidates[0].trace) if ranking.candidates else 0
-        scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
+        n_stages = len(ranking.candidates[0].trace) if ranking.candidates else 0
+        scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == n_stages]
         below = ranking.candidates[len(scored) :]
         scores = np.array(self._blended_scores(scored, ranking), dtype=np.float64)
-        units = unit_interval_scores(scores, self._units(scores))
+        units = unit_interval_scores(scores, self._map_to_unit_interval(scores))
         scored_candidates = [ScoredCandidate(*values) for values in zip(scored, scores.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
@@ -64,13 +65,13 @@ class BlendStage:
 
     def _blended_scores(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":
-            additions = _first_pass_parts(scored, ranking, self.weight)
+            additions = _compute_first_pass_summands(scored, ranking, self.weight)
             return [candidate.score + addition for candidate, addition in zip(scored, additions, strict=True)]
         if self.method == "rrf":
-            return _fuse(scored, ranking)
+            return _fuse_ranks(scored, ranking)
         return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
 
-    def _units(self, scores: Floats) -> Floats:
+    def _map_to_unit_interval(self, scores: Floats) -> Floats:
         if self.method == "rrf":
             return scores
         middle = self.weight if self.method == "linear" else 0.0
@@ -78,15 +79,15 @@ class BlendStage:
         return units
 
 
-def _first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
-    """Return each candidate's summand in a linear blend: ``weight`` for the best first-pass score, else less."""
+def _compute_first_pass_summands(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
+    """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score, or less."""
     best = max([candidate.text_score for candidate in ranking.candidates], default=0.0)
     if not weight or best <= 0:
         return [0.0] * len(candidates)
     return [weight * (max(candidate.text_score, 0.0) / best) for candidate in candidates]
 
 
-def _fuse(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
+def _fuse_ranks(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
     best = 2 / (RRF_CONSTANT + 1)
     first_pass = sorted(ranking.candidates, key=lambda candidate: candidate.trace[0].rank)
     if any(TEXT in candidate.trace[0].parts for candidate in first_pass):
@@ -99,8 +100,8 @@ def _fuse(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
 
 
 def make_blend_stage(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
-    """Return the stage that blends in the first pass; None if the model's scores alone decide the order."""
-    if options.sentences is not None:  # the stage for sentences includes the first pass
+    """Return the stage that blends in the first pass, or None if the model's scores alone decide the order."""
+    if options.sentences is not None:  # the stage for sentences blends in the first pass itself
         return None
     if options.blend == "replace" or (options.blend == "card" and model.advice.first_pass_weight == 0):
         return None

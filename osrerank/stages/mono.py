@@ -1,4 +1,4 @@
-"""Rerank pointwise: score each candidate by itself.
+"""Rerank pointwise: a cross-encoder scores each candidate by itself (monoBERT).
 
 Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2; H1 of Nogueira, Yang, Cho, Lin:
 Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.2.
@@ -26,14 +26,14 @@ from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 
 @dataclass(frozen=True, slots=True)
 class MonoStage:
-    """Orders the top ``depth`` candidates by the model's logits (monoBERT).
+    """Orders the top ``depth`` candidates by the model's logits.
 
     Candidates without text, and those that the model cannot score, stay below the scored ones in their old order, with
-    ``failure`` set. If the deadline cuts the stage short, only the candidates before the first one without a score are
-    reordered.
+    their ``failure`` set. If the deadline ends the stage early, only the candidates above the first one without a score
+    are reordered.
 
     Attributes:
-        scorer: the model; it scores ``(i,)`` tuples.
+        scorer: the model, which scores ``(i,)`` tuples.
         depth: the number of candidates that are scored (k0).
         name: the stage's name in traces and reports.
     """
@@ -51,27 +51,27 @@ class MonoStage:
         """
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
-        score = partial(self._score, ranking.query.text, deadline)
+        score = partial(self._score_block, ranking.query.text, deadline)
         return rank_block(self.scorer, ranking, score, stage=self.name, depth=self.depth)
 
-    def _score(
-        self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
+    def _score_block(
+        self, query: str, deadline: Deadline, block: Sequence[Candidate], scorable: Sequence[Candidate]
     ) -> StageOutcome:
-        texts = [model_text(candidate) for candidate in readable]
+        texts = [model_text(candidate) for candidate in scorable]
         scores = self.scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
-        failures = {readable[index].doc_id: reason for index, reason in scores.failures.items()}
-        attempt = StageAttempt(block, readable, self._score_candidates(readable, scores), scores.reached, failures)
+        failures = {scorable[index].doc_id: reason for index, reason in scores.failures.items()}
+        attempt = StageAttempt(block, scorable, self._score_candidates(scorable, scores), scores.reached, failures)
         depth, requested = attempt.depth, len(block)
         reasons = [deadline_reason(f"after {depth} of {requested} candidates")] if depth < requested else []
         return StageOutcome(attempt, scores.counts(), reasons)
 
-    def _score_candidates(self, readable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:
+    def _score_candidates(self, scorable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:
         scored = [index for index in scores.attempted if index not in scores.failures]
         if not scored:
             raise nothing_scored_error(self.scorer, scores.failures, stage=self.name)
         logits = scores.log_odds[scored]
         if not np.isfinite(logits).all():
-            doc_id = readable[scored[int(np.flatnonzero(~np.isfinite(logits))[0])]].doc_id
+            doc_id = scorable[scored[int(np.flatnonzero(~np.isfinite(logits))[0])]].doc_id
             raise InferenceError(
                 f"model {self.scorer.model} gave document {doc_id!r} a score that is not a number",
                 stage=self.name,
@@ -80,10 +80,10 @@ class MonoStage:
         probabilities = self.scorer.probabilities(logits)
         units = unit_interval_scores(logits.astype(np.float64), probabilities)
         values = zip(logits.tolist(), units, probabilities.tolist(), strict=True)
-        truncated = scores.cut_documents([(index,) for index in range(len(readable))])
+        truncated = scores.cut_documents([(index,) for index in range(len(scorable))])
         return [
             ScoredCandidate(
-                readable[index],
+                scorable[index],
                 logit,
                 unit,
                 {"logit": logit, "probability": probability},

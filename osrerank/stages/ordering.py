@@ -1,4 +1,4 @@
-"""Turn a stage's scores into a ranking: scored candidates by score, and the other ones below in their old order."""
+"""Turn a stage's scores into a ranking: first the scored candidates by score, then the others in their old order."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +17,9 @@ from osrerank.types.reasons import Reason, ReasonCode, join_reasons
 from osrerank.types.values import BLANK_TEXT, MAX_UNIT, NO_PARTS
 
 NO_TEXT = "no text in the fields that were asked for"
+"""The reason why a hit without any of the requested fields has no score."""
 SATURATION = 1e-6
-"""Probabilities this close to 0 or 1 might round to the same value, so the score is used in their place."""
-
+"""Probabilities closer than this to 0 or 1 might round to the same value, so the score is used in their place."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,10 +29,10 @@ class ScoredCandidate(NamedTuple):
 
     Attributes:
         candidate: the candidate before the stage.
-        score: the value to sort by, finite, on the stage's scale; higher is better.
-        unit: ``score`` mapped to [0, 1) by a non-decreasing function.
+        score: the value to sort by. It is finite, on the stage's own scale, and higher is better.
+        unit: the score on the unit interval [0, 1), mapped by a non-decreasing function.
         parts: further values of the stage by name, such as the probability.
-        passage: the span of the passage that decided the score; None if the text was not split.
+        passage: the span of the passage that decided the score, or None if the text was not split.
         is_truncated: whether the text was truncated to the model's window.
     """
 
@@ -46,40 +46,40 @@ class ScoredCandidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageAttempt:
-    """The candidates that a stage scored, those that failed, and how many it reached before the deadline.
+    """What a stage has scored when it ends, possibly early because of the deadline.
 
-    Only the longest prefix without a gap is reordered. Scored candidates below it keep their rank. Otherwise a few
-    candidates from far below, whose vectors are stored, would rank above the first pass's best.
+    Only the candidates above the first one that was not attempted are reordered. Scored candidates below it keep their
+    rank. Otherwise, a few candidates from far below, whose vectors are stored, would rank above the first pass's best.
 
     Attributes:
-        block: the candidates that the stage was to order.
-        readable: the block's candidates whose text is not blank, in order.
+        block: the candidates that the stage should order: the top of the ranking.
+        scorable: the block's candidates with text, in order.
         scored: the scored candidates.
-        reached: the number of leading readable candidates that were attempted before the deadline. Candidates after
-            them may be scored as well.
+        reached: the number of leading scorable candidates that were attempted before the deadline. Some candidates
+            below them can be scored as well.
         failures: doc_id -> the reason why the candidate could not be scored.
     """
 
     block: Sequence[Candidate]
-    readable: Sequence[Candidate]
+    scorable: Sequence[Candidate]
     scored: Sequence[ScoredCandidate]
     reached: int
     failures: Mapping[str, str]
 
     @property
     def depth(self) -> int:
-        """The length of the block's longest prefix in which all candidates were attempted or have no text."""
-        return len(self.block) if self.reached >= len(self.readable) else self.readable[self.reached].rank - 1
+        """The number of leading candidates of the block that were attempted or have no text. They are reordered."""
+        return len(self.block) if self.reached >= len(self.scorable) else self.scorable[self.reached].rank - 1
 
     @property
     def ordered(self) -> list[ScoredCandidate]:
-        """The scored candidates of that prefix."""
+        """The scored candidates among the reordered ones."""
         depth = self.depth
         return [entry for entry in self.scored if entry.candidate.rank <= depth]
 
     @property
     def unscored(self) -> list[Candidate]:
-        """The candidates of that prefix without a score, with their ``failure`` set."""
+        """The candidates without a score among the reordered ones, with their ``failure`` set."""
         scored_ids = {entry.candidate.doc_id for entry in self.scored}
         return [
             candidate._replace(failure=self.failures.get(candidate.doc_id) or _unscored_reason(candidate))
@@ -89,14 +89,14 @@ class StageAttempt:
 
 
 class StageOutcome(NamedTuple):
-    """The return value of a stage's scoring function.
+    """What the scoring function of a stage returns.
 
     Attributes:
         attempt: the scored and failed candidates.
-        counts: the model's counts, as `osrerank.types.Counts.counts` returns them.
+        counts: the numbers for the stage's report, as `osrerank.types.Counts.counts` returns them.
         reasons: the reasons why not all candidates were scored.
-        pairs: the probabilities of the compared pairs, from a duo stage; else None.
-        vectors: the candidates' vectors, from a stage that compares vectors; else None.
+        pairs: the probabilities of the compared pairs. Only from a duo stage.
+        vectors: the candidates' vectors. Only from a stage that compares vectors.
     """
 
     attempt: StageAttempt
@@ -114,30 +114,31 @@ def rank_block(
     stage: str,
     depth: int,
 ) -> Ranking:
-    """Score and reorder the top ``depth`` of a ranking; return the new ranking with the stage's report.
+    """Score and reorder the top ``depth`` of a ranking, and add the stage's report.
 
     Args:
-        model: the stage's model; the report has its name and kind.
+        model: the stage's model, for the report.
         ranking: the ranking before the stage.
-        score: a function that scores candidates. Its arguments are the top candidates, and those of them whose text is
-            not blank (at least one).
+        score: a function that scores candidates. Its arguments are the top candidates, and those of them that have
+            text (at least one).
         stage: the stage's name.
         depth: the number of candidates that are scored.
     """
     started, kind = time.perf_counter(), model.advice.kind
     block = ranking.candidates[:depth]
-    readable = [candidate for candidate in block if not lacks_text(candidate)]
-    if not readable:
+    scorable = [candidate for candidate in block if not lacks_text(candidate)]
+    if not scorable:
         reason = no_text_reason(block) if block else "no candidates"
         code = ReasonCode.NO_TEXT if block else ReasonCode.NO_HITS
         report = StageReport(stage, applied=False, reason=reason, code=code, candidates=len(block))
         return ranking.with_report(report)
-    attempt, counts, reasons, pairs, vectors = score(block, readable)
+    attempt, counts, reasons, pairs, vectors = score(block, scorable)
     ordered, unscored = attempt.ordered, attempt.unscored
     if not ordered:
         raise nothing_scored_error(model, attempt.failures if unscored else {}, stage=stage)
     candidates = reorder(ranking, stage, ordered, (*unscored, *ranking.candidates[attempt.depth :]))
-    if failed := sum(candidate.failure != BLANK_TEXT for candidate in unscored):  # a blank text needs no score
+    failed = sum(candidate.failure != BLANK_TEXT for candidate in unscored)  # a blank text needs no score
+    if failed:
         reasons = [*reasons, not_scored_reason(f"{failed} candidates")]
     report = StageReport(
         name=stage,
@@ -158,12 +159,12 @@ def rank_block(
 
 
 def deadline_reason(how_far: str) -> Reason:
-    """Return the reason for a stage that the deadline ended; ``how_far`` is a text such as "after 2 pairs"."""
+    """Return the reason of a stage that the deadline ended. ``how_far`` is a text such as "after 2 pairs"."""
     return Reason(ReasonCode.DEADLINE, f"the deadline passed {how_far}")
 
 
 def not_scored_reason(what: str) -> Reason:
-    """Return the reason for a stage whose model could not score some of its texts."""
+    """Return the reason of a stage whose model could not score some texts, such as ``what`` = "2 candidates"."""
     return Reason(ReasonCode.SCORING, f"{what} could not be scored")
 
 
@@ -172,14 +173,14 @@ def _unscored_reason(candidate: Candidate) -> str:
 
 
 def no_text_reason(block: Sequence[Candidate]) -> str:
-    """Return the reason for candidates without text, none of which can be scored."""
+    """Return why none of the candidates can be scored: they have no text, or it is blank."""
     return NO_TEXT if all(candidate.text is None for candidate in block) else "the texts of all candidates are blank"
 
 
 def unit_interval_scores(scores: Floats, probabilities: Floats) -> list[float]:
-    """Map scores ``(n,)`` to [0, 1): to their probabilities, unless these are nearly 0 or 1.
+    """Map scores ``(n,)`` to the unit interval [0, 1), which is usually the probability.
 
-    Near 0 and 1, the map still increases with the score, whereas rounded probabilities would be equal.
+    Probabilities near 0 and 1 would be equal when rounded, so there the value also depends on the score.
     """
     unsaturated = (1 + scores / (1 + np.abs(scores))) / 2
     spread = np.where(probabilities > SATURATION, 1 - SATURATION, 0.0) + SATURATION * unsaturated
@@ -191,11 +192,12 @@ def unit_interval_scores(scores: Floats, probabilities: Floats) -> list[float]:
 def nothing_scored_error(
     model: Scorer | Encoder, failures: Mapping[Any, str], *, stage: str
 ) -> DeadlineExceeded | InferenceError:
-    """Return the error of a stage that scored no candidate.
+    """Return the error for a stage that scored no candidate.
 
     Args:
         model: the stage's model.
-        failures: an attempted item -> the reason why it could not be scored; empty if none was attempted in time.
+        failures: the attempted candidate or part -> the reason why it could not be scored. Empty if the deadline
+            passed first.
         stage: the stage's name.
     """
     if not failures:
@@ -212,14 +214,14 @@ def reorder(
     *,
     adds_level: bool = True,
 ) -> tuple[Candidate, ...]:
-    """Return the scored candidates by score, ties by their previous rank, and then the other candidates in their order.
+    """Return the scored candidates by score, and then all others in their old order. Ties keep their order.
 
     Args:
         ranking: the ranking before the stage.
         stage: the stage's name.
         scored: the scored candidates.
         below: all other candidates.
-        adds_level: whether the stage adds 1 to a hit's ``_score``. A blend shares the level of the stage before it.
+        adds_level: whether the stage adds 1 to the ``_score`` of its hits. A blend does not.
 
     Raises:
         ValueError: the number of candidates differs from the ranking's.
@@ -236,7 +238,7 @@ def reorder(
 
 
 def _with_score(scored: ScoredCandidate, stage: str, rank: int, level: int) -> Candidate:
-    """Return a candidate with a stage's score added to its trace."""
+    """Return the candidate after the stage, with the score in its trace."""
     score = StageScore(stage, scored.score, rank, scored.unit, scored.parts, scored.passage, level, scored.is_truncated)
     candidate = scored.candidate
     trace = (*candidate.trace, score)

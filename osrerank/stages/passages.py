@@ -1,4 +1,4 @@
-"""Rerank long documents by their passages: score each passage, and aggregate the scores of a document's passages.
+"""Rerank long documents by their passages: score each passage, and combine the scores of a document's passages.
 
 MaxP and K-Max-AvgP: Chen et al., ICIP at TREC-2020 Deep Learning Track, section 2. FirstP, MaxP and SumP: Dai, Callan,
 Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019, arXiv:1905.09217.
@@ -19,18 +19,20 @@ import numpy.typing as npt
 
 from osrerank.options.passages import AUTO_PASSAGES, Passages, Windows
 from osrerank.options.rerank import Rerank
-from osrerank.stages.html import has_html, lacks_text, model_text, text_sections, without_html
+from osrerank.stages.html import has_html, lacks_text, model_text, read_sections, without_html
 from osrerank.stages.ordering import ScoredCandidate, unit_interval_scores
-from osrerank.stages.slices import rank_by_slices, score_slices
-from osrerank.stages.splitting import has_fewer_words, is_dense, leaves_out, normalize_spaces, passage_spans
+from osrerank.stages.parts import rank_by_parts, score_all_parts
+from osrerank.stages.splitting import find_passages, has_fewer_words, is_dense, leaves_out_text, normalize_spaces
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Span
 from osrerank.types.values import BLANK_TEXT
 
 DIGEST_BYTES = 16
-NEW_SPLITTING = "html, dense"
-"""A part of the digest of HTML and dense texts, because earlier versions split these texts differently."""
-window_values = attrgetter(*(part.name for part in fields(Windows)))
-"""Return the values of all fields of `Windows`, like `dataclasses.astuple` without a deep copy."""
+"""The length of a long text's digest, by which its stored vectors are found."""
+SPLITTING_VERSION = "html, dense"
+"""A part of the digests of HTML and dense texts, so that vectors of earlier versions, which split them differently, do
+not count as theirs."""
+read_window_values = attrgetter(*(part.name for part in fields(Windows)))
+"""Return the values of all fields of a `Windows`, like `dataclasses.astuple`, but without a deep copy."""
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
 
 
@@ -38,8 +40,8 @@ class DocumentScore(NamedTuple):
     """A document's score, aggregated from its passages' scores.
 
     Attributes:
-        score: the value to sort by; comparable to a logit.
-        unit: ``score`` mapped to [0, 1] by a non-decreasing function.
+        score: the value to sort by, on the scale of logits.
+        unit: the score on the unit interval [0, 1], mapped by a non-decreasing function.
         probability: the probability that the document is relevant.
     """
 
@@ -51,17 +53,17 @@ class DocumentScore(NamedTuple):
 Floats = npt.NDArray[np.float64]
 
 
-def max_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - one form for all
+def max_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - all aggregations have the same arguments
     """Return the best passage's logit and probability."""
     best = int(logits.argmax())
     return DocumentScore(float(logits[best]), float(probabilities[best]), float(probabilities[best]))
 
 
 def k_max_avg_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
-    """Return the mean of the k highest probabilities, or of all if there are fewer; its log-odds are the score."""
+    """Return the mean of the k highest probabilities (or of all, if there are fewer). Its log-odds are the score."""
     mean = float(np.sort(probabilities)[-k:].mean())
-    inside = min(max(mean, ABOVE_ZERO), BELOW_ONE)
-    return DocumentScore(math.log(inside) - math.log1p(-inside), mean, mean)
+    bounded = min(max(mean, ABOVE_ZERO), BELOW_ONE)
+    return DocumentScore(math.log(bounded) - math.log1p(-bounded), mean, mean)
 
 
 def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
@@ -71,20 +73,20 @@ def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # no
 
 
 AggregatePassages = Callable[[Floats, Floats, int], DocumentScore]
-# `firstp` scores one passage, so the best is the first
+# `firstp` scores only the first passage, which is then the best.
 AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
 
 
 @dataclass(frozen=True, slots=True)
 class PassageStage:
-    """Orders the top ``depth`` candidates by their passages' scores (ICIP), and scores all passages in one call.
+    """Orders the top ``depth`` candidates by their passages' scores (ICIP). All passages are scored in one call.
 
-    A hit's ``passage`` is the one with the highest score. The first passages of all candidates are scored before the
-    second ones. If the deadline ends the stage early, only the candidates before the first one without a scored passage
-    are reordered.
+    A hit's ``passage`` is the one with the highest score. The first passages of all candidates are scored first, then
+    the second ones, and so on. If the deadline ends the stage early, only the candidates above the first one without a
+    scored passage are reordered.
 
     Attributes:
-        scorer: the model; it scores ``(i,)`` tuples.
+        scorer: the model, which scores ``(i,)`` tuples.
         options: the options for splitting documents and aggregating the scores of passages.
         depth: the number of candidates that are scored (k0).
         name: the stage's name in traces and reports.
@@ -104,7 +106,7 @@ class PassageStage:
             DeadlineExceeded: no passage could be scored in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
-        return rank_by_slices(
+        return rank_by_parts(
             self.scorer,
             ranking,
             self.split_into_passages,
@@ -113,16 +115,16 @@ class PassageStage:
             depth=self.depth,
             part_name="passages",
             deadline=deadline,
-            leaves_out=self.leaves_out,
+            leaves_words_out=self.leaves_words_out,
         )
 
     def split_into_passages(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
         """Return a candidate's passages."""
         return split_into_passages(candidate, self.options, self.separator)
 
-    def leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
+    def leaves_words_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
         """Return whether a candidate has words that are in none of these passages."""
-        return lacks_words(candidate, spans, self.options)
+        return leaves_words_out(candidate, spans, self.options)
 
     def _score_candidate(
         self,
@@ -141,16 +143,18 @@ class PassageStage:
         return ScoredCandidate(candidate, document.score, unit, parts, spans[best])
 
 
-def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
+def leaves_words_out(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
     """Return whether a document has words, apart from its title, that are in none of these passages."""
-    present = [span for span in spans if span is not None]
-    if not present:
+    passage_spans = [span for span in spans if span is not None]
+    if not passage_spans:  # the document was not split
         return False
-    sections = text_sections(without_html(candidate))
-    return leaves_out([section for section in sections if section.field not in options.title_fields], present)
+    sections = read_sections(without_html(candidate))
+    return leaves_out_text(
+        [section for section in sections if section.field not in options.title_fields], passage_spans
+    )
 
 
-def text_to_encode(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
+def prepare_text(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
     """Return the text to encode for a document, or a `LongText` if the text is split into passages.
 
     Args:
@@ -161,17 +165,17 @@ def text_to_encode(candidate: Candidate, options: Passages, separator: str = " "
     is_html = has_html(candidate)
     if not is_html and _is_short(candidate, options):
         return candidate.text or ""
-    windows, sections, titles = options.windows, text_sections(candidate), options.title_fields
-    seed_of = candidate.doc_id if windows.policy == "sampled" else ""
-    key = [*window_values(windows), seed_of, separator, len(titles), *titles]
-    parts = [*key, *chain.from_iterable(sections)]
+    windows, sections, titles = options.windows, read_sections(candidate), options.title_fields
+    sample_seed = candidate.doc_id if windows.policy == "sampled" else ""
+    splitting = [*read_window_values(windows), sample_seed, separator, len(titles), *titles]
+    values = [*splitting, *chain.from_iterable(sections)]
     if is_html or any(is_dense(section.text) for section in sections if section.field not in titles):
-        parts.append(NEW_SPLITTING)
-    content = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for value in parts:  # with its length, so that the same characters in other parts have another digest
+        values.append(SPLITTING_VERSION)
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for value in values:  # with its length, so that moving a character to the next value changes the digest
         encoded = str(value).encode("utf-8", "surrogatepass")
-        content.update(len(encoded).to_bytes(8, "little") + encoded)
-    return LongText(content.digest(), partial(split_into_passages, candidate, options, separator))
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return LongText(digest.digest(), partial(split_into_passages, candidate, options, separator))
 
 
 def split_into_passages(candidate: Candidate, options: Passages, separator: str = " ") -> list[tuple[str, Span | None]]:
@@ -181,17 +185,17 @@ def split_into_passages(candidate: Candidate, options: Passages, separator: str 
     is one passage without a span.
 
     Args:
-        candidate: the document; without sections, it has no title.
+        candidate: the document. Without sections, it has no title.
         options: the options for splitting it.
         separator: the text between the title and a passage.
     """
     plain = without_html(candidate)
     if _is_short(plain, options):
         return [(model_text(candidate), None)]
-    sections = text_sections(plain)
+    sections = read_sections(plain)
     titles = [section for section in sections if section.field in options.title_fields]
     bodies = [section for section in sections if section.field not in options.title_fields]
-    passages = passage_spans(bodies, options.windows, candidate.doc_id)
+    passages = find_passages(bodies, options.windows, candidate.doc_id)
     if not passages:  # the document is empty, or only a title
         title_passages = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
         passages = title_passages or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
@@ -211,12 +215,12 @@ def score_by_passages(
     """Score texts outside a search, each by its best passage.
 
     Args:
-        scorer: the model; it scores ``(i,)`` tuples.
+        scorer: the model, which scores ``(i,)`` tuples.
         query: the query's text.
         documents: the documents' texts, at least one.
-        options: the options for splitting texts; scores are always aggregated as ``maxp``.
-        deadline: as for ``Scorer.score``. ``reached`` counts the leading documents with an attempted passage; it is
-            below the number of documents unless all passages were attempted.
+        options: the options for splitting texts. Their aggregation is ignored: the best passage counts (``maxp``).
+        deadline: as for ``Scorer.score``. The ``reached`` of the scores counts the leading documents with an attempted
+            passage. It is below the number of documents unless all passages were attempted.
 
     Raises:
         DeadlineExceeded: nothing was scored in time.
@@ -224,9 +228,14 @@ def score_by_passages(
     """
     stage = PassageStage(scorer, options)
     candidates = [Candidate("", document, 0.0, 1) for document in documents]
-    parts, name = stage.split_into_passages, stage.name
-    passage_scores = score_slices(
-        scorer, query, candidates, parts, stage=name, deadline=deadline, leaves_out=stage.leaves_out
+    passage_scores = score_all_parts(
+        scorer,
+        query,
+        candidates,
+        stage.split_into_passages,
+        stage=stage.name,
+        deadline=deadline,
+        leaves_words_out=stage.leaves_words_out,
     )
     values = np.array([_best(logits) for logits in passage_scores.log_odds], dtype=np.float32)
     is_complete = passage_scores.attempted == passage_scores.asked and not passage_scores.unread
@@ -235,28 +244,28 @@ def score_by_passages(
 
 
 def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadline: Deadline) -> Scores:
-    """Score texts as a search does by default: long ones by their best passage if the model advises it.
+    """Score texts as a search does by default: a long text by its best passage, if the model advises it.
 
     Blank texts are not scored.
 
     Raises:
-        ScoringError: nothing was scored in time, or no document could be.
-        WorkerError: the workers did not answer.
+        ScoringError: nothing was scored in time, or no document could be scored.
+        WorkerError: the workers did not reply.
     """
     candidates = [Candidate("", document, 0.0, 1) for document in documents]
-    present = [index for index, candidate in enumerate(candidates) if not lacks_text(candidate)]
-    texts = [model_text(candidates[index]) for index in present]
+    scorable = [index for index, candidate in enumerate(candidates) if not lacks_text(candidate)]
+    texts = [model_text(candidates[index]) for index in scorable]
     if not texts:
         scores = Scores(np.empty(0, np.float32))
     elif scorer.advice.passages:
         scores = score_by_passages(scorer, query, texts, AUTO_PASSAGES, deadline=deadline)
     else:
         scores = scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
-    return scores if len(texts) == len(documents) else scores.among(present, len(documents), BLANK_TEXT)
+    return scores if len(texts) == len(documents) else scores.among(scorable, len(documents), BLANK_TEXT)
 
 
-def passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:
-    """Return the options for splitting long documents, from the search or the model; None if they are not split."""
+def choose_passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:
+    """Return the options for splitting long documents, from the search or the model. None means no splitting."""
     advised = AUTO_PASSAGES if model.advice.passages else None
     return advised if options.passages == "auto" else options.passages
 

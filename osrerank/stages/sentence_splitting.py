@@ -7,9 +7,10 @@ Computational Linguistics 32(4), 2006). Our default is sentencex; Punkt is an op
 
 import contextlib
 import functools
+import itertools
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from osrerank._optional import require
@@ -18,27 +19,31 @@ from osrerank.options.sentences import PUNKT_LANGUAGES, Sentences
 from osrerank.stages.html import blank_out
 from osrerank.types import Deadline
 
-# Removes one piece of markup at a time. A single "<" is text, and what follows it must not be removed.
+# Each match is one piece of markup. A single "<" is text, and the text after it must not be removed.
 MARKUP = re.compile(
     r"<(script|style)\b[^<>]*>.*?</\1\s*>|<!--.*?-->|</?[a-z][^<>]*>|&nbsp;|[^\S ]+",
     re.IGNORECASE | re.DOTALL,
 )
 WORD = re.compile(r"\S+")
-BLOCK, BATCH_SIZE = 20_000, 128
-"""The characters of a Punkt block, and the sentences of a sentencex batch; deadlines are checked between them."""
+PUNKT_BLOCK_LENGTH = 20_000
+"""The number of characters that Punkt splits at a time. The deadline is checked between these blocks."""
+BATCH_SIZE = 128
+"""The number of sentencex's sentences between two checks of the deadline."""
 
 
 def blank_markup(text: str) -> str:
-    """Return the text with blanks for scripts, styles, comments, tags, ``&nbsp;`` and line ends; its length stays."""
+    """Return a text of the same length, with blanks for scripts, styles, comments, tags, ``&nbsp;`` and line ends."""
     return blank_out(text, MARKUP)
 
 
-def sentence_blocks(clean: str, options: Sentences, size: int = BLOCK) -> Iterator[list[tuple[int, int]]]:
-    """Yield blocks of sentences, each sentence as its start and end offset; a block is split when it is requested.
+def split_into_sentences(
+    clean: str, options: Sentences, size: int = PUNKT_BLOCK_LENGTH
+) -> Iterator[list[tuple[int, int]]]:
+    """Split a text into sentences. Yield a block of them at a time, each as its start and end offset.
 
     Long sentences are split by words if the options say so. sentencex is fast and gets the whole text, because a
-    quotation may have any length. Punkt gets blocks of characters. It needs the next word to decide where a sentence
-    ends, so the last two sentences of a block are split again as part of the next block.
+    quotation can have any length. Punkt gets a block when its sentences are requested. It needs the next word to decide
+    where a sentence ends, so the last two sentences of a block are split again as part of the next block.
 
     Args:
         clean: the text, as `blank_markup` returns it.
@@ -49,45 +54,46 @@ def sentence_blocks(clean: str, options: Sentences, size: int = BLOCK) -> Iterat
         MissingDependencyError: the splitter is not installed.
     """
     max_words = options.max_words if options.chunks == "words" else None
-    blocks = (
-        _punkt_blocks(clean, options.language, size) if options.splitter == "punkt" else _by_sentencex(clean, options)
-    )
+    if options.splitter == "punkt":
+        blocks = _split_by_punkt(clean, options.language, size)
+    else:
+        blocks = _split_by_sentencex(clean, options)
     for block in blocks:
-        yield [
-            span for start, end in block for span in _chunks(clean, start, end, max_words, drop_tail=options.drop_tail)
-        ]
+        sentences = [_split_by_words(clean, start, end, max_words, drop_tail=options.drop_tail) for start, end in block]
+        yield list(itertools.chain.from_iterable(sentences))
 
 
-def _punkt_blocks(clean: str, language: str, size: int) -> Iterator[list[tuple[int, int]]]:
-    first, length = 0, size
-    while first < len(clean):
-        spans = [(first + start, first + end) for start, end in _by_punkt(clean[first : first + length], language)]
-        if first + length >= len(clean):
+def _split_by_punkt(clean: str, language: str, size: int) -> Iterator[list[tuple[int, int]]]:
+    offset, length = 0, size
+    while offset < len(clean):
+        block = clean[offset : offset + length]
+        spans = [(offset + start, offset + end) for start, end in _load_punkt(language).span_tokenize(block)]
+        if offset + length >= len(clean):
             yield spans
             return
         if len(spans) < 3:  # the sentences are longer than a block
             length *= 2
             continue
         yield spans[:-2]
-        first, length = spans[-2][0], size
+        offset, length = spans[-2][0], size
 
 
-def is_ready(options: Sentences, deadline: Deadline) -> bool:
-    """Wait until the splitter is loaded or the deadline passes; return whether it is loaded. Loading continues."""
+def wait_until_loaded(options: Sentences, deadline: Deadline) -> bool:
+    """Wait until the splitter is loaded, but not beyond the deadline. Return whether it is loaded."""
     if options.splitter == "sentencex" or deadline.at_s is None:
         return True
-    return deadline.wait(_loading(options.language))
+    return deadline.wait(_start_loading(options.language))
 
 
 @functools.cache
-def _loading(language: str) -> threading.Event:
-    """Load Punkt's model of a language in another thread; return an event that is set when loading ends or fails."""
+def _start_loading(language: str) -> threading.Event:
+    """Load Punkt's model of a language in another thread. Return an event that is set when loading ends or fails."""
     ended = threading.Event()
 
     def load() -> None:
         try:
-            with contextlib.suppress(MissingDependencyError):  # the stage that uses the splitter raises it again
-                _punkt(language)
+            with contextlib.suppress(MissingDependencyError):  # the stage that needs the splitter raises it
+                _load_punkt(language)
         finally:
             ended.set()
 
@@ -95,20 +101,16 @@ def _loading(language: str) -> threading.Event:
     return ended
 
 
-def _by_sentencex(clean: str, options: Sentences) -> Iterator[list[tuple[int, int]]]:
+def _split_by_sentencex(clean: str, options: Sentences) -> Iterator[list[tuple[int, int]]]:
     boundaries = require("sentencex", extra="sentences").get_sentence_boundaries(options.language, clean)
-    for batch in (boundaries[first : first + BATCH_SIZE] for first in range(0, len(boundaries), BATCH_SIZE)):
+    for first in range(0, len(boundaries), BATCH_SIZE):
+        batch = boundaries[first : first + BATCH_SIZE]
         yield [(boundary["start_index"], boundary["end_index"]) for boundary in batch]
 
 
-def _by_punkt(clean: str, language: str) -> Iterable[tuple[int, int]]:
-    spans: Iterable[tuple[int, int]] = _punkt(language).span_tokenize(clean)
-    return spans
-
-
 @functools.cache
-def _punkt(language: str) -> Any:
-    """Return NLTK's splitter with a language's model from the package ``punkt``; NLTK itself would download a model."""
+def _load_punkt(language: str) -> Any:
+    """Return NLTK's splitter with the model of the package ``punkt``. NLTK itself would download a model."""
     learned = require("punkt", extra="punkt").load_model(PUNKT_LANGUAGES[language])
     nltk = require("nltk.tokenize.punkt", extra="punkt")
     parameters = nltk.PunktParameters()
@@ -119,8 +121,10 @@ def _punkt(language: str) -> Any:
     return nltk.PunktSentenceTokenizer(parameters)
 
 
-def _chunks(text: str, start: int, end: int, max_words: int | None, *, drop_tail: bool) -> Iterator[tuple[int, int]]:
-    """Yield a sentence without surrounding blanks, split into parts of at most ``max_words`` words."""
+def _split_by_words(
+    text: str, start: int, end: int, max_words: int | None, *, drop_tail: bool
+) -> Iterator[tuple[int, int]]:
+    """Split a sentence into parts of at most ``max_words`` words, if any, and remove the blanks around them."""
     words = [match.span() for match in WORD.finditer(text, start, end)]
     count = len(words)
     max_words = max_words or count

@@ -1,9 +1,9 @@
-"""Rerank documents by their best sentences and the first pass.
+"""Rerank documents by the scores of their best sentences, combined with the first pass (Birch).
 
-Akkalyoncu Yilmaz, Yang, Zhang, Lin: Cross-domain modeling of sentence-level evidence for document retrieval, EMNLP 2019
-(Birch), section 3: s_f = a s_doc + (1 - a) sum_i w_i s_i, where s_doc is the first pass's score and s_i is the score of
-the i-th best sentence. Neither is normalised. The released code sums logits, but the paper probabilities; the options
-allow both.
+Akkalyoncu Yilmaz, Yang, Zhang, Lin: Cross-domain modeling of sentence-level evidence for document retrieval, EMNLP
+2019, section 3: s_f = a s_doc + (1 - a) sum_i w_i s_i, where s_doc is the first pass's score and s_i is the score of
+the i-th best sentence. Neither is normalised. The released code sums logits, whereas the paper sums probabilities. The
+options allow both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,16 +17,16 @@ import numpy.typing as npt
 from osrerank.errors import StillLoading
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.passages import split_into_chunks
-from osrerank.stages.html import text_sections
+from osrerank.stages.html import read_sections
 from osrerank.stages.ordering import ScoredCandidate
-from osrerank.stages.sentence_splitting import blank_markup, is_ready, sentence_blocks
-from osrerank.stages.slices import rank_by_slices
+from osrerank.stages.parts import rank_by_parts
+from osrerank.stages.sentence_splitting import blank_markup, split_into_sentences, wait_until_loaded
 from osrerank.stages.splitting import normalize_spaces
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
 from osrerank.types.values import BM25, MAX_UNIT, is_blank
 
 REPORTED_SENTENCES = 3
-"""The number of best sentences whose logits and probabilities are reported; Birch weights three."""
+"""The number of best sentences whose logits and probabilities are reported. Birch sums three."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -35,9 +35,9 @@ def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[fl
 
     Args:
         first_pass: the documents' first-pass scores s_doc ``(n_documents,)``.
-        best: scores of each document's best sentences ``(n_documents, n_best)``, best first; NaN for missing sentences.
+        best: scores of each document's best sentences ``(n_documents, n_best)``, best first, NaN for missing sentences.
         a: the weight of the first pass.
-        weights: the weights of the best sentences; weights beyond ``n_best`` are ignored.
+        weights: the weights of the best sentences. Weights beyond ``n_best`` are ignored.
     """
     used = min(best.shape[1], len(weights))
     evidence = np.nan_to_num(best[:, :used]) @ np.asarray(weights[:used], dtype=np.float64)
@@ -47,13 +47,13 @@ def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[fl
 
 @dataclass(frozen=True, slots=True)
 class SentenceStage:
-    """Orders the top ``depth`` candidates by their best sentences and the first pass (Birch).
+    """Orders the top ``depth`` candidates by their best sentences and the first pass.
 
-    All sentences are scored in one call, one forward pass each. The first sentences of all candidates come first, in
-    case the deadline passes. A hit's ``passage`` is its best sentence.
+    All sentences are scored in one call, one forward pass each. The first sentences of all candidates are scored first,
+    in case the deadline passes. A hit's ``passage`` is its best sentence.
 
     Attributes:
-        scorer: the model; it scores ``(i,)`` tuples.
+        scorer: the model, which scores ``(i,)`` tuples.
         options: the options for splitting documents and combining the scores.
         depth: the number of candidates that are scored.
         name: the stage's name in traces and reports.
@@ -74,12 +74,12 @@ class SentenceStage:
             StillLoading: the sentence splitter was not loaded in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
-        if not is_ready(self.options, deadline):
+        if not wait_until_loaded(self.options, deadline):
             raise StillLoading("the sentence splitter was still loading when the deadline passed", stage=self.name)
-        return rank_by_slices(
+        return rank_by_parts(
             self.scorer,
             ranking,
-            partial(self.sentences_of, query=ranking.query.text),
+            partial(self.split_candidate, query=ranking.query.text),
             self._score_candidate,
             stage=self.name,
             depth=self.depth,
@@ -87,24 +87,26 @@ class SentenceStage:
             deadline=deadline,
         )
 
-    def sentences_of(self, candidate: Candidate, query: str) -> Iterator[tuple[str, Span]]:
-        """Yield a candidate's sentences as the model reads them, at least one, each with its span in the source."""
-        sections = text_sections(candidate)
-        sentences = islice(self._non_blank(sections, query), self.options.limit)
+    def split_candidate(self, candidate: Candidate, query: str) -> Iterator[tuple[str, Span]]:
+        """Yield a candidate's sentences, at least one, as the model reads them, each with its span in the source."""
+        sections = read_sections(candidate)
+        sentences = islice(self._read_sentences(sections, query), self.options.limit)
         yield next(sentences, ("", Span(sections[0].field, 0, 0, sections[0].value)))
         yield from sentences
 
-    def _non_blank(self, sections: Sequence[Section], query: str) -> Iterator[tuple[str, Span]]:
-        """Yield the sentences that are not blank, each with its span."""
+    def _read_sentences(self, sections: Sequence[Section], query: str) -> Iterator[tuple[str, Span]]:
+        """Yield the sentences that are not blank, as the model reads them, each with its span."""
         for section in sections:
             clean = blank_markup(section.text)
-            for block in sentence_blocks(clean, self.options):
-                for start, end in self._chunks(clean, block, query):
+            for block in split_into_sentences(clean, self.options):
+                for start, end in self._split_long_sentences(clean, block, query):
                     if not is_blank(clean[start:end]):
                         yield normalize_spaces(clean[start:end]), Span(section.field, start, end, section.value)
 
-    def _chunks(self, clean: str, spans: Sequence[tuple[int, int]], query: str) -> Sequence[tuple[int, int]]:
-        """Return the spans of sentences; long sentences are split by tokens if the options say so."""
+    def _split_long_sentences(
+        self, clean: str, spans: Sequence[tuple[int, int]], query: str
+    ) -> Sequence[tuple[int, int]]:
+        """Return the sentences' spans, with long sentences split by tokens if the options say so."""
         if self.options.chunks == "words":
             return spans
         chunks = split_into_chunks(self.scorer, query, [clean[start:end] for start, end in spans])
@@ -122,19 +124,20 @@ class SentenceStage:
         log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
         scored = np.flatnonzero(~np.isnan(logits))
-        order, by_odds = (scored[np.argsort(-scores[scored], kind="stable")] for scores in (logits, log_odds))
+        by_logit, by_log_odds = (scored[np.argsort(-scores[scored], kind="stable")] for scores in (logits, log_odds))
         count = max(REPORTED_SENTENCES, len(self.options.weights))
-        best, probabilities = logits[order[:count]], self.scorer.probabilities(log_odds[by_odds[:count]])
+        best_logits = logits[by_logit[:count]]
+        probabilities = self.scorer.probabilities(log_odds[by_log_odds[:count]])
         is_logit = self.options.scores == "logit"
-        values = best.astype(np.float64) if is_logit else probabilities
+        values = best_logits.astype(np.float64) if is_logit else probabilities
         first_pass = np.array([candidate.trace[0].parts.get(BM25, candidate.text_score)])
-        key = float(interpolate(first_pass, values[None, :], self.options.a, self.options.weights)[0])
+        score = float(interpolate(first_pass, values[None, :], self.options.a, self.options.weights)[0])
         parts = {}
-        for index in range(min(REPORTED_SENTENCES, len(best))):
+        for index in range(min(REPORTED_SENTENCES, len(best_logits))):
             number = f"_{index + 1}" if index else ""
-            parts[f"logit{number}"] = float(best[index])
+            parts[f"logit{number}"] = float(best_logits[index])
             parts[f"probability{number}"] = float(probabilities[index])
-        # softsign: unlike the logistic function it does not round large sums to 1
-        unit = min((1 + key / (1 + abs(key))) / 2, MAX_UNIT)
-        decisive = spans[int((order if is_logit else by_odds)[0])]
-        return ScoredCandidate(candidate, score=key, unit=unit, parts=parts, passage=decisive)
+        # Unlike the logistic function, softsign does not round large sums to 1.
+        unit = min((1 + score / (1 + abs(score))) / 2, MAX_UNIT)
+        best_span = spans[int(by_logit[0] if is_logit else by_log_odds[0])]
+        return ScoredCandidate(candidate, score=score, unit=unit, parts=parts, passage=best_span)

@@ -1,4 +1,4 @@
-"""Rerank by document vectors: encode the query, and compare its vector with the stored vectors of the documents."""
+"""Rerank by vectors: encode the query with a bi-encoder, and compare its vector with the documents' stored vectors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from osrerank.stages.ordering import (
     rank_block,
     unit_interval_scores,
 )
-from osrerank.stages.passages import AGGREGATIONS, lacks_words, max_p, text_to_encode
+from osrerank.stages.passages import AGGREGATIONS, leaves_words_out, max_p, prepare_text
 from osrerank.types import (
     NEVER,
     Candidate,
@@ -38,21 +38,21 @@ from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import CompletedRecords, DocumentRecords, DocumentVectors, take_half_the_time
 from osrerank.vectors.record import stack_vectors
 
-Doubles = npt.NDArray[np.float64]
-WHOLE = Passages()
-"""The options for documents that are not split: each document is its only passage."""
+FloatArray = npt.NDArray[np.float64]
+UNSPLIT = Passages()
+"""The options for documents that are not split. Each document is its only passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorStage:
-    """Orders the top ``depth`` candidates by their similarity to the query; long documents are compared by passages.
+    """Orders the top ``depth`` candidates by their similarity to the query. Long documents are compared by passages.
 
     Documents without stored vectors are encoded: the first passages of all documents, then the second ones, and so on.
-    If the deadline ends the stage early, only the candidates before the first one without a vector are reordered.
+    If the deadline ends the stage early, only the candidates above the first one without a vector are reordered.
 
     Attributes:
         vectors: the source of the documents' vectors.
-        passages: how to split long documents and aggregate passage scores. None leaves documents whole.
+        passages: the options for long documents. None does not split them.
         depth: the number of candidates that are compared (k0).
         separator: the text between the title and a passage.
         name: the stage's name in traces and reports.
@@ -70,34 +70,34 @@ class VectorStage:
         If the ranking has no vectors of this stage's model, the stored ones are read first.
 
         Raises:
-            DeadlineExceeded: no document has a vector in time.
-            InferenceError: no candidate has a vector at all, because its text cannot be encoded.
+            DeadlineExceeded: no document had a vector in time.
+            InferenceError: no document could be encoded.
         """
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         vectors = ranking.vectors
         if vectors is None or vectors.model_key != self.vectors.records.model_key:
             vectors = self.read_vectors(ranking, self.depth, deadline)
-        compare = partial(self._compare, ranking.query.text, vectors, deadline)
+        compare = partial(self._compare_block, ranking.query.text, vectors, deadline)
         return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def read_vectors(self, ranking: Ranking, depth: int, deadline: Deadline = NEVER) -> CandidateVectors:
-        """Return the texts of the top candidates, the keys of their records, and the records in the local store.
+        """Prepare the texts of the top candidates, and read their stored vectors.
 
         Args:
             ranking: the ranking before the stage.
             depth: the number of candidates.
-            deadline: the search's deadline; after half of the remaining time, no more texts are prepared.
+            deadline: the search's deadline. At most half of the remaining time is spent on preparing texts.
         """
         block = ranking.candidates[:depth]
-        readable = (candidate for candidate in block if not lacks_text(candidate))
-        texts = {candidate.doc_id: self.text_of(candidate) for candidate in take_half_the_time(readable, deadline)}
+        scorable = (candidate for candidate in block if not lacks_text(candidate))
+        texts = {candidate.doc_id: self.prepare_text(candidate) for candidate in take_half_the_time(scorable, deadline)}
         records = self.vectors.records
         keys = dict(zip(texts, records.compute_keys(texts.values()), strict=True))
         return CandidateVectors(records.model_key, texts, keys, records.read_stored(list(keys.values())))
 
-    def stored_depth(self, ranking: Ranking, minimum: int, maximum: int) -> int:
-        """Return the number of leading candidates with stored vectors, between ``minimum`` and ``maximum``."""
+    def find_depth(self, ranking: Ranking, minimum: int, maximum: int) -> int:
+        """Return how many candidates to rerank: ``minimum``, or up to ``maximum`` as long as vectors are stored."""
         depth, vectors = minimum, ranking.vectors
         if vectors is None:
             return depth
@@ -109,38 +109,38 @@ class VectorStage:
             depth += 1
         return depth
 
-    def text_of(self, candidate: Candidate) -> str | LongText:
+    def prepare_text(self, candidate: Candidate) -> str | LongText:
         """Return the text to encode for a candidate, or a `LongText` if the text is split into passages."""
         if self.passages is None:
             return model_text(candidate)
-        return text_to_encode(candidate, self.passages, self.separator)
+        return prepare_text(candidate, self.passages, self.separator)
 
-    def _compare(
+    def _compare_block(
         self,
         query: str,
         vectors: CandidateVectors,
         deadline: Deadline,
         block: Sequence[Candidate],
-        readable: Sequence[Candidate],
+        scorable: Sequence[Candidate],
     ) -> StageOutcome:
         query_future = self.vectors.encode_query(query)
-        doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in readable)))
+        doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in scorable)))
         texts = [vectors.texts[doc_id] for doc_id in doc_ids]
         keys = [vectors.keys[doc_id] for doc_id in doc_ids]
         completed = self.vectors.encode_missing(texts, keys, vectors.stored_records, deadline)
         query_vector = query_future.result()
-        scored = self._score(readable, completed.documents, query_vector.rows[0])
+        scored = self._score(scorable, completed.documents, query_vector.rows[0])
         if not scored:
             reasons = (reason for records in completed.documents for reason in records.failures.values())
             failures = dict(enumerate(reasons))
             raise nothing_scored_error(self.vectors.encoder, failures, stage=self.name)
-        outcome = self._outcome(block, readable, completed, scored, query_vector)
+        outcome = self._make_outcome(block, scorable, completed, scored, query_vector)
         return outcome._replace(vectors=replace(vectors, new_records={**vectors.new_records, **completed.new_records}))
 
     def _score(
-        self, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
+        self, scorable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
     ) -> list[ScoredCandidate]:
-        """Return the scores of the candidates that have a vector, in their order."""
+        """Score the candidates that have a vector."""
         passages = [
             (document, passage) for document, records in enumerate(documents) for passage in sorted(records.records)
         ]
@@ -157,35 +157,35 @@ class VectorStage:
             passages = list(compress(passages, is_finite.tolist()))
             logits = logits[is_finite]
         values = logits.tolist()
-        slices = _slices([document for document, _ in passages])
-        best = [start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in slices]
-        scores, units, probabilities = self._aggregate(logits, slices, best)
+        bounds = _find_bounds([document for document, _ in passages])
+        best = [start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in bounds]
+        scores, units, probabilities = self._aggregate(logits, bounds, best)
         columns = zip(best, scores.tolist(), unit_interval_scores(scores, units), probabilities.tolist(), strict=True)
         scored_candidates = []
         for index, score, unit, probability in columns:
             document, passage = passages[index]
-            candidate, records = readable[document], documents[document]
+            candidate, records = scorable[document], documents[document]
             parts = {"logit": values[index], "probability": probability}
             truncated = self._is_truncated(candidate, records)
             scored_candidates.append(ScoredCandidate(candidate, score, unit, parts, records.spans[passage], truncated))
         return scored_candidates
 
     def _aggregate(
-        self, logits: Floats, slices: Sequence[tuple[int, int]], best: Sequence[int]
-    ) -> tuple[Doubles, Doubles, Doubles]:
-        """Return each document's score ``(n,)``, the score mapped to [0, 1], and the probability of relevance.
+        self, logits: Floats, bounds: Sequence[tuple[int, int]], best: Sequence[int]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return each document's score ``(n,)``, the score on the unit interval, and the probability of relevance.
 
         Args:
             logits: the logits of all documents' passages, document by document.
-            slices: the start and end of each document's logits.
+            bounds: the start and end of each document's logits.
             best: the index of each document's highest logit.
         """
-        probabilities, options = self.vectors.encoder.probabilities(logits), self.passages or WHOLE
+        probabilities, options = self.vectors.encoder.probabilities(logits), self.passages or UNSPLIT
         aggregate = AGGREGATIONS[options.aggregation]
         if aggregate is max_p:
             return logits[best].astype(np.float64), probabilities[best], probabilities[best]
         exact = logits.astype(np.float64)
-        aggregated = [aggregate(exact[start:end], probabilities[start:end], options.k) for start, end in slices]
+        aggregated = [aggregate(exact[start:end], probabilities[start:end], options.k) for start, end in bounds]
         scores, units, document_probabilities = np.array(aggregated).T
         return scores, units, document_probabilities
 
@@ -193,31 +193,31 @@ class VectorStage:
         """Return whether the document has words that none of its vectors covers."""
         if any(record.is_truncated for record in document.records.values()):
             return True
-        return self.passages is not None and lacks_words(candidate, document.spans, self.passages)
+        return self.passages is not None and leaves_words_out(candidate, document.spans, self.passages)
 
-    def _outcome(
+    def _make_outcome(
         self,
         block: Sequence[Candidate],
-        readable: Sequence[Candidate],
+        scorable: Sequence[Candidate],
         completed: CompletedRecords,
         scored: Sequence[ScoredCandidate],
         query: Vectors,
     ) -> StageOutcome:
         documents = completed.documents
-        reached, n_unfinished = len(readable), 0
+        reached, n_unfinished = len(scorable), 0
         failures: dict[str, str] = {}
         reasons: list[Reason] = []
-        if len(scored) < len(readable) or not all(document.is_complete for document in documents):
+        if len(scored) < len(scorable) or not all(document.is_complete for document in documents):
             scored_ids = {scored_candidate.candidate.doc_id for scored_candidate in scored}
             failures = {
                 candidate.doc_id: next(iter(document.failures.values()))
-                for candidate, document in zip(readable, documents, strict=False)  # a deadline may leave fewer
+                for candidate, document in zip(scorable, documents, strict=False)  # a deadline may leave fewer
                 if document.failures and candidate.doc_id not in scored_ids
             }
             attempted_ids = scored_ids | failures.keys()
-            reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in attempted_ids, readable))
-            n_unfinished = sum(document.is_unfinished for document in documents) + len(readable) - len(documents)
-            reasons = self._reasons(documents, len(readable))
+            reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in attempted_ids, scorable))
+            n_unfinished = sum(document.is_unfinished for document in documents) + len(scorable) - len(documents)
+            reasons = self._explain_gaps(documents, len(scorable))
         counts = {
             "inferences": sum([len(document.records) for document in documents]),
             "encoded": completed.encoded,
@@ -228,22 +228,22 @@ class VectorStage:
         }
         for state in VECTOR_COUNTS:
             SEARCHED_TEXTS.labels(state).inc(counts[state])
-        attempt = StageAttempt(block, readable, scored, reached, failures)
+        attempt = StageAttempt(block, scorable, scored, reached, failures)
         return StageOutcome(attempt, counts, reasons)
 
-    def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[Reason]:
-        """Return the reasons why not all documents, or not all of their passages, were compared.
+    def _explain_gaps(self, documents: Sequence[DocumentRecords], size: int) -> list[Reason]:
+        """Return why not all documents, or not all of their passages, were compared.
 
         Args:
             documents: the documents that were reached before the deadline.
             size: the number of all documents.
         """
-        unit = "candidates" if self.passages is None else "passages"
+        part_name = "candidates" if self.passages is None else "passages"
         requested = sum(len(document.spans) for document in documents) + size - len(documents)
         failed = sum(len(document.failures) for document in documents)
         attempted = sum(len(document.records.keys() | document.failures.keys()) for document in documents)
         not_split = size - sum(bool(document.parts or document.records) for document in documents)
-        reasons = [deadline_reason(f"after {attempted} of {requested} {unit}")] if attempted < requested else []
+        reasons = [deadline_reason(f"after {attempted} of {requested} {part_name}")] if attempted < requested else []
         if not_split and self.passages is not None:
             how_far = f"after {attempted} passages; {not_split} candidates were not split into passages"
             reasons = [deadline_reason(how_far)]
@@ -252,7 +252,7 @@ class VectorStage:
         return reasons
 
 
-def _slices(documents: Sequence[int]) -> list[tuple[int, int]]:
+def _find_bounds(documents: Sequence[int]) -> list[tuple[int, int]]:
     """Return where each document's passages start and end.
 
     Args:

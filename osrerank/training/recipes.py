@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from osrerank._removed import replacement_for
+from osrerank._removed import find_replacement
 from osrerank.errors import ConfigError
 
 DecayFrom = Literal["start", "warmup"]
@@ -142,7 +142,7 @@ class Recipe:
             raise _invalid_value_error("name", name, f"one of {', '.join(PRESETS)}")
         names = {field.name for field in fields(cls)}
         if unknown := sorted(changes.keys() - names):
-            fix = replacement_for(f"recipe.{unknown[0]}") or f"choose from {', '.join(sorted(names))}"
+            fix = find_replacement(f"recipe.{unknown[0]}") or f"choose from {', '.join(sorted(names))}"
             raise ConfigError(f"a recipe has no {unknown[0]}; {fix}", setting="recipe", source="argument")
         return replace(PRESETS[name], **changes)
 

@@ -64,7 +64,7 @@ def _open_file_store(settings: Settings) -> VectorStore | None:
     try:
         folder = expand_home(settings.vectors_folder, "vectors_folder")
     except ConfigError as error:
-        if log_throttle.is_due("home"):
+        if log_throttle.should_log("home"):
             logger.warning("[vectors-away] document vectors are not stored: %s; or set OSRERANK_VECTORS=off", error)
         return None
     return file_store(folder, max_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)

@@ -23,7 +23,7 @@ from osrerank import connect
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import document_vectors
 from osrerank.options.sentences import Sentences
-from osrerank.stages.sentence_splitting import blank_markup, sentence_blocks
+from osrerank.stages.sentence_splitting import blank_markup, split_into_sentences
 from tests.bench.test_vectors import questions, sample, show
 from tests.servers import ROOT
 
@@ -40,7 +40,7 @@ def passages() -> Iterator[str]:
     divided = [
         [
             text[start:end]
-            for block in sentence_blocks(blank_markup(text), Sentences(max_words=200))
+            for block in split_into_sentences(blank_markup(text), Sentences(max_words=200))
             for start, end in block
         ]
         for text in texts

@@ -18,13 +18,14 @@ from tests.articles import fill
 PACKAGE = str(Path(osrerank.__file__).parent)
 NOTES = [{"title": f"Note {number}", "text": f"note {number} on the pressure of air"} for number in range(20)]
 ONCE = (
-    "search", "make_plan", "plan_first_pass", "SearchPipelines.find", "FieldFinder.find", "RerankService.cached_recipe",
-    "perform", "read_ranking", "candidates_of", "with_vectors", "VectorStage.read_vectors", "Records.compute_keys",
-    "Records.read_stored", "run_stages", "Recipe.rerank", "Pipeline.rerank", "unreadable_reason",
-    "VectorStage.rerank", "BlendStage.rerank", "make_report", "page_of", "write_report",
+    "search", "make_plan", "plan_first_pass", "SearchPipelines.find", "FieldFinder.find",
+    "RerankService.find_loaded_recipe", "perform", "read_ranking", "make_candidates", "with_vectors",
+    "VectorStage.read_vectors", "Records.compute_keys", "Records.read_stored", "run_stages", "Recipe.rerank",
+    "Pipeline.rerank", "find_language_reason", "VectorStage.rerank", "BlendStage.rerank", "make_report",
+    "make_page", "write_report",
 )  # fmt: skip
 """Functions, by their qualified names."""
-NEVER = ("make_recipe", "RerankService.models_of", "LoadedModel.load", "LoadedModel.model")
+NEVER = ("make_recipe", "RerankService.select_models", "LoadedModel.load", "LoadedModel.model")
 
 
 class Calls:
@@ -84,4 +85,4 @@ def test_every_decision_of_a_search_is_made_once(client: Client, calls: Calls) -
     assert (answer["rerank"]["applied"], answer["rerank"]["stages"][0]["known"]) == (True, len(NOTES))
     assert {name: calls.of(name) for name in ONCE if calls.of(name) != 1} == {}
     assert {name: calls.of(name) for name in NEVER if calls.of(name)} == {}
-    assert calls.of("VectorStage.text_of") == len(NOTES)
+    assert calls.of("VectorStage.prepare_text") == len(NOTES)

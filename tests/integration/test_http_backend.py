@@ -155,7 +155,7 @@ FAULTS = [
 def test_a_failing_rerank_server_leaves_the_first_pass_order(
     use, engine, first_pass, reply, reason, caplog, monkeypatch
 ):
-    monkeypatch.setattr(pipeline, "due", LogThrottle())
+    monkeypatch.setattr(pipeline, "log_throttle", LogThrottle())
     with answering(lambda _received: reply) as broken:
         use(broken.url, dialect="vllm")
         with contextlib.closing(connect(engine)) as client:

@@ -71,7 +71,7 @@ def told(client: Client, side: IndexStore, count: int) -> dict[tuple[str, str], 
 
 
 def test_what_searches_lacked_is_encoded_before_the_rest(client: Client) -> None:
-    side, encoder = side_of(client), client.searcher.service.vectors_of(client.options_of("lacked")).encoder
+    side, encoder = side_of(client), client.searcher.service.load_vectors(client.options_of("lacked")).encoder
     search(client, "rare")
     assert {index for index, _ in told(client, side, 30)} == {"lacked"}
     encoder.encoded.clear()

@@ -48,7 +48,7 @@ def test_vectors_are_built_once_and_read_by_searches(client: Client) -> None:
 
 def test_the_second_search_has_the_firsts_order_and_scores(client: Client) -> None:
     first = client.search(QUERY, index=INDEX, size=20, rerank=True)
-    vectors = client.searcher.service.first.vectors()
+    vectors = client.searcher.service.scoring_model.vectors()
     assert vectors is not None
     vectors.records.flush()
     second = client.search(QUERY, index=INDEX, size=20, rerank=True)

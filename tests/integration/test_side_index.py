@@ -122,7 +122,7 @@ def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Clien
     fill(client, index_name, DOCUMENTS)
 
     def looked() -> Coverage:
-        found: Coverage = client.result_of(coverage(client.searcher, index_name, 40), index_name)
+        found: Coverage = client.perform_steps(coverage(client.searcher, index_name, 40), index_name)
         return found
 
     found = looked()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank import MonoStage, connect
-from osrerank.response import Page, hits_of, parse
+from osrerank.response import Page, make_ranking, parse_hits
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Query
 from tests.rankings import answer_of, response_of
@@ -18,7 +18,7 @@ SCORER = FunctionScorer(lambda _query, text: text.count("a") - text.count("b"), 
 def test_merge_keeps_every_hit_and_field(texts, depth, offset, size):
     response = response_of(["a", *texts], aggregations={"x": 1}, _scroll_id="s")
     response["hits"]["hits"][0]["highlight"] = {"text": ["h"]}
-    ranking = MonoStage(SCORER, depth=depth).rerank(parse(hits_of(response), Query("q", "x"), ["text"]))
+    ranking = MonoStage(SCORER, depth=depth).rerank(make_ranking(parse_hits(response), Query("q", "x"), ["text"]))
     all_hits = answer_of(response, ranking, Page(size=1_000), rerank_ms=1)
     by_id = {hit["_id"]: hit for hit in response["hits"]["hits"]}
     assert len(all_hits["hits"]["hits"]) == len(by_id)

@@ -62,8 +62,8 @@ def test_public_names_are_sorted_and_can_be_imported():
 
 
 def split(splitter):
-    sentence_splitting._punkt.cache_clear()
-    list(sentence_splitting.sentence_blocks("One. Two.", Sentences(splitter=splitter)))
+    sentence_splitting._load_punkt.cache_clear()
+    list(sentence_splitting.split_into_sentences("One. Two.", Sentences(splitter=splitter)))
 
 
 OPTIONAL = {

@@ -5,7 +5,7 @@ import pytest
 from osrerank import MonoStage, Pipeline
 from osrerank import pipeline as of_pipeline
 from osrerank._log_throttle import LogThrottle
-from osrerank.pipeline import applied
+from osrerank.pipeline import find_applied
 from osrerank.stages.interpolate import BlendStage
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, StageReport
@@ -34,11 +34,11 @@ def test_a_failed_stage_keeps_the_order_so_far_and_ends_the_pipeline():
     assert [candidate.text for candidate in ranking.candidates] == ["a", "bb"]
     assert [(report.name, report.applied) for report in ranking.reports] == [("works", True), ("broken", False)]
     assert "on purpose" in ranking.reports[1].reason
-    assert applied(ranking.reports) == "partial"
+    assert find_applied(ranking.reports) == "partial"
 
 
 def test_a_stage_that_fails_at_each_search_is_logged_once_a_minute(caplog, monkeypatch):
-    monkeypatch.setattr(of_pipeline, "due", LogThrottle())
+    monkeypatch.setattr(of_pipeline, "log_throttle", LogThrottle())
     broken = Pipeline((MonoStage(FunctionScorer(broken=True)),))
     for _ in range(200):
         broken.rerank(ranking_of(["bb", "a"]))
@@ -47,7 +47,7 @@ def test_a_stage_that_fails_at_each_search_is_logged_once_a_minute(caplog, monke
 
 def test_no_stage_begins_after_the_deadline():
     ranking = Pipeline((MonoStage(FunctionScorer()),)).rerank(ranking_of(["a", "b"]), deadline=Deadline(0.0))
-    assert applied(ranking.reports) is False
+    assert find_applied(ranking.reports) is False
     assert "before stage mono began" in ranking.reports[0].reason
 
 
@@ -61,8 +61,8 @@ def test_a_stage_without_anything_to_rank_ends_the_pipeline():
 
 def test_a_pipeline_counts_as_applied_partly_applied_or_not():
     yes, no, some = (StageReport("x", applied=value) for value in (True, False, "partial"))
-    assert applied((yes, yes)) is True
-    assert applied((yes, some)) == "partial"
-    assert applied((yes, no)) == "partial"
-    assert applied((no,)) is False
-    assert applied(()) is False
+    assert find_applied((yes, yes)) is True
+    assert find_applied((yes, some)) == "partial"
+    assert find_applied((yes, no)) == "partial"
+    assert find_applied((no,)) is False
+    assert find_applied(()) is False

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from osrerank import MonoStage
 from osrerank.errors import ResponseFormatError
-from osrerank.response import Page, candidates_of, has_own_order, hit_text, hits_of, parse
+from osrerank.response import Page, has_own_order, make_candidates, make_ranking, parse_hits, read_hit_text
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
 from osrerank.types.reasons import Reason, ReasonCode
@@ -37,14 +37,14 @@ def hit(source=None, **raw):
     ],
 )
 def test_the_text_of_a_hit_joins_its_fields(source, fields, text):
-    assert hit_text(hit(source), fields, "|") == text
+    assert read_hit_text(hit(source), fields, "|") == text
 
 
 def test_the_text_of_a_hit_is_read_from_the_fields_api():
-    assert hit_text(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
-    assert hit_text(hit(fields={"a.b": ["x", "y"]}), ["a.b"], "|") == "x|y"
-    assert hit_text(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"], "|") == "x|y"
-    assert hit_text(hit(fields={"a": [{"c": ["x"]}]}), ["a.b"], "|") is None
+    assert read_hit_text(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
+    assert read_hit_text(hit(fields={"a.b": ["x", "y"]}), ["a.b"], "|") == "x|y"
+    assert read_hit_text(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"], "|") == "x|y"
+    assert read_hit_text(hit(fields={"a": [{"c": ["x"]}]}), ["a.b"], "|") is None
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_hits_sorted_by_a_field_are_parsed_without_scores(hits, own):
 )
 def test_a_malformed_search_response_is_refused_with_its_path(response, path):
     with pytest.raises(ResponseFormatError) as caught:
-        parse(hits_of(response), QUERY, ["text"])
+        make_ranking(parse_hits(response), QUERY, ["text"])
     assert caught.value.path == path
 
 
@@ -80,7 +80,7 @@ def test_an_id_in_two_indices_is_two_candidates():
     response = response_of(["a", "b"])
     for index, hit in enumerate(response["hits"]["hits"]):
         hit.update(_id="same", _index=f"i{index}")
-    ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ["text"]))
+    ranking = MonoStage(BY_LENGTH).rerank(make_ranking(parse_hits(response), QUERY, ["text"]))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["i0/same", "i1/same"]
     merged = answer_of(response, ranking, Page())
     assert [hit["_index"] for hit in merged["hits"]["hits"]] == ["i0", "i1"]
@@ -89,14 +89,14 @@ def test_an_id_in_two_indices_is_two_candidates():
 @pytest.mark.parametrize(("own", "whole"), [({"took": 7}, 57), ({}, 50)])
 def test_the_time_of_reranking_is_added_to_the_engines(own, whole):
     response = {name: value for name, value in response_of(["a"]).items() if name != "took"} | own
-    ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ("text",)))
+    ranking = MonoStage(BY_LENGTH).rerank(make_ranking(parse_hits(response), QUERY, ("text",)))
     assert answer_of(response, ranking, Page(), rerank_ms=49.6)["took"] == whole
 
 
 def test_added_fields_are_removed_from_hits():
     response = response_of(["a"])
     response["hits"]["hits"][0]["fields"] = {"text": ["a"], "date": ["1999"]}
-    ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ["text"]))
+    ranking = MonoStage(BY_LENGTH).rerank(make_ranking(parse_hits(response), QUERY, ["text"]))
     merged = answer_of(response, ranking, Page(added_fields=("text",)))
     assert merged["hits"]["hits"][0]["fields"] == {"date": ["1999"]}
     merged = answer_of(response, ranking, Page(added_fields=("text", "date")))
@@ -108,7 +108,7 @@ def test_added_fields_are_removed_from_hits():
 def test_min_score_drops_improbable_and_unscored_hits():
     response = response_of(["aaaa", "", "b"])
     ranking = MonoStage(FunctionScorer(lambda _q, text: len(text) - 1.0), depth=2).rerank(
-        parse(hits_of(response), QUERY, ["text"])
+        make_ranking(parse_hits(response), QUERY, ["text"])
     )
     merged = answer_of(response, ranking, Page(min_score=0.5))
     assert [hit["_id"] for hit in merged["hits"]["hits"]] == ["d0"]
@@ -116,7 +116,9 @@ def test_min_score_drops_improbable_and_unscored_hits():
 
 
 def test_the_explanation_of_a_hit_names_each_stage():
-    ranking = MonoStage(BY_LENGTH, depth=2).rerank(parse(hits_of(response_of(["a", "bbb", "c"])), QUERY, ["text"]))
+    ranking = MonoStage(BY_LENGTH, depth=2).rerank(
+        make_ranking(parse_hits(response_of(["a", "bbb", "c"])), QUERY, ["text"])
+    )
     merged = answer_of(response_of(["a", "bbb", "c"]), ranking, Page(explain=True))
     first, _, last = (hit["_rerank"]["explanation"] for hit in merged["hits"]["hits"])
     assert first[0].startswith("first_pass: rank 2, score 2.0000")
@@ -145,6 +147,6 @@ def test_a_malformed_section_of_a_response_is_named_with_its_value(values, group
     source = {"plain": values, "o": [{"t": group} for group in groups]}
     flat = {"plain": values, "o.t": [value for group in groups for value in group]}
     for name, every in flat.items():
-        sections = candidates_of([{"_id": "1", "_source": source}], [name])[0].sections
+        sections = make_candidates([{"_id": "1", "_source": source}], [name])[0].sections
         assert [section.text for section in sections] == [as_text(value) for value in every if value not in (None, "")]
         assert all(as_text(every[section.value or 0]) == section.text for section in sections)

@@ -22,8 +22,8 @@ from osrerank.stages.language_guard import (
     MAX_CHARACTERS,
     MIN_CHARACTERS,
     detect_language,
-    unreadable_reason,
-    unreadable_script,
+    find_language_reason,
+    find_unsupported_script,
 )
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Candidate, Query, Ranking
@@ -79,7 +79,7 @@ def paragraphs(folder: Path) -> list[str]:
 def is_refused(query: str, texts: Sequence[str]) -> bool:
     """Return whether the guard prevents reranking of a search with these hits."""
     candidates = (Candidate(str(rank), text, 1.0 / rank, rank) for rank, text in enumerate(texts, 1))
-    return bool(unreadable_reason(Ranking(Query("q", query or "?"), tuple(candidates)), EnglishScorer()))
+    return bool(find_language_reason(Ranking(Query("q", query or "?"), tuple(candidates)), EnglishScorer()))
 
 
 def row(name: str, texts: Sequence[str]) -> str:
@@ -133,7 +133,7 @@ def main() -> None:
             n_refused = sum(is_refused("", generator.sample(pool, HITS)) for _ in range(SEARCHES))
             print(f"| guide, {language}{suffix} | {SEARCHES} | | {n_refused} |")
     for name, hits in read_searches(arguments.sets):
-        n_foreign_queries = sum(bool(unreadable_script(query, ENGLISH)) for query in hits)
+        n_foreign_queries = sum(bool(find_unsupported_script(query, ENGLISH)) for query in hits)
         n_refused = sum(is_refused(query, texts) for query, texts in hits.items())
         print(f"| {name} | {len(hits):,} | {n_foreign_queries} | {n_refused} |")
 

@@ -57,8 +57,8 @@ def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
 def _configure(app: Celery, service: WorkerService) -> None:
     """Set the options that only workers need.
 
-    The worker acknowledges a message when it starts the chunk. Redis would deliver an unacknowledged message again only
-    after the visibility timeout of an hour, when no client waits any more; clients send lost chunks again themselves.
+    The worker acknowledges a message when it starts the chunk, because clients send lost chunks again themselves. Redis
+    would deliver an unacknowledged message only after its visibility timeout of an hour, when no client waits any more.
     """
     app.conf.update(
         task_acks_late=False,
@@ -116,7 +116,7 @@ def _connect_signals(service: WorkerService, settings: Settings) -> None:
 
 
 def _exit_on_error(step: Callable[[], None]) -> None:
-    """Run a step, and end the process if it fails. Celery would only log an error in a signal's receiver."""
+    """Run a step of the start, and end the process if it fails. Celery would only log the error."""
     try:
         step()
     except OsrerankError as error:

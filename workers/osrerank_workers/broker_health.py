@@ -1,4 +1,4 @@
-"""Track whether a component of a worker, the consumer or the heartbeat, can use the broker."""
+"""Track whether a worker can use the broker, the Redis through which it receives its chunks."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ class BrokerHealth:
     """Counts consecutive failures of the broker, and logs the first one and the recovery.
 
     Args:
-        component: the name of the worker's component, for the log.
+        component: the part of the worker that uses the broker (consumer or heartbeat), for the log.
         clock: a function that returns the time in seconds.
     """
 
@@ -49,6 +49,6 @@ class BrokerHealth:
 
     @property
     def error(self) -> str:
-        """The latest error if the broker has failed for more than `DEAD_AFTER_S` seconds, or else ""."""
+        """The latest error if the broker has failed for longer than `DEAD_AFTER_S`, or else ""."""
         is_dead = self._pause.failures > 0 and self._clock() - self._first_failure_s > DEAD_AFTER_S
         return self._error if is_dead else ""

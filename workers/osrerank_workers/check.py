@@ -1,4 +1,4 @@
-"""Check that a worker on this host is ready."""
+"""Check that a worker on this host is ready: ``osrerank worker --check``."""
 
 import socket
 

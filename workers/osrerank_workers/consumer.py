@@ -1,4 +1,4 @@
-"""A Celery consumer that survives any entry in the queue and logs no texts.
+"""A Celery consumer that no entry in the queue can end, and that logs no texts.
 
 Celery's own consumer logs the body of an invalid message, and ends the worker if an entry is not JSON.
 """
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Channel(redis.Channel):
-    """A channel that drops entries of the queue that are not messages."""
+    """A channel of Redis that drops entries of the queue that are not messages."""
 
     def _brpop_read(self, **options: Any) -> Any:
         previous_tags = set(self.qos._delivered)  # noqa: SLF001 - Kombu has no public name for it
@@ -63,7 +63,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         super().__init__(*arguments, **options)
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Connect, without a limit of attempts. Celery's own consumer gives up after a hundred."""
+        """Connect, however many attempts it takes. Celery's own consumer gives up after a hundred."""
         while True:
             state.maybe_shutdown()
             try:
@@ -110,7 +110,7 @@ def sleep_unless_stopped(seconds: float) -> None:
 
 
 def _log_refusal(reason: str, error: Exception | None = None) -> None:
-    """Count and log a refused message. ``reason`` is a predicate, such as "cannot be decoded"."""
+    """Count and log a refused message. ``reason`` completes the sentence, such as "cannot be decoded"."""
     WORKER_CHUNKS.labels("refused").inc()
     error_name = f" ({type(error).__name__})" if error else ""
     logger.warning("[message-refused] a message in the queue %s%s", reason, error_name)

@@ -18,13 +18,13 @@ IDLE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of a worker, as probes report it.
+    """The state of a worker that the probes report.
 
     Attributes:
-        live: whether the process works; False if its model hangs, so that the process must be restarted.
+        live: whether the process works. It is False if the model hangs, so that the process must be restarted.
         ready: whether the worker accepts chunks.
         reason: why the worker is not ready, or "" if it is ready.
-        held: the number of unfinished chunks.
+        held: the number of chunks that the worker has accepted and not finished.
     """
 
     live: bool

@@ -1,4 +1,4 @@
-"""Run a worker in this process."""
+"""Run a worker in this process until it is stopped: ``osrerank worker``."""
 
 import logging
 
@@ -28,7 +28,7 @@ class Worker(celery_worker.Worker):  # type: ignore[misc]
 
 
 def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
-    """Score chunks until SIGTERM or SIGINT; return the exit code.
+    """Score chunks until SIGTERM or SIGINT arrives, and return the exit code.
 
     Args:
         settings: the settings of the worker, such as its broker and its model.
@@ -46,7 +46,7 @@ def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
 
 
 def await_broker(url: str, broker: BrokerHealth) -> None:
-    """Wait without a limit until the broker responds.
+    """Wait until the broker responds, however long it takes.
 
     Args:
         url: the broker's URL.

@@ -1,4 +1,4 @@
-"""A worker process: its model, its unfinished chunks, and its heartbeat in the worker registry."""
+"""What a worker process does: it loads a model, scores chunks, replies to clients and sends heartbeats."""
 
 import logging
 import os
@@ -37,29 +37,29 @@ logger = logging.getLogger(__name__)
 PROBE_S = 10.0
 """The time between two checks of the model, in seconds."""
 STALE_S = 60.0
-"""The time since the last passed check after which a worker counts as hanging, in seconds."""
+"""A worker hangs if its last successful check is older than this, in seconds."""
 REPLY_TTL_S = 60
 """The time after which an unread reply is deleted, in seconds."""
 REPLY_RETRY_S = 5.0
-"""How long to retry sending a reply while Redis does not respond, in seconds."""
+"""How long a worker tries to send a reply while Redis does not respond, in seconds."""
 NEWEST_WEIGHT = 0.2
 """The weight of the newest chunk in the moving average of seconds per chunk."""
 BATCHING_TASKS = 16
-"""The default number of concurrent chunks for a model that merges chunks into batches: enough to fill them."""
+"""How many chunks are scored at a time if the model merges them into batches: enough to fill the batches."""
 SINGLE_TASKS = 4
-"""The default number of concurrent chunks for other models: enough that the next chunk is ready."""
+"""How many chunks are scored at a time with other models: enough that the next chunk is always ready."""
 
 PROBE_TUPLES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo": (0, 1)}
-"""The tuple of test documents that a model of each kind scores in a check, as document indices."""
+"""Kind of model -> the tuple of document indices that a check scores."""
 
 
 class WorkerModel(NamedTuple):
-    """A loaded model.
+    """A model that a worker has loaded.
 
     Attributes:
         scorer: the scorer of chunks, with the score cache if one is configured.
         uncached: the scorer without the cache.
-        tasks: the number of chunks to score at a time.
+        tasks: the number of chunks to score at a time, by default.
         kind: the model's kind.
     """
 
@@ -167,7 +167,7 @@ class WorkerService:
         self._redis.close()
 
     def register_chunk(self, chunk: str) -> None:
-        """Record an unfinished chunk. The heartbeat lists it, so that the client does not send it again."""
+        """Remember an unfinished chunk. The heartbeat lists it, so that the client does not send it again."""
         with self._lock:
             self._unfinished_chunks.add(chunk)
 
@@ -178,7 +178,7 @@ class WorkerService:
 
         Args:
             chunk: the id of the chunk, which is also the id of its task.
-            message: the sealed request.
+            message: the request, as the client has signed it.
             task: the name of the task.
             headers: the task's headers. If the message is valid, they continue the client's trace.
         """
@@ -198,7 +198,7 @@ class WorkerService:
         WORKER_CHUNKS.labels(outcome).inc()
 
     def probe(self) -> None:
-        """Check the model with a test input, without the cache.
+        """Check that the model works, by scoring a test input without the cache.
 
         Raises:
             OsrerankError: the model does not work.
@@ -284,7 +284,7 @@ class WorkerService:
     def _compute(
         self, request: ChunkRequest, deadline: Deadline
     ) -> tuple[Scores | None, list[bytes | str] | None, str]:
-        """Return scores, vector records or an error message. The other two are None or ""."""
+        """Return the chunk's scores or None, its vector records or None, and an error message or ""."""
         if request.identity != self.scorer.identity:
             return None, None, "the worker's model differs from the one in the request"
         try:
@@ -314,17 +314,17 @@ class WorkerService:
         return [item.records[0].body() if item.records else item.failures.get(0, b"") for item in documents]
 
     def _send_reply(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
-        """Put a reply into its client's queue, retrying for `REPLY_RETRY_S`. Return whether it was sent."""
+        """Put a reply into the client's queue, with retries for `REPLY_RETRY_S`. Return whether it was sent."""
         pipeline = self._redis.pipeline(transaction=False)
         message = self._signer.sign("reply", reply.encode())
-        give_up_s = min(time.monotonic() + REPLY_RETRY_S, deadline.at_s or float("inf"))
+        give_up_at_s = min(time.monotonic() + REPLY_RETRY_S, deadline.at_s or float("inf"))
         while True:
             pipeline.rpush(reply_queue, message)
             pipeline.expire(reply_queue, REPLY_TTL_S)
             try:
                 pipeline.execute()
             except RedisError as error:
-                if time.monotonic() >= give_up_s:
+                if time.monotonic() >= give_up_at_s:
                     logger.warning("[broker-away] a reply could not be sent: %s", type(error).__name__)
                     return False
                 time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The worker's two tasks: score a chunk or encode its documents, and put the reply into the client's queue."""
+"""The worker's two Celery tasks: score a chunk, or encode its documents."""
 
 from celery import Celery
 

@@ -21,8 +21,8 @@ def chunk_span(
     Args:
         queue: the name of the chunk's queue.
         request: the chunk's request.
-        headers: the headers of its task, which are not signed.
-        queries: whether the span includes the query (the setting ``trace_queries``).
+        headers: the headers of the chunk's task, which are not signed.
+        queries: whether the span includes the query: the setting ``trace_queries``.
     """
     parent = {
         name: value for name, value in (headers or {}).items() if name in TRACE_HEADERS and isinstance(value, str)

@@ -12,7 +12,7 @@ from osrerank.decision.advice.template import QueryTemplate
 from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
-from osrerank.response import FIRST_PASS, FIRST_STAGES, hit_text, squash
+from osrerank.response import FIRST_PASS, FIRST_STAGES, read_hit_text, squash
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
 
@@ -185,7 +185,7 @@ def current_setting(client: Client, index: str) -> SearchSetting:
     with client.searcher.serving(index) as service:
         identity = service.identity(one_stage)
         model = service.settings.model
-        is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
+        is_cross_encoder = service.resolve_pipeline(Rerank())[0] == MONO_STAGE
     setting = SearchSetting(model, passages, options.min_depth, *_parse_blend(identity["blend"]))
     if options.is_first_pass:
         return replace(setting, pipeline=NO_STAGES)
@@ -204,7 +204,7 @@ def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
     if options.pipeline not in VECTORS_MONO:
         options = replace(options, pipeline="vectors-mono", blend="card", blend_weight=None)
     with client.searcher.serving(index) as service:
-        is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
+        is_cross_encoder = service.resolve_pipeline(Rerank())[0] == MONO_STAGE
         return _parse_blend(service.identity(options)["blend"]) if is_cross_encoder else None
 
 
@@ -276,7 +276,8 @@ def search_sample(
     sampling = sampling_options(options, depth)
     vectors_weight = 0.0
     with client.searcher.serving(index) as service:
-        if service.resolve(Rerank())[0] == MONO_STAGE:  # a cross-encoder, whose vectors come from another model
+        default_pipeline, _ = service.resolve_pipeline(Rerank())
+        if default_pipeline == MONO_STAGE:  # a cross-encoder, whose vectors come from another model
             sampling = replace(sampling, pipeline="vectors-mono")
             vectors_weight = cast("float", service.identity(sampling)["vectors_weight"])
 
@@ -285,7 +286,7 @@ def search_sample(
     for query in queries:
         response = searcher.search(query, sampling)
         hits = response["hits"]["hits"]
-        texts = {hit["_id"]: hit_text(hit, text_fields) or "" for hit in hits}
+        texts = {hit["_id"]: read_hit_text(hit, text_fields) or "" for hit in hits}
         stage = FIRST_STAGES if sampling.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
         query_hits = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_stage_times(response))
         if sampling.pipeline != AUTO_PIPELINE:

@@ -47,7 +47,7 @@ class EntrySigner:
         reason = self._refusal_reason(key, value, signature)
         if not reason:
             return value
-        if self._log_limit.is_due(reason):
+        if self._log_limit.should_log(reason):
             logger.warning(
                 "[score-refused] ignored a cached score, and computed it again: %s; not logged again for %g s",
                 REFUSALS[reason],

@@ -15,7 +15,7 @@ from redis.exceptions import ClusterCrossSlotError, ClusterDownError, MasterDown
 from osrerank._optional import require
 from osrerank._redis import open_redis
 from osrerank.errors import ConfigError, WorkerError
-from osrerank.settings import ONE_REDIS
+from osrerank.settings import ONLY_ONE_REDIS
 
 CONNECT_TIMEOUT_S = 1.0
 """Timeout for connecting to the broker, in seconds."""
@@ -85,14 +85,14 @@ def check_redis_mode(redis: Any) -> None:
     fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
     mode = bytes(fields.get(b"mode", b"standalone")).decode()
     if mode != "standalone":
-        raise WorkerError(f"the broker is a Redis in {mode} mode: {ONE_REDIS}")
+        raise WorkerError(f"the broker is a Redis in {mode} mode: {ONLY_ONE_REDIS}")
 
 
 def explain_broker_failure(error: BaseException) -> str:
     """Return a sentence with the reason why the broker cannot be used, and the fix. It never contains the URL."""
     is_cluster_error = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
     if is_cluster_error or "unknown command" in str(error):
-        return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
+        return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONLY_ONE_REDIS}"
     code = read_error_code(error)
     fix = CAUSES_AND_FIXES.get(code, "check its Redis" if code else "start its Redis")
     return f"the broker failed ({code or type(error).__name__}): {fix}, or correct {URL_SETTINGS}"

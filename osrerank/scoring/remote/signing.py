@@ -83,5 +83,5 @@ class Signer:
 def count_refusal(kind: Kind, error: PayloadError) -> None:
     """Count a refused message by kind and reason. Each kind and reason is logged at most once a minute."""
     MESSAGES_REFUSED.labels(kind, error.reason).inc()
-    if _log_limit.is_due((kind, error.reason)):
+    if _log_limit.should_log((kind, error.reason)):
         logger.warning("[message-refused] refused a %s: %s; not logged again for %g s", kind, error, LOG_EVERY_S)

@@ -117,11 +117,11 @@ async def _respond_to_http_error(http: HttpRequest, error: Exception) -> Respons
 async def _respond_to_failure(http: HttpRequest, error: Exception) -> Response:
     status = error_status(error)
     if http.url.path in READINESS:
-        if log_throttle.is_due("not-ready"):  # probes come every few seconds
+        if log_throttle.should_log("not-ready"):  # probes come every few seconds
             logger.warning("[not-ready] the server cannot serve requests: %s; not logged again for a minute", error)
     elif status >= 500:
         logger.warning("[request-failed] a request failed with status %d: %s", status, error)
-    elif status == HTTPStatus.TOO_MANY_REQUESTS and log_throttle.is_due("overloaded"):
+    elif status == HTTPStatus.TOO_MANY_REQUESTS and log_throttle.should_log("overloaded"):
         logger.warning("[overloaded] refused a request: %s; not logged again for a minute", error)
     headers = {}
     retry_after_s = getattr(error, "retry_after_s", None)

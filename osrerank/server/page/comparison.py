@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
-from osrerank.response import FIRST_PASS, hits_of, sections_of
+from osrerank.response import FIRST_PASS, parse_hits, read_sections
 from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Section
 
@@ -140,7 +140,7 @@ def compare(
     fields_by_index = report.get("fields_by_index", {})
     documents = [
         _compare_document(hit, rank, fields_by_index.get(hit.get("_index"), fields), title_field, relevance)
-        for rank, hit in enumerate(hits_of(response), start=1)
+        for rank, hit in enumerate(parse_hits(response), start=1)
     ]
     reasons = [reason for reason in (report["reason"], *report.get("warnings", ())) if reason]
     total = response["hits"].get("total") or {}
@@ -172,7 +172,7 @@ def _compare_document(
     first_pass = trace.get(FIRST_PASS) or {"score": hit.get("_score"), "rank": rank}
     stages = {name: entry for name, entry in trace.items() if name != FIRST_PASS and isinstance(entry, Mapping)}
     passage = next((entry["passage"] for entry in reversed(stages.values()) if "passage" in entry), None)
-    sections = sections_of(hit, fields) or ()
+    sections = read_sections(hit, fields) or ()
     titles = [section for section in sections if section.field == title_field]
     body = [section for section in sections if section.field != title_field]
     term_spans = _find_terms(hit.get("highlight") or {})

@@ -32,7 +32,7 @@ from osrerank.server.api.errors import ERROR_RESPONSES, INDEX_PATTERN, ErrorBody
 from osrerank.server.page.comparison import ComparedSearch, compare, highlight_body
 from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.vector_shares import VectorShares
-from osrerank.service import SERVER_MS, RerankService
+from osrerank.service import SERVER_STARTUP_MS, RerankService
 
 PATH = "/ui"
 UNCACHED_PATHS = frozenset({f"{PATH}/config", f"{PATH}/search", f"{PATH}/judge"})
@@ -208,7 +208,7 @@ def check_pipelines(reranker: RerankService) -> dict[str, str]:
     """
     reasons = {name: _find_obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
     try:
-        default_pipeline, _ = reranker.resolve(Rerank())
+        default_pipeline, _ = reranker.resolve_pipeline(Rerank())
     except (ModelLoadError, MissingDependencyError, WorkerError):
         return reasons
     return {default_pipeline: reasons.pop(default_pipeline), **reasons}
@@ -216,8 +216,8 @@ def check_pipelines(reranker: RerankService) -> dict[str, str]:
 
 def _find_obstacle(reranker: RerankService, pipeline: str) -> str:
     try:
-        reranker.warm_up(Rerank(pipeline=pipeline), server_ms=SERVER_MS)
-        return "".join(reranker.resolve(Rerank(pipeline=pipeline))[1])
+        reranker.warm_up(Rerank(pipeline=pipeline), server_ms=SERVER_STARTUP_MS)
+        return "".join(reranker.resolve_pipeline(Rerank(pipeline=pipeline))[1])
     except (ConfigError, ModelLoadError, MissingDependencyError) as error:
         return str(error)
     except WorkerError:  # workers can start later

@@ -11,7 +11,7 @@ from osrerank import connect
 from osrerank.cli import cli
 from osrerank.cli.init import _choose_depth
 from osrerank.errors import ConfigError
-from osrerank.stages.language_guard import is_installed
+from osrerank.stages.language_guard import is_multilingual_installed
 from tests.articles import ARTICLES, fill
 from tests.workers import TINY
 
@@ -123,7 +123,7 @@ def test_init_names_language_model_and_analyzer_for_german_documents(url: str, t
     assert "waren: osrerank/e5-small does not read de: osrerank/e5-multilingual reads it: " in outcome.output
     assert '"analyzer": "german"' in outcome.output
     models = tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["index"]["waren"].get("model")
-    assert models == ("osrerank/e5-multilingual" if is_installed() else None)
+    assert models == ("osrerank/e5-multilingual" if is_multilingual_installed() else None)
 
 
 @pytest.mark.long

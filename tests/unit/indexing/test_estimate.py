@@ -33,7 +33,7 @@ def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path)
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, ["one", "two", "two", "", "three"])
         assert str(client.coverage("notes")) == "4 of 5 documents lack vectors"
-        client.searcher.service.vectors_of(Rerank()).build(["two"])  # type: ignore[union-attr]
+        client.searcher.service.load_vectors(Rerank()).build(["two"])  # type: ignore[union-attr]
         coverage = client.coverage("notes")
         assert (coverage.documents, coverage.lacks, coverage.share) == (5, 2, 0.6)  # equal texts count one each
         build_vectors(client, "notes")
@@ -56,7 +56,7 @@ def test_a_sample_covers_the_whole_index_and_is_reported_as_a_sample(tmp_path: P
     texts = [f"note {number}" for number in range(3 * SAMPLE_SIZE)]
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, texts)
-        client.searcher.service.vectors_of(Rerank()).build(texts[: 2 * SAMPLE_SIZE])  # type: ignore[union-attr]
+        client.searcher.service.load_vectors(Rerank()).build(texts[: 2 * SAMPLE_SIZE])  # type: ignore[union-attr]
         coverage = client.coverage("notes")
     assert (coverage.is_sample, coverage.looked_at) == (True, SAMPLE_SIZE)
     assert coverage.share == pytest.approx(2 / 3, abs=0.05)
@@ -68,8 +68,8 @@ def test_an_index_is_ready_with_its_model_and_vectors(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'engine'}"
     with connect(url, scorer=Letters()) as client:
         fill(client, ["one", "two", "three", "four"])
-        client.searcher.service.vectors_of(Rerank()).build(["one", "two", "three"])  # type: ignore[union-attr]
-        client.searcher.service.vectors_of(Rerank()).records.flush()  # type: ignore[union-attr]
+        client.searcher.service.load_vectors(Rerank()).build(["one", "two", "three"])  # type: ignore[union-attr]
+        client.searcher.service.load_vectors(Rerank()).records.flush()  # type: ignore[union-attr]
         assert [client.is_warm("notes", at_least=share) for share in (0.75, 0.8)] == [True, False]
         assert client.is_warm("notes") is False
     with connect(url) as client:  # whose model is not loaded

@@ -9,7 +9,7 @@ import pytest
 from elastic_transport import ApiResponseMeta, HttpHeaders, NodeConfig, ObjectApiResponse
 
 from osrerank import connect
-from osrerank.response import parse
+from osrerank.response import make_ranking
 from osrerank.retrieval.bm25_scale import NO_FACTOR, Bm25Scale, Bm25Scales
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Query
@@ -48,7 +48,7 @@ def test_the_bm25_factor_of_each_index_is_used(engine: dict[str, Any]) -> None:
     scale, _ = answered(Bm25Scales().find("tuned,other,plain", MATCH), engine, SETTINGS)
     assert scale == Bm25Scale(2.2, {"tuned": 1.9, "other": 1.0})
     hits = [{"_index": name, "_id": name, "_score": 9.5} for name in ("tuned", "other", "plain")]
-    ranking = scale.rescale(parse(hits, Query("q", "a"), ["text"]), hits)
+    ranking = scale.rescale(make_ranking(hits, Query("q", "a"), ["text"]), hits)
     firsts = [candidate.trace[0] for candidate in ranking.candidates]
     assert [score.parts["bm25"] for score in firsts] == pytest.approx([5.0, 9.5, 9.5 / 2.2])
     assert [score.score for score in firsts] == [9.5, 9.5, 9.5]  # the engine's own stays
@@ -62,7 +62,7 @@ def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
     clock.sleep(61)
     assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (NO_FACTOR, 1)
     hits = [{"_index": "a", "_id": "1", "_score": 2.0}]
-    ranking = parse(hits, Query("q", "a"), ["text"])
+    ranking = make_ranking(hits, Query("q", "a"), ["text"])
     assert NO_FACTOR.rescale(ranking, hits) is ranking
 
 

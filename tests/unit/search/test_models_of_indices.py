@@ -95,7 +95,7 @@ def test_an_indexs_cross_encoder_reads_the_best_of_the_clients_vectors(open_clie
     both_marks = marks(client, "papers", pipeline="vectors-mono", mono_depth=2)
     assert [Path(stage["model"] or "").name for stage in both_marks["stages"]] == ["e5-small", "", "papers"]
     with client.searcher.serving("papers") as service:
-        assert service.encoder is client.searcher.service.first  # it is loaded once
+        assert service.vector_model is client.searcher.service.scoring_model  # it is loaded once
     with pytest.raises(ConfigError, match="german is a bi-encoder"):
         marks(client, "shop-de", pipeline="vectors-mono")
 
@@ -193,7 +193,7 @@ def test_warming_up_an_index_loads_its_model(open_client):
     client = open_client()
     client.warm_up("shop-de")
     assert loaded(client) == {"german"}
-    assert client.searcher.service.first.is_encoder is None
+    assert client.searcher.service.scoring_model.is_encoder is None
 
 
 def test_searches_at_the_same_time_survive_releases(open_client):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from opensearchpy import AuthorizationException, ConnectionTimeout, OpenSearchException
 
-from osrerank.client import failed_of
+from osrerank.client import to_engine_error
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.engine_finder import EngineFinder
@@ -75,7 +75,7 @@ class Cluster:
                 try:
                     result = self._answer(step, later)
                 except OpenSearchException as raised:
-                    error = failed_of(raised)
+                    error = to_engine_error(raised)
         except StopIteration as end:
             return end.value
 
@@ -176,7 +176,7 @@ def test_vectors_in_the_local_store_are_not_requested(tmp_path):
     engine = cluster({SIDE: TEXTS})
     shared_searcher = searcher(vectors_folder=tmp_path, vectors_profile="standard")
     assert search(shared_searcher, engine)["known"] == 2
-    shared_searcher.service.vectors_of(Rerank()).records.flush()  # what was read there is kept here
+    shared_searcher.service.load_vectors(Rerank()).records.flush()  # what was read there is kept here
     for _ in range(2):
         assert search(shared_searcher, engine)["known"] == 2
     assert engine.requests == [f"POST /{SIDE}/_search"]

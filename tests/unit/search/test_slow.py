@@ -98,7 +98,7 @@ def test_metrics_count_texts_with_and_without_stored_vectors() -> None:
         before = counts()
         for _ in range(2):
             client.search("low", index="i", rerank={"fields": ["text"], "deadline_ms": None})
-            client.searcher.service.vectors_of(Rerank()).records.flush()  # type: ignore[union-attr]
+            client.searcher.service.load_vectors(Rerank()).records.flush()  # type: ignore[union-attr]
     assert [after - count for after, count in zip(counts(), before, strict=True)] == [5, 5]
 
 

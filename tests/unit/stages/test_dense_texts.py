@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 
 import osrerank
 from osrerank.options.passages import AUTO_PASSAGES, Passages, Windows
-from osrerank.stages.passages import split_into_passages, text_to_encode
-from osrerank.stages.splitting import WORD, is_dense, leaves_out, passage_spans, words_of
+from osrerank.stages.passages import prepare_text, split_into_passages
+from osrerank.stages.splitting import WORD, find_passages, is_dense, leaves_out_text, split_words
 from osrerank.types import Candidate, LongText, Section
 
 END = "Beekeepers smoke the hive before they lift the frames."
@@ -57,14 +57,14 @@ def test_text_after_a_dense_run_is_in_a_passage_that_fits_the_model(seed):
         max(len(encoding.ids) for encoding in TOKENIZER.encode_batch([passage for passage, _span in passages])) <= 512
     )
     sections = [Section("text", text)]
-    assert not leaves_out(sections, [span for _text, span in passages])
+    assert not leaves_out_text(sections, [span for _text, span in passages])
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_words_of_a_dense_text_cover_all_characters(seed):
     draw = random.Random(seed)
     text = " ".join(drawn_head(draw, draw.randint(50, 300)) for _ in range(3))
-    assert "".join(text[start:end] for start, end in words_of(text)) == "".join(text.split())
+    assert "".join(text[start:end] for start, end in split_words(text)) == "".join(text.split())
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -72,7 +72,7 @@ def test_words_are_separated_by_white_space_and_long_words_are_cut(seed):
     draw = random.Random(seed)
     text = drawn_ordinary(draw, draw.randint(100, 400))
     assert not is_dense(text)
-    assert list(words_of(text)) == [match.span() for match in WORD.finditer(text)]
+    assert list(split_words(text)) == [match.span() for match in WORD.finditer(text)]
     offset = draw.choice([match.start() for match in WORD.finditer(text)])
     assert is_dense(f"{text[:offset]}{'x' * 41}{text[offset:]}")
 
@@ -99,7 +99,7 @@ def test_keys_and_passages_of_ordinary_texts_are_unchanged():
         sections = (Section("title", title), Section("text", text))
         candidate = Candidate(f"d{number}", f"{title} {text}", 1.0, 1, (), "", sections)
         for options in (AUTO_PASSAGES, Passages(), Passages(aggregation="firstp"), Passages(policy="sampled", limit=3)):
-            key = text_to_encode(candidate, options)
+            key = prepare_text(candidate, options)
             digest.update((key.content.hex() if isinstance(key, LongText) else key).encode())
             digest.update(
                 json.dumps([(part, str(span)) for part, span in split_into_passages(candidate, options)]).encode()
@@ -109,7 +109,7 @@ def test_keys_and_passages_of_ordinary_texts_are_unchanged():
 
 def test_values_of_a_list_are_cut_by_the_words_of_a_text():
     sections = [Section("text", "x" * 2000, 0), Section("text", "short", 1)]
-    spans = [span for _section, span in passage_spans(sections, Windows(words=150, stride=150), "d")]
+    spans = [span for _section, span in find_passages(sections, Windows(words=150, stride=150), "d")]
     assert [(span.value, span.start, span.end) for span in spans] == [
         *((0, start, min(start + 450, 2000)) for start in range(0, 2000, 450)),
         (1, 0, 5),

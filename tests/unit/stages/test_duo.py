@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from osrerank import DuoStage, MonoStage, Pipeline
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import PAIR_AGGREGATIONS, Pairs
-from osrerank.response import final_score
+from osrerank.response import compute_final_score
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, Scores
@@ -226,5 +226,5 @@ def test_final_scores_never_increase_whatever_the_stages_and_depths(texts, stage
     tail = max(depth for _, depth in stages)
     assert after.candidates[tail:] == before.candidates[tail:]
     assert sorted(c.doc_id for c in after.candidates) == sorted(c.doc_id for c in before.candidates)
-    finals = [final_score(candidate) for candidate in after.candidates]
+    finals = [compute_final_score(candidate) for candidate in after.candidates]
     assert finals == sorted(finals, reverse=True)

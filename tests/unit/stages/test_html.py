@@ -8,7 +8,7 @@ import pytest
 from osrerank.options.passages import AUTO_PASSAGES, Passages
 from osrerank.reranker import Reranker
 from osrerank.stages.html import is_html, model_text, without_html, without_markup
-from osrerank.stages.passages import lacks_words, split_into_passages, text_to_encode
+from osrerank.stages.passages import leaves_words_out, prepare_text, split_into_passages
 from osrerank.testing import FunctionScorer
 from osrerank.types import Candidate, LongText, Section
 
@@ -66,7 +66,7 @@ def test_passages_of_html_have_their_spans_in_the_source(seed):
     for passage, span in passages:
         within = without_markup(text)[span.start : span.end]
         assert " ".join(html.unescape(within).split()) == passage.removeprefix("Blood pressure ")
-    assert not lacks_words(candidate, [span for _passage, span in passages], AUTO_PASSAGES)
+    assert not leaves_words_out(candidate, [span for _passage, span in passages], AUTO_PASSAGES)
 
 
 @pytest.mark.parametrize("text", PLAIN)
@@ -74,7 +74,7 @@ def test_texts_that_are_not_html_are_read_unchanged(text):
     candidate = candidate_of(text)
     assert not is_html(text)
     assert without_html(candidate) is candidate
-    assert text_to_encode(candidate, AUTO_PASSAGES) == model_text(candidate) == text
+    assert prepare_text(candidate, AUTO_PASSAGES) == model_text(candidate) == text
 
 
 @pytest.mark.parametrize("text", ["<p>one</p>", "\n<!-- x --><b>one</b>", "<!DOCTYPE html><title>one</title>",
@@ -85,7 +85,7 @@ def test_a_first_tag_or_three_closing_tags_make_a_text_html(text):
 
 def test_html_and_its_text_have_different_cache_keys():
     candidate = candidate_of("<p>one</p>")
-    key = text_to_encode(candidate, AUTO_PASSAGES)
+    key = prepare_text(candidate, AUTO_PASSAGES)
     assert isinstance(key, LongText)
     assert list(key.cut()) == [("one", None)]
 

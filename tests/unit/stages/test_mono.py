@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from osrerank import MonoStage, Pipeline
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.response import final_score, hits_of, parse
+from osrerank.response import compute_final_score, make_ranking, parse_hits
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer, ManualClock
@@ -191,17 +191,17 @@ def test_reciprocal_rank_fusion_by_hand():
 
 @given(
     st.lists(st.tuples(st.floats(-500, 500), st.floats(-1e300, 1e300)), min_size=1, max_size=6),
-    st.sampled_from(["linear", "rrf", "before"]),
+    st.sampled_from(["linear", "rrf", "earlier_stage"]),
     st.floats(0, 1),
     st.integers(1, 6),
 )
 @example([(0.0, 5e-324)], "linear", 1.0, 1)
 def test_final_scores_of_every_blend_never_increase_down_the_list(scores, method, weight, depth):
     response = response_of([str(logit) for logit, _ in scores])
-    for hit, score in zip(hits_of(response), sorted([score for _, score in scores], reverse=True), strict=True):
+    for hit, score in zip(parse_hits(response), sorted([score for _, score in scores], reverse=True), strict=True):
         hit["_score"] = score
     stages = MonoStage(FunctionScorer(lambda _query, text: float(text)), depth), BlendStage(method, weight)
-    ranking = Pipeline(stages).rerank(parse(hits_of(response), Query("q", "low"), ["text"]))
-    finals = [final_score(candidate) for candidate in ranking.candidates]
+    ranking = Pipeline(stages).rerank(make_ranking(parse_hits(response), Query("q", "low"), ["text"]))
+    finals = [compute_final_score(candidate) for candidate in ranking.candidates]
     assert finals == sorted(finals, reverse=True)
     assert [math.floor(final) for final in finals] == [int(position < depth) for position in range(len(scores))]

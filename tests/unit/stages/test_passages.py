@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.passages import Passages, Windows
-from osrerank.response import hits_of, parse
+from osrerank.response import make_ranking, parse_hits
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, score_by_passages, sum_p
 from osrerank.stages.sentences import SentenceStage
-from osrerank.stages.splitting import normalize_spaces, passage_spans, window_spans
+from osrerank.stages.splitting import find_passages, normalize_spaces, split_into_windows
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section
 from tests.letters import Letters
@@ -106,7 +106,7 @@ def test_the_title_is_prepended_to_every_passage():
 def test_documents_without_a_body_are_one_passage():
     response = response_of(["body", "", "  "])
     response["hits"]["hits"][0]["_source"] = {"title": "only title"}
-    ranking = parse(hits_of(response), Query("q", "title"), ("title", "text"))
+    ranking = make_ranking(parse_hits(response), Query("q", "title"), ("title", "text"))
     stage = PassageStage(FunctionScorer(), Passages())
     texts = [stage.split_into_passages(candidate) for candidate in ranking.candidates]
     assert [[text for text, _span in passages] for passages in texts] == [["only title"], [""], [""]]
@@ -217,7 +217,7 @@ def numbered(count):
 )
 def test_windows_equal_those_of_the_reference_splitter(count, windows):
     text = numbered(count)
-    passages = [text[start:end].split() for start, end in window_spans(text, 150, 75)]
+    passages = [text[start:end].split() for start, end in split_into_windows(text, 150, 75)]
     assert len(passages) == windows == math.ceil(count / 75)
     words = text.split()
     assert passages == [words[start : start + 150] for start in range(0, count, 75)]
@@ -229,7 +229,7 @@ TEXTS = st.text(st.sampled_from("ab-é \t\n\u00a0"), max_size=200)
 @given(TEXTS, st.integers(1, 12), st.data())
 def test_every_word_is_in_some_passage(text, words, data):
     stride = data.draw(st.integers(1, words))
-    spans = window_spans(text, words, stride)
+    spans = split_into_windows(text, words, stride)
     covered = {offset for start, end in spans for offset in range(start, end)}
     assert all(character.isspace() or offset in covered for offset, character in enumerate(text))
     for start, end in spans:
@@ -239,11 +239,11 @@ def test_every_word_is_in_some_passage(text, words, data):
 
 @given(TEXTS, st.integers(1, 6))
 def test_cutting_fewer_windows_gives_the_same_first_windows(text, at_most):
-    assert window_spans(text, 3, 2, at_most) == window_spans(text, 3, 2)[:at_most]
+    assert split_into_windows(text, 3, 2, at_most) == split_into_windows(text, 3, 2)[:at_most]
 
 
 def spans_of(sections, **windows):
-    return [span for _section, span in passage_spans(sections, Windows(**windows), "d1")]
+    return [span for _section, span in find_passages(sections, Windows(**windows), "d1")]
 
 
 def test_sampled_passages_have_the_ends_and_a_repeatable_draw():
@@ -256,7 +256,7 @@ def test_sampled_passages_have_the_ends_and_a_repeatable_draw():
     assert spans == sorted(spans, key=lambda span: span.start)
     assert spans == spans_of(section, limit=30, policy="sampled")
     assert spans != spans_of(section, limit=30, policy="sampled", seed=1)
-    assert spans != [span for _, span in passage_spans(section, Windows(limit=30, policy="sampled"), "d2")]
+    assert spans != [span for _, span in find_passages(section, Windows(limit=30, policy="sampled"), "d2")]
     assert spans_of(section, limit=1, policy="sampled") == all_spans[:1]
     assert spans_of(section, limit=2, policy="sampled") == [all_spans[0], all_spans[-1]]
 

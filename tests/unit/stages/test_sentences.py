@@ -17,7 +17,7 @@ from osrerank.scoring.cache.local import EmptyStore, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.stages import sentence_splitting
-from osrerank.stages.sentence_splitting import blank_markup, sentence_blocks
+from osrerank.stages.sentence_splitting import blank_markup, split_into_sentences
 from osrerank.stages.sentences import SentenceStage, interpolate
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline
@@ -27,7 +27,7 @@ VALUE = FunctionScorer(lambda _query, text: float(text.split()[0]) if text else 
 
 
 def spans(text, options):
-    return [span for block in sentence_blocks(blank_markup(text), options) for span in block]
+    return [span for block in split_into_sentences(blank_markup(text), options) for span in block]
 
 
 def sentences_of(text, **options):
@@ -151,7 +151,7 @@ def without_downloads(monkeypatch):
 
     monkeypatch.setattr(nltk.data, "find", refuse)
     monkeypatch.setattr(nltk, "download", refuse)
-    sentence_splitting._punkt.cache_clear()
+    sentence_splitting._load_punkt.cache_clear()
 
 
 @pytest.mark.usefixtures("without_downloads")
@@ -194,7 +194,7 @@ def test_sentences_chunked_by_tokens_are_not_cut(scorer):
     assert (by_words.truncated, by_words.inferences) == (1, 2)
     assert by_tokens.truncated == 0
     assert by_tokens.inferences > 3
-    sentences = list(stage.sentences_of(ranking_of([LONG]).candidates[0], "a query"))
+    sentences = list(stage.split_candidate(ranking_of([LONG]).candidates[0], "a query"))
     assert "".join(text for text, _span in sentences).replace(" ", "") == LONG.replace(" ", "")
     assert [LONG[span.start : span.end] for _text, span in sentences] == [text for text, _span in sentences]
     assert sentences[-1][0] == "A short one."
@@ -213,7 +213,7 @@ def test_chunking_by_tokens_works_through_a_cache_and_needs_a_tokenizer(scorer):
 @settings(max_examples=30, deadline=None)
 def test_punkt_gives_the_same_sentences_for_any_block_size(text, size):
     options = Sentences(splitter="punkt")
-    blocks = list(sentence_blocks(text, options, size))
+    blocks = list(split_into_sentences(text, options, size))
     assert [span for block in blocks for span in block] == spans(text, options)
     assert len(blocks) > 1 or len(text) <= 4 * size
 
@@ -221,17 +221,17 @@ def test_punkt_gives_the_same_sentences_for_any_block_size(text, size):
 def test_splitting_stops_at_the_requested_number_of_sentences():
     text = "A sentence of some words. " * 4_000
     for splitter in ("sentencex", "punkt"):
-        first = next(sentence_blocks(text, Sentences(splitter=splitter)))
+        first = next(split_into_sentences(text, Sentences(splitter=splitter)))
         assert 100 < len(first) < 1_000
 
 
 def test_waiting_for_a_sentence_splitter_ends_at_the_deadline(monkeypatch):
     go_on, punkt = threading.Event(), Sentences(splitter="punkt", language="et")
-    sentence_splitting._loading.cache_clear()
-    monkeypatch.setattr(sentence_splitting, "_punkt", lambda _language: go_on.wait(60))  # loads slowly
+    sentence_splitting._start_loading.cache_clear()
+    monkeypatch.setattr(sentence_splitting, "_load_punkt", lambda _language: go_on.wait(60))  # loads slowly
     with pytest.raises(DeadlineExceeded, match="sentence splitter was still loading"):
         SentenceStage(FunctionScorer(), punkt).rerank(ranking_of(["Üks lause."]), deadline=Deadline.after_ms(-1))
     go_on.set()
-    assert sentence_splitting.is_ready(punkt, Deadline.after_ms(60_000))
-    assert sentence_splitting.is_ready(punkt, NEVER)
-    assert sentence_splitting.is_ready(Sentences(), Deadline.after_ms(-1))
+    assert sentence_splitting.wait_until_loaded(punkt, Deadline.after_ms(60_000))
+    assert sentence_splitting.wait_until_loaded(punkt, NEVER)
+    assert sentence_splitting.wait_until_loaded(Sentences(), Deadline.after_ms(-1))

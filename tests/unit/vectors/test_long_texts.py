@@ -51,7 +51,7 @@ def of(folder: Path, backend: ArithmeticEncoder) -> EncoderScorer:
 
 
 def texts_of(vectors: DocumentVectors) -> list[str | LongText]:
-    return [VectorStage(vectors, OPTIONS).text_of(candidate) for candidate in CANDIDATES]
+    return [VectorStage(vectors, OPTIONS).prepare_text(candidate) for candidate in CANDIDATES]
 
 
 def uncuttable(text: str | LongText) -> str | LongText:
@@ -94,7 +94,7 @@ def test_a_long_document_with_a_record_is_not_cut_again(vectors: DocumentVectors
 
 def test_the_record_key_of_a_long_document_covers_the_passage_options(vectors: DocumentVectors) -> None:
     def key(candidate: Candidate, options: Passages = OPTIONS) -> bytes:
-        return vectors.records.compute_keys([VectorStage(vectors, options).text_of(candidate)])[0]
+        return vectors.records.compute_keys([VectorStage(vectors, options).prepare_text(candidate)])[0]
 
     whole = CANDIDATES[0]
     text = whole.text or ""

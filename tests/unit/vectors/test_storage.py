@@ -84,7 +84,7 @@ def test_only_clients_of_a_cluster_have_a_side_index() -> None:
     client = connect("http://localhost:9", scorer=Letters(), redis_url=url)
     with Reranker(scorer=Letters(), redis_url=url) as reranker, closing(open_reranker(context)) as served:
         services = reranker._service, served, client.searcher.service
-        stores = [type(service.vectors_of(Rerank()).store) for service in services]
+        stores = [type(service.load_vectors(Rerank()).store) for service in services]
     assert stores == [RedisStore, RedisStore, FileStore]
 
 

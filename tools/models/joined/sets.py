@@ -19,7 +19,7 @@ from osrerank.formats.sources import open_paths
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
 from osrerank.options.passages import Windows
-from osrerank.stages.splitting import normalize_spaces, passage_spans
+from osrerank.stages.splitting import find_passages, normalize_spaces
 from osrerank.training.examples.example import join_title
 from osrerank.training.examples.first_pass import temporary_search
 from osrerank.types import Document, Query, Section
@@ -41,7 +41,7 @@ def passages(title: str, body: str) -> list[str]:
     """Return a document's texts as a model reads them: one, or its passages."""
     if len(body.split()) < LONG:
         return [f"{title} {body}".strip()]
-    cut = passage_spans([Section("text", body)], WINDOWS, "")
+    cut = find_passages([Section("text", body)], WINDOWS, "")
     return [f"{title} {normalize_spaces(body[span.start : span.end])}".strip() for _, span in cut]
 
 

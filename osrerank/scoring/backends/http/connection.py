@@ -288,7 +288,7 @@ class Connection:
         if wait_s > max(min(MAX_WAIT_S, request.deadline.remaining_s()), budget_s):
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
-        if budget_s > 0 and warning_throttle.is_due(self._host):
+        if budget_s > 0 and warning_throttle.should_log(self._host):
             logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, budget_s)
         self._wait(wait_s)
 

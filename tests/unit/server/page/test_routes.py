@@ -89,7 +89,7 @@ def test_readiness_checks_vectors_only_on_request(tmp_path):
             share = "only 0.0% of the documents of ponds have vectors, less than 95.0%"
             assert ready(index="ponds") == (503, f"{share}: run osrerank vectors build --index ponds")
             assert ready(index="ponds", at_least=0)[0] == 200
-            client.searcher.service.vectors_of(Rerank()).build([f"duck {number}" for number in range(3)])
+            client.searcher.service.load_vectors(Rerank()).build([f"duck {number}" for number in range(3)])
             assert ready(index="ponds", at_least=0.7)[0] == 503  # it was looked up just now
             clock.sleep(11)
             assert ready(index="ponds", at_least=0.7)[0] == 200
