@@ -120,11 +120,7 @@ class Batcher:
         self._threads.close()
 
     def admit(self, call: "Call", sequences: Sequence[_CallSequence]) -> None:
-        """Queue a call's sequences, and start threads to compute them.
-
-        Raises:
-            InferenceError: the batcher is closed.
-        """
+        """Queue a call's sequences, and start threads to compute them, or raise `InferenceError` after `close`."""
         with self._lock:
             if self._closed:
                 raise self._closed_error()
@@ -224,13 +220,12 @@ class Batcher:
     def _count_fitting(self, batch: Sequence[_CallSequence], call: "Call") -> int:
         """Return how many sequences of a call fit into a batch. Drop its sequences if there is no time for them."""
         lengths = [len(sequence.tokens.ids) for sequence in batch]
-        if call.waiting:
-            tokens = sum(lengths) + len(call.waiting[0].tokens.ids)
-            if not self._throughput.allows(tokens, call.deadline):
-                if not batch:
-                    call.waiting.clear()
-                    call.notify()
-                return 0
+        tokens = sum(lengths) + len(call.waiting[0].tokens.ids) if call.waiting else 0
+        if call.waiting and not self._throughput.allows(tokens, call.deadline):
+            if not batch:
+                call.waiting.clear()
+                call.notify()
+            return 0
         calls = {call, *(sequence.call for sequence in batch)}
         max_tokens = self._backend.budget_tokens
         budget_tokens = min(self._throughput.budget_tokens(max_tokens, member.deadline) for member in calls)
@@ -368,10 +363,7 @@ class Throughput:
         return max(1, int(min(max_tokens, deadline.remaining_s() / 4 / self.seconds_per_token)))
 
     def allows(self, tokens: int, deadline: Deadline) -> bool:
-        """Return whether a batch of this many tokens is expected to end before the deadline.
-
-        If not, the average is lowered by `REFUSAL_FACTOR`.
-        """
+        """Return whether a batch of this many tokens is expected to end in time. If not, lower the average."""
         if deadline.is_withdrawn:
             return False
         if deadline.remaining_s() > tokens * self.seconds_per_token:

@@ -143,11 +143,7 @@ class BiEncoder(LocalModel):
         return self.card.calibration.scale * products + self.card.calibration.offset
 
     def _query_vector(self, ids: bytes) -> Floats:
-        """Return the vector ``(1, dimensions)`` of a query.
-
-        Args:
-            ids: the query's int64 token ids as bytes, so that vectors can be cached by them.
-        """
+        """Return the vector ``(1, dimensions)`` of a query's int64 token ids. They are bytes, to be hashable."""
         token_ids = np.frombuffer(ids, dtype=np.int64)
         vector: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids))])
         return vector

@@ -87,7 +87,6 @@ def module_weights(card: ModelCard) -> list[str]:
 
 
 def _check_files(directory: Path) -> None:
-    """Raise `ModelLoadError` unless a directory has a tokenizer, and weights or a graph."""
     has_weights = bool(weight_files(directory))
     if not tokenizer_file(directory).exists():
         fix = "save it there with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
@@ -147,7 +146,7 @@ def _infer_fields(config: dict[str, Any], directory: Path) -> dict[str, Any]:
         "segment_rows": segment_rows if settings.uses_token_types else min(1, segment_rows),
         "truncation_side": settings.truncation_side,
         "query_prefix": cross_encoder.query_prefix if cross_encoder else "",
-        "onnx": {} if has_own_head else find_graphs(directory),  # the graph of a model with its own head lacks the head
+        "onnx": {} if has_own_head else find_graphs(directory),  # other programs' graphs lack such a head
     }
 
 

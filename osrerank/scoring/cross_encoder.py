@@ -18,9 +18,8 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
 MAX_WINDOW_SEQUENCES = 4096
-"""At most this many sequences are in memory at a time. With `WINDOW_TOKENS` tokens each, they take 32 MiB."""
+"""At most this many sequences are in memory at a time (32 MiB), or fewer if they are longer than `WINDOW_TOKENS`."""
 WINDOW_TOKENS = 512
-"""A model with longer sequences gets fewer of them, so that they take no more memory."""
 
 
 class CrossEncoder(LocalModel):
@@ -35,7 +34,6 @@ class CrossEncoder(LocalModel):
     documents_per_tuple = 1
     """Number of documents in an input of the model."""
     tuple_size_message = "a cross-encoder scores single documents; pairs of documents need a duo model"
-    """The error message for tuples of another size."""
 
     @functools.cached_property
     def identity(self) -> str:
@@ -92,15 +90,7 @@ class CrossEncoder(LocalModel):
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
     ) -> CallOutcome:
-        """Compute the head's outputs for tuples.
-
-        Args:
-            query: the query's pieces.
-            documents: the texts of all documents.
-            pieces: index of a document -> its pieces. Documents are added when a tuple first needs them.
-            tuples: the tuples to compute.
-            deadline: the time after which no batch begins.
-        """
+        """Compute the head's outputs for tuples. Documents that are not in ``pieces`` are tokenised and added."""
         with self._batcher.call(deadline) as call:
             lengths = [sum(len(documents[index]) for index in indices) for indices in tuples]
             for chunk in self.tokenisation_chunks(lengths):
@@ -130,7 +120,6 @@ class CrossEncoder(LocalModel):
 
 
 def _log_odds(row: Row) -> float:
-    """Return the log-odds z1 - z0 of two logits."""
     return float(row[1] - row[0])
 
 

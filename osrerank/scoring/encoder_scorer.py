@@ -76,7 +76,6 @@ class EncoderScorer:
         return replace(scores, truncated=len(scores.cut_documents(tuples)))
 
     def _compare(self, query: Floats, records: Mapping[int, VectorRecord]) -> dict[int, float]:
-        """Return the logit of a query's vectors and each record, by index."""
         if not records:
             return {}
         logits = self.encoder.similarity(query, stack_vectors(list(records.values())))

@@ -240,7 +240,6 @@ class InputBuilder:
         return Pieces(self._truncate(ids, max_pieces).ids, rest.is_truncated or len(ids) > max_pieces)
 
     def _tokenise(self, tokenizer: Tokenizer, texts: Sequence[str], max_pieces: int) -> list[Pieces]:
-        """Return at most ``max_pieces`` pieces of each text."""
         max_characters = CHARACTERS_PER_PIECE * max_pieces
         short_texts = [self._normalise(text) for text in texts if len(text) <= max_characters]
         with NATIVE_CODE:
@@ -270,7 +269,6 @@ class InputBuilder:
         return Pieces(pieces.ids, is_truncated=pieces.is_truncated or len(text) > MAX_TEXT_CHARACTERS)
 
     def _normalise(self, text: str) -> str:
-        """Replace unpaired surrogates, and apply the card's character map."""
         text = _replace_surrogates(text)
         return self._character_map.normalise(text)[0] if self._character_map else text
 

@@ -75,11 +75,7 @@ class LateInteraction(BiEncoder):
         return self.card.calibration.scale * maxsim(query, vectors) + self.card.calibration.offset
 
     def _query_vector(self, ids: bytes) -> Floats:
-        """Pad a query with expansion tokens to a fixed length, and return its token vectors ``(tokens, dimensions)``.
-
-        Args:
-            ids: the query's int64 token ids as bytes, so that vectors can be cached by them.
-        """
+        """Pad a query with expansion tokens to a fixed length, and return its vectors ``(tokens, dimensions)``."""
         query_ids = np.frombuffer(ids, dtype=np.int64)
         expansion_size = max(0, self.tokens.expanded_to - len(query_ids))
         token_ids = np.concatenate([query_ids, np.repeat(self._expansion_ids, expansion_size)])

@@ -209,7 +209,6 @@ class LoadedModel:
             background_load.ended.set()
 
     def _load_with_caches(self) -> ReadyModel:
-        """Load the model, and add its vector store or its score cache."""
         model = self._provided or self._load_named()
         if is_encoder(model):
             from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only encoders need it

@@ -67,11 +67,7 @@ class LocalModel:
         return max(CHUNK_SIZES[self.card.kind], min(MAX_CHUNK_SIZE, self.backend.budget_tokens // TYPICAL_TOKENS))
 
     def tokenisation_chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Divide sequences into the groups that are tokenised together, and yield a slice for each group.
-
-        Args:
-            lengths: the length of each sequence, in characters.
-        """
+        """Yield a slice for each group of sequences that are tokenised together. Lengths are in characters."""
         start = 0
         while start < len(lengths):
             totals = accumulate(lengths[start : start + self.chunk_size])
@@ -105,7 +101,6 @@ class LocalModel:
         return f"{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
 
     def _digest(self, weights: Sequence[str]) -> str:
-        """Return a digest of the model's card, config, tokenizer and weight files."""
         files = [name for name in (CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
         tokenizer = os.path.relpath(tokenizer_file(self._directory), self._directory)
         return hash_files(self._directory, [tokenizer, *files, *weights])

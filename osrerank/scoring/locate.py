@@ -70,7 +70,7 @@ def locate(
     if match is None or model.startswith("."):
         reason = f"there is no directory {model}; pass a model's directory, its hub id, or the name of a shipped model"
         raise ModelLoadError(reason, model=model, path=str(folder))
-    return _download(model, match["repository"], match["revision"], weight_patterns, extra_files)
+    return _download(model, match, weight_patterns, extra_files)
 
 
 def locate_offline(model: str) -> Path | None:
@@ -108,7 +108,6 @@ def model_name(directory: Path) -> str:
 
 
 def _shipped_path(model: str) -> Path:
-    """Return the path that a shipped model has. It does not exist if there is no such model."""
     if model != MULTILINGUAL:
         return SHIPPED / model.removeprefix(SHIPPED_PREFIX)
     (package,) = require(MULTILINGUAL_PACKAGE, extra="multilingual").__path__
@@ -116,7 +115,6 @@ def _shipped_path(model: str) -> Path:
 
 
 def _shipped_directory(model: str) -> Path:
-    """Return the directory of a shipped model, or raise `ModelLoadError` if there is no such model."""
     directory = _shipped_path(model)
     if not directory.is_dir():
         names = ", ".join(sorted(f"{SHIPPED_PREFIX}{entry.name}" for entry in SHIPPED.iterdir() if entry.is_dir()))
@@ -126,11 +124,7 @@ def _shipped_directory(model: str) -> Path:
 
 
 def _download(
-    model: str,
-    repository: str,
-    revision: str | None,
-    weight_patterns: Sequence[Sequence[str]],
-    extra_files: Sequence[str],
+    model: str, match: re.Match[str], weight_patterns: Sequence[Sequence[str]], extra_files: Sequence[str]
 ) -> Path:
     """Download a repository's config files, and its weights by the first list of patterns that matches any file.
 
@@ -141,7 +135,7 @@ def _download(
     try:
         for patterns in weight_patterns:
             files = [*CONFIG_FILES, *extra_files, *patterns]
-            directory = Path(snapshot_download(repository, revision=revision, allow_patterns=files))
+            directory = Path(snapshot_download(match["repository"], revision=match["revision"], allow_patterns=files))
             if patterns in GRAPH_PATTERNS and has_weighted_modules(directory):
                 continue
             if any(any(directory.glob(pattern)) for pattern in patterns):
@@ -149,7 +143,7 @@ def _download(
     except ModelLoadError:
         raise
     except Exception as error:
-        raise _download_error(model, repository, revision, error) from error
+        raise _download_error(model, match["repository"], match["revision"], error) from error
     return directory
 
 

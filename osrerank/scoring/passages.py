@@ -101,8 +101,6 @@ class _PartQueue:
 
 
 class _ScoreCollector:
-    """Collects the scores of parts by document."""
-
     def __init__(self, size: int) -> None:
         self._spans: list[list[Span | None]] = [[] for _ in range(size)]
         self._logits: list[list[float]] = [[] for _ in range(size)]

@@ -168,11 +168,7 @@ def load_model(
 
 
 def _self_check_once(model: "CrossEncoder | BiEncoder", converted: "ConvertedModel") -> None:
-    """Check a converted reranker, or a bi-encoder's graph that another program exported, when it is first loaded.
-
-    Raises:
-        ModelLoadError: the model fails the check, and is closed.
-    """
+    """Check a converted reranker, or a bi-encoder's graph that another program exported, when it is first loaded."""
     from osrerank.scoring.checkpoints.convert import ExternalGraph  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers
 
@@ -226,8 +222,7 @@ def load_scorer(
 def as_scorer(model: ScorerT | Encoder, settings: Settings | None = None) -> "ScorerT | EncoderScorer":
     """Return the model as a scorer. An encoder is wrapped in an `EncoderScorer`.
 
-    The settings decide whether and how an encoder's vectors are stored. Without settings, they are neither rounded nor
-    stored.
+    Its vectors are stored as the settings say. Without settings, they are neither rounded nor stored.
     """
     if not is_encoder(model):
         return model

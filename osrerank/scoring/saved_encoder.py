@@ -145,7 +145,6 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
 def _choose_prefixes(
     directory: Path, description: bi_encoder.BiEncoderDescription, overrides: EncoderOverrides
 ) -> tuple[str, str]:
-    """Return the prefixes of queries and documents, from the overrides, the files, or `public_model`."""
     query_prefix, document_prefix = description.query_prefix, description.document_prefix
     if not query_prefix and not document_prefix:
         public_values = public_model(directory)

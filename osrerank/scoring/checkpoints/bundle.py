@@ -82,14 +82,12 @@ def read_bundle(prefix: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _count_shards(header: Fields) -> int:
-    """Return the number of data files."""
     if _integer_field(header, 2):
         raise ValueError("its numbers are big-endian")
     return _integer_field(header, 1)
 
 
 def _read_table(file: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of a table."""
     content = file.read_bytes()
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:
         raise ValueError("its last bytes are not those of a checkpoint index")
@@ -114,7 +112,6 @@ def _read_block(content: bytes, offset: int, size: int) -> bytes:
 
 
 def _parse_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield a block's keys and values."""
     (restart_count,) = struct.unpack("<I", block[-4:])
     end = len(block) - 4 - 4 * restart_count  # restart offsets and their number follow the last entry
     position = 0
@@ -196,7 +193,6 @@ def _parse_variable(fields: Fields) -> Variable | None:
 
 
 def _map_file(file: Path) -> npt.NDArray[np.uint8]:
-    """Return a data file's bytes, mapped into memory."""
     try:
         return np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.zeros(0, np.uint8)
     except OSError as error:

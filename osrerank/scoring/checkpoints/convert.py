@@ -172,7 +172,6 @@ def _cache_error(source: Path, reason: str) -> ModelLoadError:
 
 
 def _write_model(source: Path, target: Path, head: HeadForm, sha256: str) -> None:
-    """Write the converted model into an empty folder."""
     safetensors: Any = require("safetensors.torch", extra="torch")
     weights, config = _read_checkpoint(source)
     config = {**config, **_infer_config_entries(source, config, weights, head)}
@@ -191,7 +190,6 @@ def _write_model(source: Path, target: Path, head: HeadForm, sha256: str) -> Non
 
 
 def _read_checkpoint(source: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return a checkpoint's tensors and config."""
     if tensorflow.is_tensorflow(source):
         torch: Any = require("torch", extra="torch")
         arrays, config = tensorflow.read_tensorflow(source)

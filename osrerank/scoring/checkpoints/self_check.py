@@ -150,7 +150,6 @@ def _margin(scorer: Scorer | Encoder, card: ModelCard, example: Example) -> floa
 
 
 def _unknown_share(tokenizer: Tokenizer) -> float:
-    """Return the share of the unknown token among the tokens of the examples."""
     unknown_token = getattr(tokenizer.model, "unk_token", None)
     texts = [text for example in examples() for text in example]
     encodings = tokenizer.encode_batch(texts, add_special_tokens=False)

@@ -21,9 +21,7 @@ class BrokerAccess(Enum):
 
 
 class Breaker:
-    """A circuit breaker for the broker. The circuit is closed while the broker replies, and open after a failure.
-
-    While the circuit is open, a caller is allowed to probe the broker after each pause.
+    """A circuit breaker: closed while the broker replies, open after a failure. After each pause, one caller may probe.
 
     Args:
         clock: returns the time in seconds.
@@ -55,10 +53,7 @@ class Breaker:
             self._pause.end()
 
     def trip(self, *, is_probe: bool = False) -> None:
-        """Record that the broker did not reply, and open the circuit.
-
-        While the circuit is open, only a failed probe counts as another failure.
-        """
+        """Record that the broker did not reply, and open the circuit. While it is open, only a failed probe counts."""
         with self._lock:
             if is_probe:
                 self._is_probing = False

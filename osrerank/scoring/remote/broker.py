@@ -44,9 +44,7 @@ SHARED_OPTIONS = ("health_check_interval", "client_name", "max_connections", "re
 SOCKET_OPTIONS = ("socket_timeout", "socket_connect_timeout", "socket_keepalive", "protocol")
 """Options of a broker URL that override the timeouts of this module. Kombu ignores ``protocol``."""
 OPTIONS = ("db", "username", "password", *SHARED_OPTIONS, *SOCKET_OPTIONS, "ssl_...")
-"""The options that an error message lists."""
 URL_SETTINGS = "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL if the broker uses that"
-"""The names of the settings in an error message."""
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 """Value of ``ssl_cert_reqs`` -> how Celery verifies the broker's certificate."""
 
@@ -99,12 +97,7 @@ def explain_broker_failure(error: BaseException) -> str:
 
 
 def explain_redis_error(error: BaseException, default: str) -> str:
-    """Return the cause and fix of a Redis error, for any Redis.
-
-    Args:
-        error: redis-py's error, or an error with such a cause.
-        default: the fix if Redis did not reply.
-    """
+    """Return the cause and fix of redis-py's error, or of its cause. Returns ``default`` if Redis did not reply."""
     code = read_error_code(error)
     if not code and error.__cause__:
         code = read_error_code(error.__cause__)

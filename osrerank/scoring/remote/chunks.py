@@ -37,11 +37,7 @@ class Chunk:
     max_tuples: int = MAX_CHUNK_TUPLES
 
     def tuples(self, tuples: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Return the chunk's tuples, with indices into the chunk's own documents.
-
-        Args:
-            tuples: all tuples of the search.
-        """
+        """Return the chunk's own among all tuples of the search, with indices into the chunk's documents."""
         return [tuple(self.documents[document] for document in tuples[index]) for index in self.indices]
 
     def has_room(self, characters: int) -> bool:
@@ -51,13 +47,7 @@ class Chunk:
         return len(self.indices) < self.max_tuples and self.characters + characters <= MAX_CHUNK_CHARACTERS
 
     def add(self, index: int, documents: tuple[int, ...], lengths: Sequence[int]) -> None:
-        """Add a tuple.
-
-        Args:
-            index: the tuple's index among the search's tuples.
-            documents: the tuple, which contains the indices of its documents.
-            lengths: the length of each document, in characters.
-        """
+        """Add the search's tuple number ``index``: indices of documents whose lengths, in characters, are given."""
         self.indices.append(index)
         for document in documents:
             self.documents.setdefault(document, len(self.documents))

@@ -168,7 +168,6 @@ class Delivery:
         CHUNKS_LATE.inc(sum(pending.outcome is None for pending in chunks))
 
     def _send_all(self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None]) -> None:
-        """Call ``admit``, and send the chunks until the call's deadline."""
         if not deadline.passed:
             admit()
         for pending in chunks:
@@ -306,9 +305,7 @@ class Delivery:
     def _give_up_unless_served(self, served_queues: Collection[str], reason: str) -> None:
         """Give up the chunks of queues that have had no worker for `GIVE_UP_S` seconds.
 
-        Args:
-            served_queues: the queues that have a worker now, which takes chunks from them or holds their chunks.
-            reason: the outcome of the chunks that are given up.
+        A served queue has a worker now, which takes chunks from it or holds its chunks.
         """
         now = self._clock()
         for queue in served_queues:
@@ -318,6 +315,5 @@ class Delivery:
                 pending.complete(reason)
 
     def _waiting_chunks(self) -> list[PendingChunk]:
-        """Return the chunks that wait for a reply."""
         with self._changed:
             return [pending for pending in self._pending.values() if pending.outcome is None]

@@ -269,7 +269,6 @@ def _field_error(field: object) -> PayloadError:
 
 
 def _unpack(message: object) -> dict[str, Any]:
-    """Return the fields of a message without its version."""
     if not isinstance(message, bytes):
         raise PayloadError(f"a message must be bytes, not {type(message).__name__}")
     if len(message) > MAX_MESSAGE_BYTES:

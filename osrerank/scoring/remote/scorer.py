@@ -265,14 +265,9 @@ class RemoteScorer:
     def _refusal_reason(
         self, group: WorkerGroup, earlier_chunks: int, queued_chunks: int, new_chunks: int, deadline: Deadline
     ) -> str:
-        """Return the reason to refuse a call's chunks. Returns "" if they are accepted.
+        """Return the reason to refuse a call's new chunks. Returns "" if they are accepted.
 
-        Args:
-            group: the workers.
-            earlier_chunks: the number of chunks that are scored before these.
-            queued_chunks: the number of chunks that no worker has taken yet.
-            new_chunks: the number of the call's chunks.
-            deadline: the call's deadline.
+        ``earlier_chunks`` are scored before them. ``queued_chunks`` have not been taken by a worker yet.
         """
         wait_s = group.wait_s(earlier_chunks)
         if wait_s > MAX_WAIT_SHARE * deadline.remaining_s():

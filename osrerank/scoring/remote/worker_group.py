@@ -141,14 +141,7 @@ class LiveWorkers:
         return self._registry_read if self._registry_read is not None and not self._registry_read.is_set() else None
 
     def _start_read(self) -> threading.Event:
-        """Start a thread that reads the registry. The caller must hold the lock.
-
-        Returns:
-            An event that is set when the thread has ended.
-
-        Raises:
-            WorkerError: no thread can be started.
-        """
+        """Start a thread that reads the registry, and return an event that is set at its end. Needs the lock."""
         read_ended = threading.Event()
         try:
             threading.Thread(target=self._run_read, args=(read_ended,), name="osrerank-workers", daemon=True).start()
