@@ -282,7 +282,6 @@ def _create_provider(measures: Sequence[Any], judged: Mapping[str, Mapping[str, 
 
 
 def _explain_unsupported(measures: Sequence[Any], message: str) -> str:
-    """Return our message for ir-measures' error: a package is missing, or a parameter is invalid."""
     if package := _MISSING_PACKAGE.search(message):
         return f"measure {package[1]} needs the Python package {package[2]}: pip install '{package[3]}'"
     if unsupported := _UNSUPPORTED.fullmatch(message):

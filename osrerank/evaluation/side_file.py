@@ -114,11 +114,7 @@ class SideFile:
 
 
 def read_records(path: Path) -> Iterator[QueryRecord]:
-    """Yield the records of a side file.
-
-    Raises:
-        EvaluationError: the file is not a side file, is damaged, or contains no records.
-    """
+    """Yield the records of a side file. The errors are those of `read_records_with_offsets`."""
     return (record for _offset, record in read_records_with_offsets(path))
 
 

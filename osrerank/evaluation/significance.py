@@ -105,8 +105,8 @@ def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, 
 
     Args:
         evaluations: evaluations with the same measures and queries. The first is the baseline.
-        all_pairs: whether to compare each run with all runs before it, not only with the first.
-        seed: the seed of the randomisation test.
+        all_pairs: as for `compare`.
+        seed: as for `compare`.
 
     Raises:
         EvaluationError: fewer than two runs or two queries, equal names, or runs measured over different queries.

@@ -18,7 +18,7 @@ from osrerank.formats.candidate_formats import (
     read_json_array,
     read_table,
 )
-from osrerank.formats.files import bad_line_error
+from osrerank.formats.files import line_error
 from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.ir_datasets import is_dataset
 from osrerank.formats.lines import explain_invalid_id, raise_errors, read_json_lines, read_numbered_objects
@@ -154,7 +154,7 @@ def _read_lists(path: Path) -> Iterator[CandidateList]:
         if entry.query_id in query_ids:
             reason = f"query {entry.query_id} appears twice, or its rows are not adjacent; remove one"
         if reason:
-            raise bad_line_error(path, entry.line, reason)
+            raise line_error(path, entry.line, reason)
         query_ids.add(entry.query_id)
         yield CandidateList(Query(entry.query_id, entry.query), entry.documents)
     if not query_ids:
@@ -255,10 +255,10 @@ def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[s
     for number, value in read_numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
         if doc_id is None:
-            raise bad_line_error(path, number, "the document has no id")
+            raise line_error(path, number, "the document has no id")
         if doc_id in doc_ids:
             if not isinstance(value.get("text"), str):
-                raise bad_line_error(path, number, f"document {doc_id} has no text")
+                raise line_error(path, number, f"document {doc_id} has no text")
             missing_ids.discard(doc_id)
             yield IdRow(doc_id, -number, json.dumps(create_document(doc_id, value)))
 
@@ -270,7 +270,6 @@ def _load_scored(documents: IdTable, doc_id: str, score: float) -> dict[str, Any
 
 
 def _explain_invalid_entry(entry: Entry) -> str:
-    """Return why an entry is invalid, or "" if it is valid."""
     if not isinstance(entry.query, str) or not entry.query.strip():
         return f"query {entry.query_id} has no text"
     doc_ids = [document["id"] for document in entry.documents]

@@ -11,7 +11,7 @@ from osrerank.errors import FormatError
 STDOUT = Path("/dev/stdout")
 
 
-def bad_line_error(path: Path, line: int, reason: str) -> FormatError:
+def line_error(path: Path, line: int, reason: str) -> FormatError:
     """Return the error for a bad line. Its message starts with file and line."""
     return FormatError(f"{path}, line {line}: {reason}", file=str(path), line=line)
 

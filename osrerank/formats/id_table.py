@@ -182,7 +182,6 @@ def _limit_cache(database: sqlite3.Connection, schema: str = "main") -> None:
 
 
 def _create_database(path: str, rows: Iterable[IdRow], key: str) -> tuple[sqlite3.Connection, int]:
-    """Create a database with the rows sorted by id, and return it with the number of rows."""
     with _sort_errors(path or "the temporary folder"), contextlib.ExitStack() as stack:
         database = stack.enter_context(contextlib.closing(open_scratch_database(path)))
         database.execute("ATTACH '' AS unsorted")  # a temporary file

@@ -254,7 +254,6 @@ def open_sources(
 def _unpack(
     name: str, stream: IO[bytes], patterns: Patterns, counter: ByteCounter | None = None
 ) -> Iterator[SourceFile]:
-    """Decompress a stream, unpack archives and nested archives, and yield the files."""
     try:
         head = _read_head(stream)
         buffered = io.BufferedReader(_PrefixedStream(stream, head, counter), BUFFER_BYTES)

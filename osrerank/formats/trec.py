@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.files import bad_line_error, write_atomically
+from osrerank.formats.files import line_error, write_atomically
 from osrerank.formats.lines import WORD, explain_invalid_id, parse_whole_number, read_column_lines
 from osrerank.formats.sources import SourceFile, file_errors, open_paths, record_error
 from osrerank.formats.tables import DOCNO, LABEL, QID, SCORE, is_table, read_table_rows
@@ -52,7 +52,7 @@ class RunLine(NamedTuple):
 
     def error(self, reason: str) -> FormatError:
         """Return the error for this line."""
-        return bad_line_error(Path(self.file), self.number, reason)
+        return line_error(Path(self.file), self.number, reason)
 
 
 def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
@@ -221,10 +221,7 @@ def write_rankings(
         path: the run file.
         name: the run's tag.
         rankings: pairs of query id and documents in rank order.
-        form: the form of the run; see `write_run`.
-
-    Raises:
-        EvaluationError: a score does not fit in 32 bits, or an id or the tag is blank or contains white space.
+        form: the form of the run.
     """
     lines = _format_trec(name, rankings) if form == "trec" else _format_msmarco(rankings)
     write_atomically(Path(path), lines)

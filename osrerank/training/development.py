@@ -157,7 +157,6 @@ class DevelopmentSet:
         return [split_document(example, index, self.passages) for index in range(depth)]
 
     def _aggregate(self, scores: Sequence[float], trainee: Trainee) -> float:
-        """Return a document's score, aggregated from its passages' raw scores."""
         if self.passages is None or self.passages.aggregation in RAW_SCORE_AGGREGATIONS:
             return max(scores)
         calibration = trainee.card.calibration

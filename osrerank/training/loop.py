@@ -300,7 +300,6 @@ class Training:
             raise EvaluationError(f"the data ended after {self.state.step} of {self.plan.total_steps} steps") from None
 
     def _train_step(self, number: int, step: TrainingStep) -> dict[str, Any]:
-        """Update the weights once, and return the step's row of the loss curve."""
         recipe = self.plan.recipe
         rate = learning_rate(
             number,

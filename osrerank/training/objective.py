@@ -63,7 +63,7 @@ def output_loss(
         teacher_logits: a teacher's logits ``(n, labels)``, or the examples' scores ``(n, 1)``.
         micro_batch: the labels and the sizes of the lists.
         heads: the heads of the network and of the teacher.
-        recipe: the recipe.
+        recipe: the recipe, whose loss, ``hard`` and temperature are used.
     """
     student_head, teacher_head = heads
     if recipe.loss == "listwise":

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from osrerank.errors import ConfigError, EvaluationError, FormatError
 from osrerank.export.export_model import new_directory, refuse_existing
-from osrerank.formats.files import bad_line_error
+from osrerank.formats.files import line_error
 from osrerank.formats.lines import read_numbered_lines
 from osrerank.scoring.card_file import list_parameter_files
 from osrerank.scoring.inputs import Ids, Tokens, pad
@@ -338,7 +338,7 @@ def _parse_json_line(path: Path, number: int, line: str) -> str:
     try:
         return join_title(json.loads(line)).full_text
     except (ValueError, KeyError, TypeError) as error:
-        raise bad_line_error(path, number, f"expected JSON with a text: {error!r}") from None
+        raise line_error(path, number, f"expected JSON with a text: {error!r}") from None
 
 
 def _build_provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total: int) -> Mapping[str, Any]:

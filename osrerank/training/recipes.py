@@ -21,8 +21,7 @@ ThirdRow = Literal["zeros", "frozen", "copy"]
 class Recipe:
     """The hyperparameters of a training: everything except its data and the checkpoint that it starts from.
 
-    The fields are grouped by what they determine: the loss and its data, the model, the optimisation, the computation,
-    the measuring, distillation, and pre-training.
+    The order of the fields is: loss and data, model, optimisation, measuring, distillation, pre-training.
 
     Attributes:
         name: the preset's name.

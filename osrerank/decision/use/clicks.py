@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osrerank.formats.files import bad_line_error
+from osrerank.formats.files import line_error
 from osrerank.formats.lines import read_numbered_objects
 
 
@@ -59,7 +59,7 @@ def read_clicks(path: Path) -> Iterator[ShownPage]:
         try:
             yield _parse_page(line)
         except (TypeError, ValueError) as error:
-            raise bad_line_error(path, number, str(error)) from None
+            raise line_error(path, number, str(error)) from None
 
 
 def _parse_page(line: dict[str, Any]) -> ShownPage:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.files import bad_line_error
+from osrerank.formats.files import line_error
 from osrerank.formats.lines import read_json_lines
 from osrerank.formats.sources import file_errors, open_paths
 
@@ -172,7 +172,7 @@ def _validate_record(path: Path, number: int, line: Record | FormatError) -> Rec
     if "query" in line and line.get("applied") is not True and not isinstance(line.get("reason_code"), str):
         invalid.append("reason_code")
     if invalid:
-        raise bad_line_error(path, number, f"{invalid[0]} is missing or invalid in a record of a search in shadow mode")
+        raise line_error(path, number, f"{invalid[0]} is missing or invalid in a record of a search in shadow mode")
     return line
 
 

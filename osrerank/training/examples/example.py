@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from osrerank.formats.files import bad_line_error, write_atomically
+from osrerank.formats.files import line_error, write_atomically
 from osrerank.formats.lines import read_numbered_objects
 from osrerank.types import Candidate, Section
 
@@ -119,24 +119,24 @@ def read_examples(path: Path) -> Iterator[Example]:
         try:
             query, documents, relevance = value["query"], tuple(value["documents"]), tuple(value["relevance"])
         except (KeyError, TypeError) as error:
-            raise bad_line_error(path, number, f"expected query, documents and relevance: {error!r}") from None
+            raise line_error(path, number, f"expected query, documents and relevance: {error!r}") from None
         if not isinstance(query, str) or not query.strip():
-            raise bad_line_error(path, number, "the query has no text")
+            raise line_error(path, number, "the query has no text")
         if len(documents) != len(relevance):
-            raise bad_line_error(path, number, f"{len(documents)} documents and {len(relevance)} relevances")
+            raise line_error(path, number, f"{len(documents)} documents and {len(relevance)} relevances")
         if not all(isinstance(text, str) for text in documents):
-            raise bad_line_error(path, number, "a document is not a string")
+            raise line_error(path, number, "a document is not a string")
         if not all(type(grade) is int for grade in relevance):
-            raise bad_line_error(path, number, "a relevance is not a whole number")
+            raise line_error(path, number, "a relevance is not a whole number")
         scores = tuple(map(float, _read_list(value, "scores", _is_number, "numbers", path, number)))
         titles = _read_list(value, "titles", _is_text, "texts", path, number)
         for document_number, (title, text) in enumerate(zip(titles, documents, strict=False), start=1):
             if not text.startswith(title.strip()):
-                raise bad_line_error(path, number, f"document {document_number} does not begin with its title")
+                raise line_error(path, number, f"document {document_number} does not begin with its title")
         doc_ids = _read_list(value, "doc_ids", _is_text, "texts", path, number)
         missed = value.get("missed", 0)
         if type(missed) is not int or missed < 0:
-            raise bad_line_error(path, number, f"missed is {missed!r}; it must be a whole number from 0 on")
+            raise line_error(path, number, f"missed is {missed!r}; it must be a whole number from 0 on")
         yield Example(query, documents, relevance, f"{path}, line {number}", scores, titles, doc_ids, missed)
 
 
@@ -146,9 +146,9 @@ def _read_list(
     """Return an optional field, which has an entry for each document or, if the line lacks the field, none."""
     entries = value.get(name, ())
     if not isinstance(entries, list | tuple) or not all(is_valid(entry) for entry in entries):
-        raise bad_line_error(path, line, f"{name} must be {kind}, one for each document")
+        raise line_error(path, line, f"{name} must be {kind}, one for each document")
     if entries and len(entries) != len(value["documents"]):
-        raise bad_line_error(path, line, f"{len(value['documents'])} documents and {len(entries)} {name}")
+        raise line_error(path, line, f"{len(value['documents'])} documents and {len(entries)} {name}")
     return tuple(entries)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osrerank.errors import ConfigError
-from osrerank.formats.files import bad_line_error
+from osrerank.formats.files import line_error
 from osrerank.formats.lines import read_numbered_lines, read_numbered_objects
 from osrerank.formats.topics import read_numbered_queries, read_queries
 from osrerank.formats.trec import RunLine, read_qrels, read_run_lines
@@ -88,7 +88,7 @@ def read_triples(path: Path) -> Iterator[Example]:
     for number, line in read_numbered_lines(path):
         columns = line.split("\t")
         if len(columns) != 3:
-            raise bad_line_error(
+            raise line_error(
                 path, number, f"expected query, relevant text and other text, found {len(columns)} columns"
             )
         yield _create_example(columns[0], map(TitledText, columns[1:]), (1, 0), path, number)
@@ -99,7 +99,7 @@ def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[
     for number, line in read_numbered_lines(path):
         ids = line.split()
         if len(ids) != 3:
-            raise bad_line_error(path, number, f"expected three ids, found {len(ids)} columns")
+            raise line_error(path, number, f"expected three ids, found {len(ids)} columns")
         query = _look_up_query(queries, ids[0], path, number)
         documents = [_look_up_document(corpus, doc_id, path, number) for doc_id in ids[1:]]
         yield _create_example(query, documents, (1, 0), path, number, doc_ids=ids[1:])
@@ -125,7 +125,7 @@ def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevan
             missed = _count_missed(query_judgments, set(doc_ids), relevant)
             query = value["query"]
         except (KeyError, TypeError, AttributeError) as error:
-            raise bad_line_error(
+            raise line_error(
                 path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help"
             ) from None
         yield _create_example(query, texts, grades, path, number, doc_ids=doc_ids, missed=missed)
@@ -193,7 +193,7 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
     judgments = read_qrels(qrels).judgments
     queries = list(read_numbered_queries(path))
     if not queries:
-        raise bad_line_error(path, 1, "expected TREC topics, <top> ... </top>")
+        raise line_error(path, 1, "expected TREC topics, <top> ... </top>")
     for line, query in queries:
         topic_judgments = _find_topic_judgments(judgments, query.query_id)
         doc_ids = [doc_id for doc_id in topic_judgments if doc_id in texts]
@@ -204,7 +204,6 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
 
 
 def _count_missed(judgments: Mapping[str, int], doc_ids: Collection[str], relevant: int) -> int:
-    """Return how many relevant documents are not among the ids."""
     return sum(grade >= relevant for doc_id, grade in judgments.items() if doc_id not in doc_ids)
 
 
@@ -231,9 +230,9 @@ def _parse_pair(line: str, path: Path, number: int) -> _LabelledPair:
     elif len(columns) == 8:
         label, _score, query, text, query_id = columns[:5]
     else:
-        raise bad_line_error(path, number, f"expected 4 columns (WikiQA) or 8 (Birch), found {len(columns)}")
+        raise line_error(path, number, f"expected 4 columns (WikiQA) or 8 (Birch), found {len(columns)}")
     if label.strip() not in {"0", "1"}:
-        raise bad_line_error(path, number, f"the label is {label!r}; it must be 0 or 1")
+        raise line_error(path, number, f"the label is {label!r}; it must be 0 or 1")
     return _LabelledPair(number, query_id, query, text, int(label))
 
 
@@ -252,14 +251,14 @@ def _look_up_document(corpus: TextFile, doc_id: str, path: Path, number: int) ->
     try:
         return corpus.get_document(doc_id)
     except KeyError:
-        raise bad_line_error(path, number, f"the corpus has no document {doc_id}") from None
+        raise line_error(path, number, f"the corpus has no document {doc_id}") from None
 
 
 def _look_up_query(queries: Queries, query_id: str, path: Path, number: int) -> str:
     try:
         return queries[query_id]
     except KeyError:
-        raise bad_line_error(path, number, f"the file of queries has no query {query_id}") from None
+        raise line_error(path, number, f"the file of queries has no query {query_id}") from None
 
 
 def _create_example(
@@ -273,7 +272,7 @@ def _create_example(
     missed: int = 0,
 ) -> Example:
     if not isinstance(query, str) or not query.strip():
-        raise bad_line_error(path, number, "the query has no text")
+        raise line_error(path, number, "the query has no text")
     return Example.from_texts(
         query.strip(), documents, grades, f"{path}, line {number}", doc_ids=doc_ids, missed=missed
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from osrerank.errors import FormatError, LoaderError
-from osrerank.formats.files import bad_line_error
+from osrerank.formats.files import line_error
 from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.lines import ONLY_CR
 from osrerank.formats.sources import HEAD_BYTES, PACKED_PREFIXES, wide_encoding_error
@@ -86,7 +86,7 @@ class TextFile:
         value = _parse_json(line, self._path, row.number)
         if _read_id(line, value, self._path, row.number) != text_id:
             reason = f"this line no longer contains the text of {text_id}; delete {self._path.name}{OFFSETS_SUFFIX}"
-            raise bad_line_error(self._path, row.number, reason)
+            raise line_error(self._path, row.number, reason)
         return _read_text(line, value, self._path, row.number)
 
     def _index_offsets(self, *, is_stored: bool) -> IdTable:
@@ -113,7 +113,7 @@ class TextFile:
     def _refuse_repeats(self, offsets: IdTable) -> None:
         repeats = offsets.find_repeats(1)
         if repeats:
-            raise bad_line_error(self._path, repeats[0].number, f"the id {repeats[0].id} appears twice")
+            raise line_error(self._path, repeats[0].number, f"the id {repeats[0].id} appears twice")
 
     def _read_rows(self) -> Iterator[IdRow]:
         offset = 0
@@ -122,7 +122,7 @@ class TextFile:
                 if line.strip():
                     content = line.removeprefix(codecs.BOM_UTF8)
                     if number == 1 and b"\r" in content.strip() and not content.endswith(b"\n"):
-                        raise bad_line_error(self._path, number, ONLY_CR)
+                        raise line_error(self._path, number, ONLY_CR)
                     value = _parse_json(content, self._path, number)
                     yield IdRow(_read_id(content, value, self._path, number), number, offset)
                 offset += len(line)
@@ -135,7 +135,7 @@ def _read_id(line: bytes, value: dict[str, object] | None, path: Path, number: i
     elif b"\t" in line:
         text_id = _decode(line.partition(b"\t")[0], path, number).strip()
     if not text_id:
-        raise bad_line_error(path, number, "expected JSON with an id, or `id<TAB>text`")
+        raise line_error(path, number, "expected JSON with an id, or `id<TAB>text`")
     return text_id
 
 
@@ -148,7 +148,7 @@ def _read_text(line: bytes, value: dict[str, object] | None, path: Path, number:
     try:
         return join_title({**value, "text": value.get("text", value.get("query", value.get("full_text")))})
     except (KeyError, TypeError):
-        raise bad_line_error(path, number, "the document has no text, or its title is not a string") from None
+        raise line_error(path, number, "the document has no text, or its title is not a string") from None
 
 
 def _parse_json(line: bytes, path: Path, number: int) -> dict[str, object] | None:
@@ -158,9 +158,9 @@ def _parse_json(line: bytes, path: Path, number: int) -> dict[str, object] | Non
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise bad_line_error(path, number, f"not JSON: {error}") from None
+        raise line_error(path, number, f"not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise bad_line_error(path, number, "expected a JSON object")
+        raise line_error(path, number, "expected a JSON object")
     return value
 
 
@@ -168,6 +168,4 @@ def _decode(line: bytes, path: Path, number: int) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise bad_line_error(
-            path, number, f"not UTF-8 at byte {error.start}; convert the file to UTF-8 first"
-        ) from None
+        raise line_error(path, number, f"not UTF-8 at byte {error.start}; convert the file to UTF-8 first") from None
