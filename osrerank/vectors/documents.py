@@ -259,8 +259,7 @@ class DocumentVectors:
 
         Documents are split and encoded in groups, so that splitting does not use up the time to the deadline.
         """
-        remaining_documents = iter(documents)
-        encoded = 0
+        remaining_documents, encoded = iter(documents), 0
         while not deadline.passed:
             group = []
             for document in take_half_the_time(remaining_documents, deadline):
@@ -279,8 +278,7 @@ class DocumentVectors:
         locations: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # text -> indices of document and part
         for number, part in interleave_parts([len(document.parts) for document in documents]):
             locations[documents[number].parts[part][0]].append((number, part))
-        passages = list(locations)
-        encoded = 0
+        passages, encoded = list(locations), 0
         batch_size = len(passages) if deadline.at_s is None and deadline.withdrawn is None else BATCH_SIZE
         for start in range(0, len(passages), batch_size):
             batch = passages[start : start + batch_size]

@@ -67,7 +67,6 @@ class VectorRecord(NamedTuple):
 
     @property
     def bits(self) -> Bits:
-        """The bits per dimension."""
         return EXACT_BITS if self.vector.dtype == FLOAT32 else ROUNDED_BITS
 
     @classmethod

@@ -179,7 +179,6 @@ def _send_once(
 
 
 def _describe_cause(error: Any) -> str:
-    """Return the type and reason of the innermost cause of an error."""
     while isinstance(error, dict):
         cause = error.get("caused_by")
         if not cause:

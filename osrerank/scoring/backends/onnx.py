@@ -83,7 +83,6 @@ class OnnxBackend:
         return np.concatenate([self._session.run(None, self._build_feed(tokens))[0] for tokens in sequences])
 
     def _build_feed(self, tokens: Tokens) -> dict[str, Any]:
-        """Return the graph's inputs for one sequence, by name."""
         batch = pad([tokens])
         return {name: getattr(batch, name) for name in self._inputs}
 

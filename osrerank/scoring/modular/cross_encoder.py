@@ -112,8 +112,7 @@ def _check_activation(file: Path, model: Content) -> None:
 
 def _read_query_prefix(file: Path, model: Content) -> str:
     """Read the default prompt, which precedes the first text of a pair."""
-    name = model.get("default_prompt_name")
-    prompts = model.get("prompts") or {}
+    name, prompts = model.get("default_prompt_name"), model.get("prompts") or {}
     if name is None:
         return ""
     if name not in prompts:

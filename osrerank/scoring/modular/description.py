@@ -23,7 +23,6 @@ TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
 MODULE_FILE = "config.json"
 MODULE_WEIGHTS_FILE = "model.safetensors"
 LIBRARY = "sentence_transformers."
-"""The beginning of the library's class names."""
 GRAPH_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert")
 """``model_type`` of the encoders whose ONNX graphs `osrerank.export` builds itself."""
 FAMILIES = (*GRAPH_FAMILIES, "distilbert", "electra", "albert", "deberta-v2")
@@ -155,7 +154,6 @@ class ModuleReader:
         return tuple(known_modes[name] for name in names)
 
     def includes_prompt(self, pooling: Module) -> bool:
-        """Return whether a Pooling includes the tokens of a prompt."""
         _, content = self._read_module(pooling)
         return content.get("include_prompt", True) is not False
 

@@ -320,10 +320,7 @@ class _ConnectionLost(Exception):  # noqa: N818 - an event
 
 
 def _choose_wait_s(attempt: int, retry_after_s: float | None) -> float:
-    """Return a random wait before the next attempt, so that not all clients retry at once.
-
-    It is slightly longer than ``Retry-After``. Otherwise, and after `MAX_ATTEMPTS`, it grows with each attempt.
-    """
+    """Return a wait slightly longer than ``Retry-After``, or one that grows with each attempt, at random."""
     max_backoff_s = min(FIRST_WAIT_S * 2 ** (min(attempt, MAX_ATTEMPTS * 3) - 1), MAX_BACKOFF_S)
     backoff_s = random.uniform(max_backoff_s / 2, max_backoff_s)  # noqa: S311 - spreads retries
     if retry_after_s is None:

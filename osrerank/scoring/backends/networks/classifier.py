@@ -46,7 +46,6 @@ class ModularClassifier(nn.Module):
         self.has_segments = getattr(network.config, "type_vocab_size", 0) > 1
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return the logits or vectors. The network gets token types only if it has segments."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         states = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
         logits: Tensor = self.head(self.head.pool_grid(states, attention_mask))

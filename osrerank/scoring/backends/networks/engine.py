@@ -18,10 +18,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DeviceNetwork(Protocol):
-    """A network on its device."""
+    """A network on its device. For `is_packed`, see `Backend.is_packed`."""
 
     is_packed: bool
-    """Whether a batch is computed without padding. Otherwise, it is padded to its longest sequence."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         """Return the logits or vectors of a batch; see `Backend.run`."""

@@ -52,7 +52,6 @@ class ModernBertLayer(nn.Module):
         return self._finish_layer(states.index_select(0, indices), context.flatten(1))
 
     def _finish_layer(self, states: Tensor, context: Tensor) -> Tensor:
-        """Return the next states from the states and the attention's output, each ``(tokens, hidden)``."""
         states = states + self.attended(context)
         wide, gate = self.widen(self.norm(states)).chunk(2, dim=-1)
         finished: Tensor = states + self.narrow(functional.gelu(wide) * gate)
