@@ -55,7 +55,7 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
 TOP_HITS = 10
 """The texts to examine come from this many top hits."""
 MAX_TEXTS = 5
-"""Of these texts, the first ones that are long enough are examined, up to this number."""
+"""At most this many of those texts are examined: the first ones that are long enough."""
 MIN_TEXTS = 2
 """The documents' language is unknown if it is clear for fewer texts than this."""
 MIN_CHARACTERS = 40

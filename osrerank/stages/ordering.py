@@ -164,7 +164,7 @@ def deadline_reason(how_far: str) -> Reason:
 
 
 def not_scored_reason(what: str) -> Reason:
-    """Return the reason of a stage whose model could not score some texts, such as ``what`` = "2 candidates"."""
+    """Return the reason of a stage that could not score all texts. ``what`` is a text such as "2 candidates"."""
     return Reason(ReasonCode.SCORING, f"{what} could not be scored")
 
 
@@ -178,9 +178,9 @@ def no_text_reason(block: Sequence[Candidate]) -> str:
 
 
 def unit_interval_scores(scores: Floats, probabilities: Floats) -> list[float]:
-    """Map scores ``(n,)`` to the unit interval [0, 1), which is usually the probability.
+    """Map scores ``(n,)`` to the unit interval [0, 1). A score becomes its probability, unless that is near 0 or 1.
 
-    Probabilities near 0 and 1 would be equal when rounded, so there the value also depends on the score.
+    There, rounded probabilities would be equal, so the value is computed from the score.
     """
     unsaturated = (1 + scores / (1 + np.abs(scores))) / 2
     spread = np.where(probabilities > SATURATION, 1 - SATURATION, 0.0) + SATURATION * unsaturated
