@@ -23,9 +23,9 @@ from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.plan import RerankArgument
+from osrerank.search.spans import multi_search_span, request_span, search_span
 from osrerank.search.step import ClientStep, MultiSearchRequest, SearchRequest
 from osrerank.search.templates import multi_template_steps, template_steps
-from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.service import RerankService
 from osrerank.settings import Settings, refuse_settings
 from osrerank.types import Encoder, Scorer

@@ -14,9 +14,9 @@ from typing import Any
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.fields import CheckedNames, FoundNames, SearchFields
 from osrerank.retrieval.search_pipelines import SearchPipeline
-from osrerank.search.coverage import WARM_SHARE, Coverage, coverage, is_warm
+from osrerank.search.coverage import WARM_SHARE, Coverage, is_warm, measure_coverage
 from osrerank.search.plan import RerankArgument
-from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
+from osrerank.search.rerank_only import WrappedResponse, rerank_response, rerank_texts
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, QueueShadowRun, SendLater
 from osrerank.types import Ranking
@@ -108,7 +108,7 @@ class SyncDriver(Driver):
         Raises:
             ConfigError: an option cannot be used, or has no effect without a search.
         """
-        return rank_texts(self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options)
+        return rerank_texts(self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options)
 
     def rerank_response(
         self, response: Mapping[str, Any] | WrappedResponse, query: str, *, options: RerankArgument = True
@@ -122,7 +122,7 @@ class SyncDriver(Driver):
             ConfigError: an option cannot be used, or has no effect without a search.
             ResponseFormatError: the response is not a search response.
         """
-        return rank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
+        return rerank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
 
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
         """Return the rerank options of a search, including the fields that it searches and that the model reads."""
@@ -157,7 +157,7 @@ class SyncDriver(Driver):
     ) -> tuple[Rerank, SearchFields]:
         defaults = self.searcher.defaults.options_for(index)
         options = Rerank.of(rerank, defaults) or defaults
-        steps = self.searcher.fields_of(options, index, uses_build_fields=uses_build_fields)
+        steps = self.searcher.find_fields(options, index, uses_build_fields=uses_build_fields)
         return options, self.perform_steps(steps, index)
 
     def coverage(self, index: str) -> Coverage:
@@ -171,7 +171,7 @@ class SyncDriver(Driver):
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
             opensearchpy.OpenSearchException: the index cannot be read.
         """
-        counts: Coverage = self.perform_steps(coverage(self.searcher, index), index)
+        counts: Coverage = self.perform_steps(measure_coverage(self.searcher, index), index)
         return counts
 
     def is_warm(self, index: str, *, at_least: float = WARM_SHARE) -> bool:
@@ -252,7 +252,7 @@ class AsyncDriver(Driver):
     ) -> Ranking:
         """Rank texts from any source with the client's model, as ``Client.rerank`` does."""
         return await asyncio.to_thread(
-            rank_texts, self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options
+            rerank_texts, self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options
         )
 
     async def rerank_response(
@@ -260,7 +260,7 @@ class AsyncDriver(Driver):
     ) -> dict[str, Any]:
         """Rerank the hits of any ``_search`` response, as ``Client.rerank_response`` does."""
         return await asyncio.to_thread(
-            rank_response, self.searcher.service, self.searcher.defaults.base, response, query, rerank=options
+            rerank_response, self.searcher.service, self.searcher.defaults.base, response, query, rerank=options
         )
 
     async def warm_up(self, index: Any = None) -> None:
@@ -269,7 +269,7 @@ class AsyncDriver(Driver):
 
     async def coverage(self, index: str) -> Coverage:
         """Count an index's documents that have vectors, as ``SyncDriver.coverage`` does."""
-        counts: Coverage = await self.perform_steps(coverage(self.searcher, index), index)
+        counts: Coverage = await self.perform_steps(measure_coverage(self.searcher, index), index)
         return counts
 
     async def is_warm(self, index: str, *, at_least: float = WARM_SHARE) -> bool:

@@ -17,9 +17,9 @@ from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.lockstep import ClientSteps
 from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
+from osrerank.search.spans import multi_search_span, search_span
 from osrerank.search.step import ClientStep, MultiSearchRequest, SearchRequest
 from osrerank.search.templates import multi_template_steps, template_steps
-from osrerank.search.traced import multi_search_span, search_span
 from osrerank.service import RerankService
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError

@@ -19,7 +19,7 @@ from osrerank.formats.frames import (
 from osrerank.formats.tables import DOCNO, QID, QUERY, TEXT
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.pipeline import find_applied
-from osrerank.search.ranking import NOT_FOR_TEXTS, ranking_of, refuse_unused, reranked
+from osrerank.search.rerank_only import UNUSED_TEXT_OPTIONS, check_unused_options, make_ranking, rerank_ranking
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.thresholds.cut import filter_by_probability, last_probability
@@ -104,7 +104,7 @@ class Reranker:
         encoder: Encoder | None = None,
         **options: Unpack[RerankOptions],
     ) -> None:
-        refuse_unused(options, NOT_FOR_TEXTS)
+        check_unused_options(options, UNUSED_TEXT_OPTIONS)
         self._options = Rerank.of(options, DEFAULTS) or DEFAULTS
         models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
         settings = Settings.load(**models, backend=backend, redis_url=redis_url)
@@ -135,7 +135,7 @@ class Reranker:
             raise _argument_error("query", f"the query is {_describe_type(query)}; pass a text")
         if not rows:
             return []
-        ranking = reranked(self._service, self._options, ranking_of(query, rows, self._options.separator))
+        ranking = rerank_ranking(self._service, self._options, make_ranking(query, rows, self._options.separator))
         original_ids = {str(row["id"]): row["id"] for row in rows}
         candidates: Sequence[Candidate] = ranking.candidates
         if find_applied(ranking.reports) and self._options.min_score is not None:

@@ -93,7 +93,7 @@ def advise(context: click.Context, /, **options: Any) -> None:
                 exclude_query_ids=options["exclude_query_ids"],
                 advance=advance,
             )
-    notes = f"Made by osrerank advise from {len(advice.sampled)} queries: {report.headline(advice)}."
+    notes = f"Made by osrerank advise from {len(advice.current_hits)} queries: {report.headline(advice)}."
     settings_text = "Nothing to change."
     changes = "nothing to change"
     if advice.recommended:
@@ -106,7 +106,7 @@ def advise(context: click.Context, /, **options: Any) -> None:
         click.echo(json.dumps(report.as_json(advice)))
         return
     click.echo("\n".join([*report.lines(advice), *report.extreme_lines(advice), f"{output}: {changes}"]))
-    if advice.recommended and advice.best.sample != advice.current.sample:
+    if advice.recommended and advice.best.hits_key != advice.current.hits_key:
         click.echo(
             f"the stored vectors belong to other texts or another model: run osrerank vectors build --index {index}"
         )
@@ -156,7 +156,7 @@ def _report_missing_vectors(client: Any, index: str) -> None:
 
     with suppress(ConfigError):  # a cross-encoder has no vectors
         missing = estimate(client, index)
-        if missing.coverage.lacks:
+        if missing.coverage.missing:
             click.echo(f"searches compute the missing vectors of their hits; to build all now: {missing}", err=True)
 
 

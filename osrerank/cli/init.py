@@ -122,7 +122,7 @@ def _stores_vectors(client: Any, index: str | None) -> bool:
         return False
     if not index:
         return searcher.service.load_vectors(searcher.defaults.base) is not None
-    with searcher.serving(index) as service:
+    with searcher.service_for(index) as service:
         return service.load_vectors(searcher.defaults.options_for(index)) is not None
 
 

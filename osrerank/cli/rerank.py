@@ -55,14 +55,14 @@ def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.candidates import CandidatesByQuery
     from osrerank.options.defaults import Defaults
-    from osrerank.search.ranking import rank_texts
+    from osrerank.search.rerank_only import rerank_texts
 
     query_set = CandidatesByQuery(candidates)
     defaults = Defaults.load(reranker.settings).base
 
     def search(query: Any, started_s: float) -> Any:
         documents = query_set.get_documents(query.query_id)
-        ranking = rank_texts(reranker, defaults, query.text, documents, rerank=rerank_argument)
+        ranking = rerank_texts(reranker, defaults, query.text, documents, rerank=rerank_argument)
         return QueryRecord.from_ranking(query.query_id, ranking, started_s)
 
     ranking_options = resolve_ranking_options(rerank_argument, defaults, reranker)

@@ -81,7 +81,7 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
 
     options_with_fields = client.options_of(index, rerank=rerank_argument)
     ranking_argument = False if rerank_argument is False else options_with_fields
-    with client.searcher.serving(index, checked=reranks) as service:
+    with client.searcher.service_for(index, allow_mixed_models=not reranks) as service:
         ranking_options = resolve_ranking_options(ranking_argument, options_with_fields, service)
         if reranks:
             allow_long_retries(service)

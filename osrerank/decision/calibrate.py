@@ -107,7 +107,7 @@ def calibrate(
         raise ConfigError(reason, setting="rerank.pipeline", source="settings file")
     judged_queries = [query for query in queries if query.query_id in qrels.judgments]
     fit = fit_probabilities(collect_hits(client, index, track(judged_queries), qrels, options))
-    with client.searcher.serving(index) as service:
+    with client.searcher.service_for(index) as service:
         identity = service.identity(options)
     mappings = client.indices.get_mapping(index=index)
     model, mapping = model_digest(identity, options), mapping_digest(mappings, options)
@@ -120,7 +120,7 @@ def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options
     Raises:
         EvaluationError: no query has hits.
     """
-    with client.searcher.serving(index) as service:
+    with client.searcher.service_for(index) as service:
         blend = service.identity(options)["blend"]
     is_linear = isinstance(blend, list) and blend[0] == "linear"
     is_vectors_mono = options.pipeline in VECTORS_MONO

@@ -38,7 +38,7 @@ from osrerank.retrieval.sequence import (
     read_heads,
     read_sequence_number,
 )
-from osrerank.search.coverage import describe_reading, fetch_body
+from osrerank.search.coverage import describe_input, fetch_body
 from osrerank.service import RerankService
 from osrerank.types import LongText, NeedsWorkers
 from osrerank.vectors.build_progress import BuildProgress, Head, Lease, index_identity
@@ -311,7 +311,7 @@ class Builder:
         return self._hash_key(index_identity(name, heads))
 
     def _hash_key(self, identity: str) -> bytes:
-        return self._vectors.records.compute_progress_key(identity, describe_reading(self._options, self._fields))
+        return self._vectors.records.compute_progress_key(identity, describe_input(self._options, self._fields))
 
     def _is_rewritten(self, name: str, shard: str, progress: BuildProgress) -> bool:
         """Return whether a shard lost changes that a build read, and used their sequence numbers again.
@@ -392,7 +392,7 @@ class Builder:
         """
         size = BATCH_SIZE
         remaining: Lease | None = lease
-        with self._client.searcher.serving(self._index) as service:
+        with self._client.searcher.service_for(self._index) as service:
             while remaining:
                 started_s = time.monotonic()
                 reported_ids = self._backlog.take(size)

@@ -51,7 +51,7 @@ def read_batches(
     """
     options = client.options_of(index)
     documents = scan_documents(client, subset or index, fields, query)
-    with client.searcher.serving(index) as service:
+    with client.searcher.service_for(index) as service:
         while hits := list(islice(documents, BATCH_SIZE)):
             yield make_batch(service, options, fields, hits)
 
@@ -79,7 +79,7 @@ def document_vectors(client: Client, index: str | None = None) -> DocumentVector
     """
     defaults = client.searcher.defaults
     options = defaults.base if index is None else defaults.options_for(index)
-    with nullcontext(client.searcher.service) if index is None else client.searcher.serving(index) as service:
+    with nullcontext(client.searcher.service) if index is None else client.searcher.service_for(index) as service:
         vectors = service.load_vectors(options)
         if vectors is None:
             raise no_vectors_error(service.model.model)

@@ -49,7 +49,7 @@ class Languages:
         """Detect the languages of an index's documents in a sample of their texts."""
         counts: Counter[str] = count_languages(texts)
         common = {name: count for name, count in counts.most_common() if count >= MIN_SHARE * counts.total()}
-        with client.searcher.serving(index) as service:
+        with client.searcher.service_for(index) as service:
             settings = service.settings
         directory = locate_offline(settings.model) if is_local(settings.backend) else None
         model_languages = read_card(directory).languages if directory else ()

@@ -1,6 +1,6 @@
 """Write, count and prune side indices: the hidden indices that store the document vectors of other indices.
 
-`osrerank.vectors.index` describes their format. Searches read them with `osrerank.search.vectors`.
+`osrerank.vectors.index` describes their format. Searches read them with `osrerank.search.side_indices`.
 """
 
 import base64

@@ -1,1 +1,1 @@
-"""A reranked search: plan its first pass, expand the query, send it, fall back where it fails, and rerank the hits."""
+"""Perform a reranked search: plan its requests, handle their failures, rerank the hits, and write the response."""

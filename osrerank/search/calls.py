@@ -1,4 +1,4 @@
-"""Turn a caller's search or multi-search into the steps that a client performs."""
+"""Parse a caller's search or multi-search, and turn it into the requests and computations that a client performs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from osrerank.search.step import SearchRequest
 from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason
 
-SHARED = ("filter_path", SCORES_PARAM)
-"""The parameters of a multi-search that apply to each of its searches."""
+SHARED_PARAMS = ("filter_path", SCORES_PARAM)
+"""The URL parameters of a multi-search that apply to each of its searches."""
 
 
 def search_steps(
@@ -30,7 +30,7 @@ def search_steps(
     rerank: RerankArgument,
     headers: Any = None,
 ) -> ClientSteps:
-    """Yield the steps that a client performs for a search, and return the response.
+    """Perform a search, and return the response.
 
     Args:
         searcher: the client's searcher.
@@ -42,8 +42,7 @@ def search_steps(
         headers: the headers of the caller's request.
 
     Raises:
-        ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to
-            raise.
+        ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to raise.
         ValueError: both a query and a body with a query are given.
         EngineError: the search engine refused the search.
         PropagatedError: reranking failed and ``on_failure`` is ``"raise"``.
@@ -65,7 +64,7 @@ def search_steps(
 def multi_search_steps(
     searcher: Searcher, body: Any, index: Any, *, rerank: RerankArgument, params: Mapping[str, Any]
 ) -> ClientSteps:
-    """Yield the steps that a client performs for a multi-search; return its response, each search reranked or marked.
+    """Perform a multi-search, and return its response. Each search is reranked, or its ``rerank`` entry says why not.
 
     Args:
         searcher: the client's searcher.
@@ -79,9 +78,9 @@ def multi_search_steps(
         EngineError: the search engine refused the multi-search.
     """
     searcher = searcher.for_user(params.get("headers"))
-    lines, is_json = lines_of(body), isinstance(body, str | bytes)
+    lines, is_json = parse_lines(body), isinstance(body, str | bytes)
     all_params = {**(params.get("params") or {}), **params}
-    shared = {name: all_params[name] for name in SHARED if all_params.get(name)}
+    shared_params = {name: all_params[name] for name in SHARED_PARAMS if all_params.get(name)}
     calls = []
     for position, (header, line) in enumerate(zip(lines[::2], lines[1::2], strict=True), start=1):
         searched_index, search_body = header.get("index", index), decode_body(line or {})
@@ -91,16 +90,17 @@ def multi_search_steps(
             raise ConfigError(f"{reason}; use search for these queries", setting="rerank.rm3", source="argument")
         options, exclusion = with_traffic_key(options, None, search_body)
         calls.append(
-            SearchCall(None, search_body, shared, searched_index, options, exclusion, position, header, is_json)
+            SearchCall(None, search_body, shared_params, searched_index, options, exclusion, position, header, is_json)
         )
     return (yield from _multi_search(searcher, calls))
 
 
 def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientSteps:
-    """Yield the steps that a client performs for several searches, and return the response of the multi-search.
+    """Perform several searches at once, and return the response of the multi-search.
 
-    A search without a query text is sent unchanged, and its response has the reason. All searches whose first pass is
-    refused or incomplete are sent again as the caller wrote them, in one request. Error responses stay unchanged.
+    A search without a query text is sent unchanged, and its response says so. If the first passes of some searches are
+    refused or incomplete, one further request sends these searches as the caller wrote them. Error responses stay
+    unchanged.
 
     Args:
         searcher: the client's searcher.
@@ -112,16 +112,16 @@ def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientStep
         PropagatedError: reranking failed and ``on_failure`` is ``"raise"``.
     """
     outcomes = yield from run_in_lockstep([(call.header, search(call, searcher)) for call in calls], searcher.vectors)
-    for outcome in outcomes.outcomes:
+    for outcome in outcomes.by_search:
         if isinstance(outcome, EngineError) and isinstance(outcome.cause, Exception):
             raise outcome
     if not outcomes.has_responses:
         return outcomes.envelope
-    responses = [outcome.cause if isinstance(outcome, EngineError) else outcome for outcome in outcomes.outcomes]
+    responses = [outcome.cause if isinstance(outcome, EngineError) else outcome for outcome in outcomes.by_search]
     return {**outcomes.envelope, "responses": responses}
 
 
-def lines_of(body: Any) -> list[Mapping[str, Any]]:
+def parse_lines(body: Any) -> list[Mapping[str, Any]]:
     """Return the headers and bodies of a multi-search, in turn.
 
     Raises:
@@ -133,9 +133,8 @@ def lines_of(body: Any) -> list[Mapping[str, Any]]:
     try:
         decoded_lines = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
     except ValueError as error:
-        raise ConfigError(
-            f"a line of the multi-search is not JSON: {error}", setting="body", source="argument"
-        ) from None
+        reason = f"a line of the multi-search is not JSON: {error}"
+        raise ConfigError(reason, setting="body", source="argument") from None
     if len(decoded_lines) % 2:
         raise ConfigError(
             f"the multi-search has {len(decoded_lines)} lines; each search is a header and a body",

@@ -1,7 +1,8 @@
 """Count the documents of an index that have stored vectors, without encoding any.
 
-A build saves its position, the sequence numbers up to which it has encoded documents. Only documents that changed since
-are examined, so the count is exact. If these are too many, or if no position is saved, a sample is examined.
+A vector build saves its progress: which writes to each shard, by sequence number, it has encoded. So only documents
+that changed since then are examined, and the count is exact. If there are too many of them, or if no progress is saved,
+a sample is examined and the count is an estimate.
 """
 
 import math
@@ -31,13 +32,15 @@ from osrerank.vectors.index import RecordRequests, side_index
 if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
 
-SAMPLE_SIZE, SLICES = 1_000, 10
-"""The size of a sample of documents, and the number of slices of an embedded index from which it is drawn."""
+SAMPLE_SIZE = 1_000
+"""At most this many documents are examined by default."""
+SLICES = 10
+"""A sample of an embedded index, which has no random order, consists of this many runs of consecutive documents."""
 WARM_SHARE = 0.95
-"""The share of documents with vectors above which an index counts as warm."""
+"""An index is warm, by default, if at least this share of its documents has vectors."""
 MATCH_ALL: Mapping[str, Any] = {"match_all": {}}
 MIN_PER_SHARD = 100
-"""The minimum number of documents of a shard that are examined, if it has as many."""
+"""At least this many changed documents of each shard are examined, however many shards there are."""
 
 CoverageSteps = Generator[SideRequest | Computation, Any, Any]
 
@@ -51,55 +54,53 @@ class ModelText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many of an index's documents have vectors. Documents without text need none.
+    """How many of an index's documents have vectors. A document without text counts as if it had them.
 
     Attributes:
         index: the name of the index, an alias or a pattern.
         documents: the number of documents in the index.
-        built: the number of documents that builds have encoded, according to their positions.
-        looked_at: the number of other documents that were examined: all, or a sample.
-        lacking: the number of examined documents without vectors.
-        texts: the distinct texts of the examined documents without vectors.
+        built: the number of documents that vector builds have encoded, according to their saved progress.
+        examined: the number of other documents that were examined: all, or a sample.
+        examined_missing: the number of examined documents without vectors.
+        missing_texts: the distinct texts of the examined documents without vectors.
     """
 
     index: str
     documents: int
     built: int
-    looked_at: int
-    lacking: int
-    texts: Sequence[ModelText] = ()
+    examined: int
+    examined_missing: int
+    missing_texts: Sequence[ModelText] = ()
 
     @property
     def is_sample(self) -> bool:
         """Whether the count is an estimate, because only a sample of the other documents was examined."""
-        return self.built + self.looked_at < self.documents
+        return self.built + self.examined < self.documents
 
     @property
-    def lacks(self) -> int:
-        """The number of documents without vectors; an estimate if only a sample was examined."""
+    def missing(self) -> int:
+        """The number of documents without vectors. It is an estimate if only a sample was examined."""
         if not self.is_sample:
-            return self.lacking
-        return math.ceil((self.documents - self.built) * self.lacking / max(1, self.looked_at))
+            return self.examined_missing
+        return math.ceil((self.documents - self.built) * self.examined_missing / max(1, self.examined))
 
     @property
     def share(self) -> float:
-        """The share of documents with vectors, in [0, 1]; 1 for an empty index."""
-        return 1 - self.lacks / self.documents if self.documents else 1.0
+        """The share of documents with vectors, in [0, 1]. An empty index has a share of 1."""
+        return 1 - self.missing / self.documents if self.documents else 1.0
 
     def __str__(self) -> str:
         documents = f"{self.documents:,} documents"
-        if not self.lacks:
-            return (
-                f"none of a sample of {self.looked_at:,} of {documents} lacks vectors"
-                if self.is_sample
-                else (f"none of {documents} lacks vectors")
-            )
-        lack = f"{self.lacks:,} of {documents} lack vectors"
-        return f"about {lack}, by a sample of {self.looked_at:,}" if self.is_sample else lack
+        if self.missing:
+            lack = f"{self.missing:,} of {documents} lack vectors"
+            return f"about {lack}, by a sample of {self.examined:,}" if self.is_sample else lack
+        if self.is_sample:
+            return f"none of a sample of {self.examined:,} of {documents} lacks vectors"
+        return f"none of {documents} lacks vectors"
 
 
-def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE) -> CoverageSteps:
-    """Yield the steps that count an index's documents with and without vectors, and return its `Coverage`.
+def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE) -> CoverageSteps:
+    """Count an index's documents with and without vectors, and return its `Coverage`.
 
     Args:
         searcher: the searcher of the client that performs the steps.
@@ -112,99 +113,98 @@ def coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE)
         EngineError: there is no such index, or it cannot be read.
     """
     defaults = searcher.defaults.options_for(index)
-    fields = yield from searcher.fields_of(defaults, index)
+    fields = yield from searcher.find_fields(defaults, index)
     documents = int((yield SideRequest("GET", build_path(index, "_count")))["count"])
     options = fields.update_options(defaults)
-    with searcher.serving(index) as service:
+    with searcher.service_for(index) as service:
         vectors = service.load_vectors(options)
         if vectors is None:
             raise no_vectors_error(service.model.model)
-        not_built = yield from _unbuilt_hits(searcher, vectors, index, (defaults, fields), max_documents)
-        if not_built is None:
+        unbuilt = yield from _find_unbuilt_hits(searcher, vectors, index, (defaults, fields), max_documents)
+        if unbuilt is None:
             engine = yield from searcher.engine.find()
             hits = yield from _sample_hits(index, fields, min(documents, max_documents), documents, engine)
             built = 0
         else:
-            hits, count = not_built
-            built = max(0, documents - count)
-        texts, known = yield Computation(partial(_record_keys, service, vectors, options, fields, hits))
+            hits, n_unbuilt = unbuilt
+            built = max(0, documents - n_unbuilt)
+        texts, stored_keys = yield Computation(partial(_compute_keys, service, vectors, options, fields, hits))
         if searcher.vectors is not None:
-            lacking = {key: name for key, name, _ in texts if key not in known}
-            records = yield from searcher.vectors.fetch(lacking, lambda: math.inf)
-            known |= yield Computation(partial(_accept_records, vectors, records))
-    lacks = [(key, text) for key, _, text in texts if key not in known]
-    answer = Coverage(index, documents, built, len(hits), len(lacks), list(dict(lacks).values()))
+            index_by_key = {key: name for key, name, _ in texts if key not in stored_keys}
+            records = yield from searcher.vectors.fetch(index_by_key, lambda: math.inf)
+            stored_keys |= yield Computation(partial(_accept_records, vectors, records))
+    missing = [(key, text) for key, _, text in texts if key not in stored_keys]
+    coverage = Coverage(index, documents, built, len(hits), len(missing), list(dict(missing).values()))
     VECTORS_DOCUMENTS.labels(index).set(documents)
-    VECTORS_LACKING.labels(index).set(answer.lacks)
-    return answer
+    VECTORS_LACKING.labels(index).set(coverage.missing)
+    return coverage
 
 
-def describe_reading(options: Rerank, fields: SearchFields) -> str:
-    """Return a description of the texts that a model gets of an index's documents, for the key of a position."""
+def describe_input(options: Rerank, fields: SearchFields) -> str:
+    """Describe which text of a document a model gets. Vector builds with another description have other progress."""
     return repr((tuple(fields.model_fields), options.separator, options.passages))
 
 
-def _unbuilt_hits(
+def _find_unbuilt_hits(
     searcher: "Searcher", vectors: DocumentVectors, index: str, reading: tuple[Rerank, SearchFields], max_documents: int
 ) -> CoverageSteps:
-    """Yield the requests for the documents that no build has encoded; return some of them, and their number.
+    """Return a sample of the documents that no build has encoded, and the number of all such documents.
 
-    Returns None if the engine returns no sequence numbers, or if no build saved its position.
+    Returns None if the engine returns no sequence numbers, or if no build saved its progress.
     """
     try:
         heads: Heads = yield from read_heads(index, is_embedded=searcher.is_embedded)
     except (ConfigError, EngineError):  # the caller examines a sample
         return None
-    positions: dict[str, BuildProgress | None] = {}
+    progress_by_index: dict[str, BuildProgress | None] = {}
     for name, shards in heads.items():
-        key = vectors.records.compute_progress_key(index_identity(name, shards), describe_reading(*reading))
-        positions[name] = yield from _position(searcher, vectors, name, key)
-    if not any(positions.values()):
+        key = vectors.records.compute_progress_key(index_identity(name, shards), describe_input(*reading))
+        progress_by_index[name] = yield from _read_progress(searcher, vectors, name, key)
+    if not any(progress_by_index.values()):
         return None
-    open_ranges = {
-        (name, number): ranges
-        for name, shards in heads.items()
-        for number, head in shards.items()
-        if (
-            ranges := (positions[name] or BuildProgress())
-            .with_shards(shards)
-            .list_unbuilt_ranges(number, max(head.global_checkpoint, head.max_seq_no))
-        )
-    }
+    ranges_by_shard = {}
+    for name, shards in heads.items():
+        progress = (progress_by_index[name] or BuildProgress()).with_shards(shards)
+        for number, head in shards.items():
+            ranges = progress.list_unbuilt_ranges(number, max(head.global_checkpoint, head.max_seq_no))
+            if ranges:
+                ranges_by_shard[name, number] = ranges
     hits: list[Mapping[str, Any]] = []
     engine = yield from searcher.engine.find()
-    count, size = 0, max(MIN_PER_SHARD, max_documents // max(1, len(open_ranges)))
-    for (name, number), ranges in open_ranges.items():
-        query = build_sequence_query(ranges) if searcher.is_embedded else at_random(build_sequence_query(ranges))
+    n_unbuilt, size = 0, max(MIN_PER_SHARD, max_documents // max(1, len(ranges_by_shard)))
+    for (name, number), ranges in ranges_by_shard.items():
+        query = build_sequence_query(ranges)
+        if not searcher.is_embedded:
+            query = shuffle_query(query)
         body = fetch_body(reading[1], size, query) | {"track_total_hits": True}
         found_hits = (yield build_shard_request(name, number, "_search", body, engine=engine))["hits"]
         hits += found_hits["hits"]
-        count += int(found_hits["total"]["value"])
-    return hits, count
+        n_unbuilt += int(found_hits["total"]["value"])
+    return hits, n_unbuilt
 
 
-def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> CoverageSteps:
-    """Yield the request that reads the saved position of an index's builds; return it, or None if none is saved."""
+def _read_progress(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> CoverageSteps:
+    """Return the saved progress of an index's vector builds. Return None if none is saved or it is outdated."""
     content, store = b"", vectors.store
     if searcher.vectors is not None:
-        form = RecordRequests((yield from searcher.engine.find()))
-        path, params, body = form.request_build_states([side_index(index)], [key])
+        requests = RecordRequests((yield from searcher.engine.find()))
+        path, params, body = requests.request_build_states([side_index(index)], [key])
         try:
-            content, _ = form.parse_build_state((yield SideRequest("POST", path, body, params)))
+            content, _ = requests.parse_build_state((yield SideRequest("POST", path, body, params)))
         except EngineError:  # the user may not read it
             return None
     elif isinstance(store, FileStore):
         content = store.read([BUILD_PREFIX + key]).get(BUILD_PREFIX + key, b"")
     try:
-        position = BuildProgress.from_bytes(content) if content else None
+        progress = BuildProgress.from_bytes(content) if content else None
     except FormatError:
         return None
-    files = store.files() if position and position.files and isinstance(store, FileStore) else ()
-    return position if position and position.is_valid(files) else None
+    files = store.files() if progress and progress.files and isinstance(store, FileStore) else ()
+    return progress if progress and progress.is_valid(files) else None
 
 
 def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
-    """Yield the steps that check whether an index's model is loaded and its documents have vectors; return whether so.
+    """Return whether an index's model is loaded and enough of its documents have vectors.
 
     Args:
         searcher: the searcher of the client that performs the steps.
@@ -212,20 +212,20 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
         at_least: the share of the documents that must have vectors, in [0, 1].
     """
     options = searcher.defaults.options_for(index)
-    with searcher.serving(index) as service:
+    with searcher.service_for(index) as service:
         models = service.select_models(options)[0], service.scoring_model
     if any(model.is_encoder is None for model in models):
         return False  # a model is not loaded
     if not models[0].is_encoder or options.is_first_pass:
         return True
-    measured: Coverage = yield from coverage(searcher, index)
-    return measured.share >= at_least
+    coverage: Coverage = yield from measure_coverage(searcher, index)
+    return coverage.share >= at_least
 
 
 def model_texts(
     service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
 ) -> list[tuple[Candidate, str | LongText | None]]:
-    """Return each document as a candidate, with the model's input text; None if the document has no text.
+    """Return each document as a candidate, with the model's input text. The text is None if the document has none.
 
     Args:
         service: the service that holds the model.
@@ -233,19 +233,19 @@ def model_texts(
         fields: the fields whose text the model gets.
         hits: the documents, as hits of a search.
     """
-    by_index, text_of = fields.model_fields_by_index(options.fields), service.load_vector_stage(options).prepare_text
-    candidates = make_candidates(hits, fields.model_fields, options.separator, by_index)
-    return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in candidates]
+    fields_by_index, stage = fields.model_fields_by_index(options.fields), service.load_vector_stage(options)
+    candidates = make_candidates(hits, fields.model_fields, options.separator, fields_by_index)
+    return [(candidate, None if candidate.text is None else stage.prepare_text(candidate)) for candidate in candidates]
 
 
 def fetch_body(fields: SearchFields, size: int, query: Mapping[str, Any] = MATCH_ALL) -> dict[str, Any]:
     """Return the body of a search that fetches the fields whose text the model gets."""
-    fetched = [name for name in fields.model_fields if name in fields.traits.absent_from_source]
+    not_in_source = [name for name in fields.model_fields if name in fields.traits.absent_from_source]
     body = {"size": size, "query": dict(query), "_source": list(fields.model_fields)}
-    return body | ({"fields": fetched} if fetched else {})
+    return body | ({"fields": not_in_source} if not_in_source else {})
 
 
-def at_random(query: Mapping[str, Any]) -> dict[str, Any]:
+def shuffle_query(query: Mapping[str, Any]) -> dict[str, Any]:
     """Return a query that finds the same documents in a random but repeatable order."""
     return {
         "function_score": {"query": query, "random_score": {"seed": 1, "field": "_seq_no"}, "boost_mode": "replace"}
@@ -253,40 +253,39 @@ def at_random(query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample_hits(index: str, fields: SearchFields, count: int, documents: int, engine: Engine) -> CoverageSteps:
-    """Yield the requests for all documents, or for a sample of ``count`` documents; return the hits."""
-    path, is_whole = build_path(index, "_search"), count == documents
+    """Return a random sample of ``count`` documents of an index, or all documents if there are no more."""
+    path, has_all = build_path(index, "_search"), count == documents
     if not engine.is_embedded:
-        body = fetch_body(fields, count, MATCH_ALL if is_whole else at_random(MATCH_ALL))
+        body = fetch_body(fields, count, MATCH_ALL if has_all else shuffle_query(MATCH_ALL))
         return (yield SideRequest("POST", path, body, engine.no_pipeline))["hits"]["hits"]
-    if is_whole:
+    if has_all:
         return (yield SideRequest("POST", path, fetch_body(fields, count)))["hits"]["hits"]
     newest = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})
     last = newest["hits"]["hits"][0]["sort"][0]
     hits: dict[tuple[str, str], Any] = {}
-    for number in range(SLICES):  # the embedded engine has no random order
+    for number in range(SLICES):
         body = {**fetch_body(fields, count // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
         slice_hits = (yield SideRequest("POST", path, body))["hits"]["hits"]
         hits |= {(hit["_index"], hit["_id"]): hit for hit in slice_hits}
     return list(hits.values())
 
 
-def _record_keys(
+def _compute_keys(
     service: RerankService,
     vectors: DocumentVectors,
     options: Rerank,
     fields: SearchFields,
     hits: Sequence[Mapping[str, Any]],
 ) -> tuple[list[tuple[bytes, str, ModelText]], set[bytes]]:
-    """Return each document's record key, index and text, and the keys of the records that this machine has."""
-    readable = [
+    """Return each document's record key, index and text, and the keys of the records that this machine stores."""
+    texts = [
         (hit["_index"], ModelText(text, len(candidate.text or "")))
         for hit, (candidate, text) in zip(hits, model_texts(service, options, fields, hits), strict=True)
         if text is not None and not lacks_text(candidate)
     ]
-    keys = vectors.records.compute_keys([text.text for _, text in readable])
-    return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], set(
-        vectors.records.read_stored(keys)
-    )
+    keys = vectors.records.compute_keys([text.text for _, text in texts])
+    entries = [(key, index, text) for key, (index, text) in zip(keys, texts, strict=True)]
+    return entries, set(vectors.records.read_stored(keys))
 
 
 def _accept_records(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:

@@ -1,6 +1,6 @@
-"""Keep hits whose whole name is the query at least at their first-pass rank.
+"""Keep a hit from falling below its first-pass rank if the query is exactly its name, in upper or lower case.
 
-A name is a value of a field whose own name is like a title, such as ``title`` or ``name``.
+A hit's names are the values of its title-like fields, such as ``title`` or ``name``.
 """
 
 import re
@@ -15,59 +15,60 @@ from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Candidate, Ranking, StageScore
 
 STAGE = "exact_name"
-"""The name of the mark in a hit's first-pass score, and of the score of a hit that was moved up."""
+"""The key that marks an exact name in a hit's first-pass score, and the stage name of a hit that was moved up."""
 MAX_EXACT = 3
-"""The maximum number of hits with the same name; if there are more, the query does not name a single hit."""
+"""If more hits have the name, the query is a common word rather than the name of one thing, and no hit is marked."""
 MAX_LENGTH_FACTOR = 4
-"""The maximum length of a name, as a multiple of the length of the query plus four characters."""
+"""A name is not compared if it is this many times as long as the query plus four characters, which saves time."""
 _WORD = re.compile(r"[\w+#]+")
 _is_title = lru_cache(1_000)(is_title)
 
 
-def words_of(text: str) -> list[str]:
-    """Return the words of a text after case folding and Unicode normalisation; ``c++`` and ``c#`` are words."""
+def split_words(text: str) -> list[str]:
+    """Return the case-folded, normalised words of a text. ``c++`` and ``c#`` are words."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold().replace("_", " "))
 
 
 def _has_words(name: str, words: Sequence[str]) -> bool:
-    """Return whether a name consists of exactly these words; a cheap test excludes most names first."""
-    return (not name.isascii() or words[0] in name.casefold()) and words_of(name) == words
+    """Return whether a name consists of exactly these words. A cheap test excludes most names first."""
+    return (not name.isascii() or words[0] in name.casefold()) and split_words(name) == words
 
 
 def mark_exact_names(ranking: Ranking, hits: Hits) -> Ranking:
-    """Return the first pass's ranking with marks on the hits (at most three) whose whole name is the query."""
-    words = words_of(ranking.query.text)
+    """Return the first pass's ranking with a mark on each hit that has exactly the query as a name."""
+    words = split_words(ranking.query.text)
     max_length = MAX_LENGTH_FACTOR * (len(ranking.query.text) + 4)
     if not words:
         return ranking
     candidates = list(ranking.candidates)
-    exact = []
-    for position, (candidate, hit) in enumerate(zip(candidates, hits, strict=True)):
+    marked_indices = []
+    for index, (candidate, hit) in enumerate(zip(candidates, hits, strict=True)):
         for name in _hit_names(candidate, hit):
             if len(name) <= max_length and _has_words(name, words):
-                exact.append(position)
+                marked_indices.append(index)
                 break
-    if not 0 < len(exact) <= MAX_EXACT:
+    if not 0 < len(marked_indices) <= MAX_EXACT:
         return ranking
-    for position in exact:
-        candidates[position] = candidates[position].with_first_parts({STAGE: True})
+    for index in marked_indices:
+        candidates[index] = candidates[index].with_first_parts({STAGE: True})
     return replace(ranking, candidates=tuple(candidates))
 
 
 def move_exact_names_up(ranking: Ranking) -> Ranking:
-    """Return the ranking with no marked hit below its first-pass rank; a moved hit gets the score of that rank."""
+    """Move each marked hit that fell below its first-pass rank back to it. The hit gets the score of that rank."""
     candidates = list(ranking.candidates)
-    exact = [candidate for candidate in candidates if candidate.trace and STAGE in candidate.trace[0].parts]
-    if all(candidate.rank <= candidate.trace[0].rank for candidate in exact):
+    marked = [candidate for candidate in candidates if candidate.trace and STAGE in candidate.trace[0].parts]
+    if all(candidate.rank <= candidate.trace[0].rank for candidate in marked):
         return ranking
-    for candidate in sorted(exact, key=lambda candidate: candidate.trace[0].rank):
-        position, rank = candidates.index(candidate), candidate.trace[0].rank
-        if position >= rank:
-            displaced = candidates[rank - 1]
+    for candidate in sorted(marked, key=lambda candidate: candidate.trace[0].rank):
+        index, first_rank = candidates.index(candidate), candidate.trace[0].rank
+        if index >= first_rank:
+            displaced = candidates[first_rank - 1]
             last = displaced.trace[-1]
-            entry = StageScore(STAGE, displaced.score, rank, last.unit, level=last.level)
-            del candidates[position]
-            candidates.insert(rank - 1, candidate._replace(score=displaced.score, trace=(*candidate.trace, entry)))
+            entry = StageScore(STAGE, displaced.score, first_rank, last.unit, level=last.level)
+            del candidates[index]
+            moved = candidate._replace(score=displaced.score, trace=(*candidate.trace, entry))
+            candidates.insert(first_rank - 1, moved)
     ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(candidates, start=1))
     return replace(ranking, candidates=ranked)
 
@@ -84,7 +85,7 @@ def _hit_names(candidate: Candidate, hit: Mapping[str, Any]) -> list[str]:
 
 
 def _titles(values: Mapping[str, Any], parent: str = "") -> list[str]:
-    """Return the texts of an object's fields, nested ones included, whose names are like a title."""
+    """Return the texts of an object's title-like fields, nested ones included."""
     titles = []
     for name, value in values.items():
         path = f"{parent}.{name}" if parent else name

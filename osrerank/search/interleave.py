@@ -1,7 +1,8 @@
 """Interleave two rankings on one page, so that clicks show which ranking users prefer.
 
-Team-draft interleaving: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, CIKM 2008,
-section 4. In each round a coin decides which team picks first; each team picks its best hit that is not yet listed.
+Each ranking is a *team*: team A is ranked by the search's own options, team B by the options of ``interleave.with``. In
+each round a coin decides which team picks first, and each team picks its best hit that is not listed yet (team-draft
+interleaving: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, CIKM 2008, section 4).
 """
 
 import logging
@@ -14,7 +15,7 @@ from osrerank.options.interleave import Interleave
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import describe_failures, find_applied
 from osrerank.response import Page, make_candidate_ids, merge_hit
-from osrerank.search.shadow import digest_of
+from osrerank.search.shadow import make_digest
 from osrerank.types import Candidate, Ranking, StageReport
 from osrerank.types.reasons import SearchWarning
 
@@ -22,26 +23,20 @@ logger = logging.getLogger(__name__)
 
 Team = Literal["A", "B"]
 TEAM_A: Team = "A"
-"""The team that is ranked by the search's own options; team B is ranked by the options of ``with``."""
 TEAM_B: Team = "B"
 
 
 class Pick(NamedTuple):
-    """An entry of the interleaved list.
-
-    Attributes:
-        doc_id: the document's id.
-        team: the team that picked the document; a click on it counts for that team's ranking.
-    """
+    """A document of the interleaved list, and the team that picked it. A click on the document counts for that team."""
 
     doc_id: str
     team: Team
 
 
 def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pick]:
-    """Interleave two rankings of document ids into one list without duplicates; the same seed gives the same list.
+    """Interleave two rankings of document ids into one list without duplicates. The same seed gives the same list.
 
-    A prefix of the list depends only on prefixes of the rankings, so longer rankings continue the same list.
+    If the rankings get longer, the list continues and its beginning stays, so pages do not overlap.
     """
     coin = random.Random(seed.encode("utf-8", "surrogatepass"))  # noqa: S311 - a repeatable draw, no secret
     remaining = {TEAM_A: iter(ids_a), TEAM_B: iter(ids_b)}
@@ -58,13 +53,13 @@ def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pi
 
 
 def draw_seed(interleave: Interleave, query: str) -> str:
-    """Return the seed of the coin tosses: the reader's key, the experiment's name and the query."""
+    """Return the seed of the coin tosses: the user's key, the experiment's name and the query."""
     return f"{interleave.key}\0{interleave.name}\0{query}"
 
 
 def session_digest(interleave: Interleave) -> str:
-    """Return the digest that identifies the reader in records, which do not contain the key."""
-    return digest_of(interleave.key)
+    """Return the digest that identifies the user in records, which do not contain the key."""
+    return make_digest(interleave.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +68,13 @@ class InterleavedList:
 
     Attributes:
         name: the experiment's name.
-        obstacle: the reason why the page is not interleaved; None if it is.
+        obstacle: why the page is not interleaved. None if it is.
         hits: the hits of the page.
-        teams: the letter of each hit's team, in the order of the page.
+        teams: the letters of the hits' teams, such as "ABBA".
         stages: the reports of team B's stages.
         warnings: the warnings of both rankings.
         candidates: the candidates of team B's ranking.
-        max_score: the highest ``_score``.
+        max_score: the highest ``_score`` of all pages. None if there are no hits.
     """
 
     name: str
@@ -101,31 +96,32 @@ def interleave_rankings(
 ) -> InterleavedList:
     """Return a page of the list that interleaves both teams' rankings.
 
-    If a team's ranking is incomplete, the comparison would be unfair. Then the rankings are not interleaved.
+    If a stage of either ranking failed, the comparison would be unfair, and the rankings are not interleaved.
 
     Args:
-        interleave: the experiment's name, the reader's key and the options of team B.
+        interleave: the experiment's name, the user's key and the options of team B.
         options: the options of each team.
         rankings: the ranking of each team.
         response: the first pass's response.
         page: which part of the list to return.
     """
     ranking_a, ranking_b = rankings
-    incomplete = [
-        f"team {team}: {_incompleteness(ranking)}"
+    failures = [
+        f"team {team}: {describe_failures(ranking.reports) or 'it was not reranked'}"
         for team, ranking, team_options in zip((TEAM_A, TEAM_B), rankings, options, strict=True)
         if not _is_complete(ranking, team_options)
     ]
-    if incomplete:
-        reason = "; ".join(incomplete)
-        logger.warning("[not-interleaved] a search was not interleaved: %s", reason)
-        return InterleavedList(interleave.name, reason, candidates=ranking_b.candidates)
+    if failures:
+        obstacle = "; ".join(failures)
+        logger.warning("[not-interleaved] a search was not interleaved: %s", obstacle)
+        return InterleavedList(interleave.name, obstacle, candidates=ranking_b.candidates)
     picks = team_draft(_document_ids(ranking_a), _document_ids(ranking_b), draw_seed(interleave, ranking_a.query.text))
     ids = make_candidate_ids(response["hits"]["hits"])
     hits_by_id = dict(zip(ids, response["hits"]["hits"], strict=True))
-    by_team = {
-        team: {candidate.doc_id: candidate for candidate in ranking.candidates}
-        for team, ranking in zip((TEAM_A, TEAM_B), rankings, strict=True)
+    reports = {TEAM_A: ranking_a.reports, TEAM_B: ranking_b.reports}
+    candidates = {
+        TEAM_A: {candidate.doc_id: candidate for candidate in ranking_a.candidates},
+        TEAM_B: {candidate.doc_id: candidate for candidate in ranking_b.candidates},
     }
     hits = []
     start = page.count_above([doc_id for doc_id, _ in picks], ids)
@@ -133,10 +129,9 @@ def interleave_rankings(
     for rank, (doc_id, team) in enumerate(shown, start=start + 1):
         if doc_id not in hits_by_id:  # the first page's search found the hit, but this search does not
             continue
-        candidate = by_team[team][doc_id]
-        hit = merge_hit(hits_by_id[doc_id], candidate, page, rankings[team == TEAM_B].reports)
-        ranks = {name: candidates[doc_id].rank for name, candidates in by_team.items()}
-        hits.append(_mark_team(hit, rank, team, ranks, candidate))
+        hit = merge_hit(hits_by_id[doc_id], candidates[team][doc_id], page, reports[team])
+        team_ranks = {name: by_id[doc_id].rank for name, by_id in candidates.items()}
+        hits.append(_add_team(hit, rank, team, team_ranks))
     return InterleavedList(
         interleave.name,
         None,
@@ -158,16 +153,13 @@ def _is_complete(ranking: Ranking, options: Rerank) -> bool:
     return options.pipeline == NO_STAGES or find_applied(ranking.reports) is True
 
 
-def _incompleteness(ranking: Ranking) -> str:
-    return describe_failures(ranking.reports) or "it was not reranked"
+def _add_team(hit: Mapping[str, Any], rank: int, team: Team, team_ranks: Mapping[Team, int]) -> dict[str, Any]:
+    """Add a hit's team and its rank in both rankings to ``_rerank``.
 
-
-def _mark_team(
-    hit: Mapping[str, Any], rank: int, team: Team, ranks: Mapping[Team, int], candidate: Candidate
-) -> dict[str, Any]:
-    """Mark a hit with its team; its ``_score`` is 1 / rank, because scores of two rankings are not comparable."""
-    marks = {**hit["_rerank"], "team": team, "team_ranks": dict(ranks)}
-    if "explanation" in marks:
-        sentence = f"picked by team {team}, which has it at rank {candidate.rank}; _score {1 / rank:.6f} = 1 / {rank}"
-        marks["explanation"] = [*marks["explanation"][:-1], sentence]
-    return {**hit, "_score": 1 / rank, "_rerank": marks}
+    Scores of two rankings are not comparable, so the hit's ``_score`` is 1 / rank.
+    """
+    entries = {**hit["_rerank"], "team": team, "team_ranks": dict(team_ranks)}
+    if "explanation" in entries:
+        sentence = f"picked by team {team}, which has it at rank {team_ranks[team]}; _score {1 / rank:.6f} = 1 / {rank}"
+        entries["explanation"] = [*entries["explanation"][:-1], sentence]
+    return {**hit, "_score": 1 / rank, "_rerank": entries}

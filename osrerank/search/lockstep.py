@@ -1,7 +1,8 @@
-"""Run one search, or the searches of a multi-search in lockstep.
+"""Run one search, or combine the requests of several searches so that a multi-search takes few of them.
 
-Each search is a generator of steps. The searches' requests to ``_search`` go out as one multi-search. Their requests
-for texts are joined, and so are those for vectors. Identical GET requests are sent once. Other steps run one by one.
+Each search is a generator of steps, and all searches advance together. Their requests to ``_search`` are sent as one
+multi-search. Their requests for texts are combined into one, and so are those for vectors. Identical GET requests are
+sent once. Other steps run one by one.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from osrerank.retrieval.boosts import SCORES_PARAM, requests_named_scores, restore_caller_names
 from osrerank.retrieval.first_pass import read_hits
 from osrerank.retrieval.requests import SideRequest, build_path
+from osrerank.search.side_indices import SideIndices
 from osrerank.search.step import (
     ClientStep,
     Computation,
@@ -22,11 +24,10 @@ from osrerank.search.step import (
     SearchRequest,
     Step,
 )
-from osrerank.search.vectors import SideVectors
 from osrerank.types.engine_errors import EngineError
 
 MIN_TIMEOUT_S = 0.05
-"""The shortest timeout of a request for texts, in seconds."""
+"""A request for texts gets at least this timeout, in seconds, however close the deadline is."""
 ClientSteps = Generator[ClientStep, Any, Any]
 
 
@@ -36,8 +37,8 @@ class _RunningSearch:
 
     Attributes:
         steps: the generator of the search's steps.
-        header: the search's header in a multi-search; None for a single search.
-        step: the step that the search waits for; None if the search has ended.
+        header: the search's header in a multi-search. None for a single search.
+        step: the step that the search waits for. None if the search has ended.
         outcome: the search's response, or the `EngineError` that ended the search. Any other error ends all searches.
     """
 
@@ -47,9 +48,9 @@ class _RunningSearch:
     outcome: Any = None
 
     def advance(self, result: Any) -> Generator[Computation, Any, None]:
-        """Send the result of its step to the search, and yield its computations until it waits for a request.
+        """Continue the search with the result of its step, and run its computations until it waits for a request.
 
-        An exception as the result is raised in the search.
+        If the result is an exception, it is raised in the search.
         """
         while True:
             try:
@@ -69,46 +70,47 @@ class _RunningSearch:
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of searches that ran in lockstep.
+    """The outcomes of searches that ran together.
 
     Attributes:
-        outcomes: the response of each search, or the `EngineError` that ended it.
-        envelope: the multi-search's response without its ``responses``; empty for a single search.
+        by_search: the response of each search, or the `EngineError` that ended it.
+        envelope: the multi-search's response without its ``responses``. Empty for a single search.
         has_responses: whether the multi-search's response had ``responses``, which ``filter_path`` may hide.
     """
 
-    outcomes: list[Any]
+    by_search: list[Any]
     envelope: dict[str, Any]
     has_responses: bool
 
 
 def run_one(
-    steps: Generator[Step, Any, Any], vectors: SideVectors | None, header: Mapping[str, Any] | None = None
+    steps: Generator[Step, Any, Any], vectors: SideIndices | None, header: Mapping[str, Any] | None = None
 ) -> ClientSteps:
-    """Yield the steps that a client performs for one search, and return the search's response.
+    """Run one search, and return its response.
 
     Args:
         steps: the generator of the search's steps.
-        vectors: reads the side indices, which store document vectors; None if vectors are off.
-        header: the search's header in a multi-search; None for a single search.
+        vectors: reads document vectors from side indices. None if side indices are off.
+        header: the search's header in a multi-search. None for a single search.
 
     Raises:
         EngineError: the search engine refused the search.
     """
     outcomes = yield from run_in_lockstep([(header, steps)], vectors)
-    if isinstance(outcomes.outcomes[0], EngineError):
-        raise outcomes.outcomes[0]
-    return outcomes.outcomes[0]
+    (outcome,) = outcomes.by_search
+    if isinstance(outcome, EngineError):
+        raise outcome
+    return outcome
 
 
 def run_in_lockstep(
-    searches: Sequence[tuple[Mapping[str, Any] | None, Generator[Step, Any, Any]]], vectors: SideVectors | None
+    searches: Sequence[tuple[Mapping[str, Any] | None, Generator[Step, Any, Any]]], vectors: SideIndices | None
 ) -> Generator[ClientStep, Any, Outcomes]:
-    """Yield the steps that a client performs for several searches, and return the searches' outcomes.
+    """Run several searches together, and return their outcomes.
 
     Args:
         searches: the header of each search in the multi-search (None for a single search), and its steps.
-        vectors: reads the side indices, which store document vectors; None if vectors are off.
+        vectors: reads document vectors from side indices. None if side indices are off.
     """
     running = [_RunningSearch(steps, header) for header, steps in searches]
     envelope: dict[str, Any] = {}
@@ -144,9 +146,9 @@ def run_in_lockstep(
 
 
 def _next_batch(waiting: Sequence[_RunningSearch]) -> list[_RunningSearch]:
-    """Return the searches whose steps are performed next, by one request.
+    """Return the searches whose steps are performed next, with one request.
 
-    Requests to ``_search`` come last, when all searches wait for one, so that one multi-search carries them all.
+    A request to ``_search`` waits until all other searches have one too, so that one multi-search carries them all.
     """
     others = [search for search in waiting if not isinstance(search.step, SearchRequest)]
     step = (others or waiting)[0].step
@@ -158,7 +160,7 @@ def _next_batch(waiting: Sequence[_RunningSearch]) -> list[_RunningSearch]:
 
 
 def _attempt(step: ClientStep) -> Generator[ClientStep, Any, Any]:
-    """Yield a step; return its result, or the error that it raises."""
+    """Perform a step. Return its result, or the error that it raises."""
     try:
         return (yield step)
     except Exception as error:  # noqa: BLE001 - it is raised in the searches that wait for the step
@@ -166,7 +168,7 @@ def _attempt(step: ClientStep) -> Generator[ClientStep, Any, Any]:
 
 
 def _multi_search(searches: Sequence[_RunningSearch]) -> MultiSearchRequest:
-    """Return the multi-search of several searches; if one of them requests scores of named queries, all get them."""
+    """Return the multi-search of several searches. If one of them requests scores of named queries, all get them."""
     steps = [(search.header, search.step) for search in searches if isinstance(search.step, SearchRequest)]
     lines = [line for header, step in steps for line in (header, step.body)]
     is_scored = any(requests_named_scores(step.params) for _, step in steps)
@@ -181,7 +183,7 @@ def _without_unrequested_scores(response: Any, step: SearchRequest) -> Any:
 
 
 def _split_responses(result: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - a private function
-    """Return the response or error of each search in a multi-search; None for each if ``filter_path`` hides them.
+    """Return the response or error of each search in a multi-search. If ``filter_path`` hides them, each is None.
 
     Args:
         result: the multi-search's response, or the error that it raised.
@@ -216,7 +218,7 @@ def _error_of_search(response: Mapping[str, Any]) -> EngineError:
 
 
 def _read_texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
-    """Yield the request for the texts of the searches' hits, and return each search's response or error."""
+    """Fetch the texts of the searches' hits with one request. Return each search's response or error."""
     remaining_s = min(step.deadline.remaining_s() for step in steps)
     timeout = {} if remaining_s == math.inf else {"request_timeout": max(remaining_s, MIN_TIMEOUT_S)}
     if len(steps) == 1:
@@ -229,8 +231,8 @@ def _read_texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
     return _split_responses(response, len(steps), has_first_pass=False)
 
 
-def _read_records(steps: Sequence[Any], vectors: SideVectors | None) -> Generator[ClientStep, Any, list[Any]]:
-    """Yield the requests for the vector records that searches lack, and return each search's records or the error."""
+def _read_records(steps: Sequence[Any], vectors: SideIndices | None) -> Generator[ClientStep, Any, list[Any]]:
+    """Read document vectors for several searches at once. Return each search's records, or the error."""
     if vectors is None:
         return [{} for _ in steps]
     index_by_key = {key: index for step in steps for key, index in step.index_by_key.items()}

@@ -1,9 +1,13 @@
 """Save the order of a search's hits for a minute, so that later pages continue the first page without gaps or repeats.
 
-An order is saved if the next page's search might rank the hits differently: under a deadline, because by then the
-machine may be busy, or more vectors stored; after a failure; and with the depth ``"auto"``. Ids and scores are saved,
-but no texts. The order is applied to the hits that OpenSearch returns for the later page, so that users see only hits
-that they may see.
+An order is saved only if the next page's search might rank the hits differently:
+
+- under a deadline, because the machine may be busier by then, or more vectors may be stored;
+- after a failure of a stage;
+- with the depth ``"auto"``.
+
+Ids and scores are saved, but no texts. A later page is made of the hits that OpenSearch returns for it, so users see
+only hits that they may see.
 """
 
 import hashlib
@@ -31,11 +35,17 @@ from osrerank.types import Candidate, Ranking, Span, StageReport, StageScore
 from osrerank.types.reasons import SearchWarning, WarningCode
 
 TTL_S = 60
-"""How long an order is saved after its last use, in seconds."""
-MAX_BYTES, MAX_ORDER_BYTES = 16_000_000, 1_000_000
-"""Size limits in bytes: of all orders in a process, and of a single order anywhere."""
-TIMEOUT_S, PAUSE_S = 0.1, 10.0
-"""The timeout of a call to Redis, and the pause after a failed call, in seconds."""
+"""An order is deleted this many seconds after its last use."""
+MAX_BYTES = 16_000_000
+"""A process keeps orders of this many bytes in memory. Beyond that, the least recently used ones are deleted."""
+MAX_ORDER_BYTES = 1_000_000
+"""A larger order is not saved."""
+MAX_JSON_BYTES = 50_000_000
+"""An order in Redis is not read beyond this many bytes of JSON, so that a damaged value cannot fill the memory."""
+TIMEOUT_S = 0.1
+"""The timeout of a call to Redis, in seconds."""
+PAUSE_S = 10.0
+"""After a failed call, Redis is not called for this many seconds."""
 PREFIX = "osrerank:orders:3:"
 PRESENTATION = {
     "from", "from_", "size", "search_after", "_source", "_source_includes", "_source_excludes", "fields",
@@ -45,8 +55,6 @@ PRESENTATION = {
     "opaque_id",
 }  # fmt: skip
 """The parts of a search that change which hits and details it shows, but not the order of its hits."""
-MAX_JSON_BYTES = 50_000_000
-"""The maximum size of an order after decompression, in bytes."""
 MAY_OVERLAP = SearchWarning(
     "this page may repeat or miss hits of earlier pages, because it was ranked differently than the first page",
     WarningCode.PAGES_APART,
@@ -60,7 +68,7 @@ class Order(NamedTuple):
 
     Attributes:
         head: JSON of the models' identity, the warnings and the stages' reports.
-        hits: for each hit its ``index/id``, its ``failure``, and its stage scores without the first pass.
+        hits: for each hit its ``index/id``, its ``failure``, and the scores of all stages after the first pass.
     """
 
     head: str
@@ -68,18 +76,18 @@ class Order(NamedTuple):
 
 
 class Orders:
-    """Saves orders for a minute: in this process and, if one is configured, in Redis for all processes.
+    """Saves orders for a minute: in this process, and in Redis for all processes if a URL of Redis is configured.
 
     An order in Redis takes precedence. If Redis fails, the process's own orders are used.
 
     Safe to use from many threads.
 
     Args:
-        redis_url: the URL of Redis; if None, orders are saved in this process alone.
+        redis_url: the URL of Redis. If None, orders are saved in this process alone.
         clock: returns seconds.
 
     Attributes:
-        is_empty: True if no order is saved; False if one may be.
+        is_empty: whether no order is saved. It is always False with Redis, where other processes may save orders.
     """
 
     def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -91,7 +99,7 @@ class Orders:
         self.is_empty = redis_url is None
 
     def read(self, key: str) -> Order | None:
-        """Return the order saved under a key, and save it for another minute; None if no order is saved.
+        """Return the order saved under a key, and save it for another minute. Return None if no order is saved.
 
         Raises:
             ValueError, TypeError, zlib.error: the value in Redis is not an order.
@@ -108,9 +116,7 @@ class Orders:
 
     def write(self, key: str, order: Order) -> None:
         """Save an order under a key, in place of an earlier one."""
-        content = marshal.dumps(
-            (order.head, order.hits)
-        )  # JSON takes four times as long, and every first page is written
+        content = marshal.dumps((order.head, order.hits))  # JSON takes four times as long
         if len(content) > MAX_ORDER_BYTES:
             self.drop(key)
             return
@@ -121,7 +127,7 @@ class Orders:
             self.is_empty = False
 
     def drop(self, key: str) -> None:
-        """Delete the order saved under a key, if there is one."""
+        """Delete the order saved under a key."""
         if self._redis is not None:
             self._calls.attempt(lambda: self._redis.unlink(PREFIX + key), None)
         with self._orders as orders:
@@ -156,24 +162,24 @@ class PageOrder:
     Attributes:
         orders: the store of orders.
         service: the service that holds the models.
-        depends_on: the parts of the search, besides options and models, that decide its hits and their order; their
-            digest is a part of the key.
+        key_parts: the parts of the search that decide its hits and their order, besides options and models. The order
+            is saved under a digest of them all.
     """
 
     orders: Orders
     service: RerankService
-    depends_on: tuple[Any, ...]
+    key_parts: tuple[Any, ...]
 
     def read(
         self, first_pass: Ranking, hits: Sequence[Mapping[str, Any]], options: Rerank, recipe: Recipe | None
     ) -> Ranking | None:
-        """Return a later page's hits in the saved order of the first page; None if no order is saved.
+        """Return a later page's hits in the saved order of the first page. Return None if no order is saved.
 
         Args:
             first_pass: the first pass's ranking.
             hits: the response's hits, in the same order.
             options: the options of the ranking.
-            recipe: the stages of the ranking; None if they are not known yet.
+            recipe: the stages of the ranking. None if their models are not loaded yet.
         """
         if self.orders.is_empty:
             return None
@@ -182,7 +188,7 @@ class PageOrder:
             if order is None:
                 return None
             return _restore_ranking(order, first_pass, _hit_names(hits), _model_identity(recipe))
-        except (ValueError, TypeError, KeyError, zlib.error):  # another version or another program wrote it
+        except (ValueError, TypeError, KeyError, zlib.error):  # another version or another program wrote the value
             return None
 
     def save(
@@ -212,12 +218,12 @@ class PageOrder:
     def _key(self, options: Rerank) -> str:
         settings = self.service.settings
         models = settings.model, settings.vector_model, settings.duo_model, settings.backend
-        values = [*map(_without_presentation, self.depends_on), repr(options), repr(models)]
+        values = [*map(_without_presentation, self.key_parts), repr(options), repr(models)]
         return hashlib.blake2b(json.dumps(values, sort_keys=True, default=repr).encode(), digest_size=16).hexdigest()
 
 
 def _without_presentation(value: Any) -> Any:
-    """Return a part of a search without the options that change only how hits are presented."""
+    """Return a part of a search without the entries that change only how hits are presented."""
     value = value.to_dict() if hasattr(value, "to_dict") else value
     if not isinstance(value, Mapping):
         return value
@@ -225,24 +231,24 @@ def _without_presentation(value: Any) -> Any:
 
 
 def is_reproducible(ranking: Ranking, options: Rerank) -> bool:
-    """Return whether the same search gives the same order: all stages were applied, or the search has no stages."""
+    """Return whether the same search would give the same order: every stage was applied to a fixed number of hits."""
     return options.depth != "auto" and (not ranking.reports or find_applied(ranking.reports) is True)
 
 
 def with_overlap_warning(ranking: Ranking, options: Rerank) -> Ranking:
-    """Return the ranking that was computed for a later page, with a warning if it may differ from the first page's."""
+    """Return a later page's ranking, with a warning if the first page may have been ranked differently."""
     if is_reproducible(ranking, options):
         return ranking
     return replace(ranking, warnings=(*ranking.warnings, MAY_OVERLAP))
 
 
 def _model_identity(recipe: Recipe | None) -> str:
-    """Return the identity of the models that ranked the hits; empty if the models are not loaded or failed."""
+    """Return the identity of the models that ranked the hits. It is empty if no model is loaded."""
     if recipe is None or not recipe.models:
         return ""
     try:
         return repr(recipe.identity)
-    except Exception as error:  # noqa: BLE001 - unavailable workers had no part in the order
+    except Exception as error:  # noqa: BLE001 - workers that cannot be asked did not rank the hits either
         return type(error).__name__
 
 
@@ -255,7 +261,7 @@ def _make_order(ranking: Ranking, names: Mapping[str, str], identity: str) -> Or
 
     Args:
         ranking: the reranked hits.
-        names: the id of each candidate -> ``index/id`` of its hit.
+        names: candidate id -> ``index/id`` of its hit.
         identity: the identity of the models that ranked the hits.
     """
     head = {
@@ -276,7 +282,7 @@ def _report_values(report: StageReport) -> dict[str, Any]:
 
 
 def _score_values(entry: StageScore) -> tuple[Any, ...]:
-    """Return the fields of an entry of a trace as plain values; `marshal` would write NumPy's numbers as bytes."""
+    """Return a stage score as plain values, because `marshal` would write NumPy's numbers as bytes."""
     parts = {name: float(value) for name, value in entry.parts.items()} if entry.parts else {}
     passage = entry.passage and astuple(entry.passage)
     return entry.stage, float(entry.score), entry.rank, float(entry.unit), parts, passage, entry.level, bool(entry.cut)
@@ -291,7 +297,7 @@ def _from_redis(content: bytes) -> Order:
 
 
 def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
-    """Return hits in a saved order, new ones last; None if other models ranked them.
+    """Return hits in a saved order, followed by hits that are not in it. Return None if other models saved the order.
 
     If the search no longer finds a hit of the saved order, a placeholder takes its rank. So no later hit moves to an
     earlier page.
@@ -304,7 +310,7 @@ def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], id
         _restore_hit(remaining.pop(name) if name in remaining else _placeholder(name), failure, trace)
         for name, failure, trace in order.hits
     ]
-    reports = tuple(_without_work(StageReport(**report)) for report in head["reports"])
+    reports = tuple(_without_costs(StageReport(**report)) for report in head["reports"])
     warnings = tuple(SearchWarning(sentence, code) for sentence, code in head["warnings"])
     return Ranking(first_pass.query, _renumber([*ordered, *remaining.values()]), reports, warnings)
 
@@ -320,22 +326,22 @@ def _restore_hit(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -
 
 
 def _placeholder(name: str) -> Candidate:
-    """Return a placeholder for a hit that the search no longer finds; no response shows it."""
+    """Return a placeholder for a hit that the search no longer finds. No response shows it."""
     return Candidate(f"\0{name}", None, 0.0, 1, (StageScore(FIRST_PASS, 0.0, 1, 0.0),))
 
 
 def _renumber(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return hits with ranks from 1 in the given order, and lower a ``_score`` that is above the one before it."""
+    """Number hits from rank 1 in the given order. A ``_score`` above that of the hit before is lowered to it."""
     renumbered, lowest = [], math.inf
     for rank, hit in enumerate(hits, start=1):
-        *before, last = hit.trace
+        *earlier, last = hit.trace
         if last.level + last.unit > lowest:
             last = last._replace(level=int(lowest), unit=lowest - int(lowest))
         lowest = last.level + last.unit
-        renumbered.append(hit._replace(rank=rank, trace=(*before, last)))
+        renumbered.append(hit._replace(rank=rank, trace=(*earlier, last)))
     return tuple(renumbered)
 
 
-def _without_work(report: StageReport) -> StageReport:
-    """Return a stage's report with counts and time set to 0, because nothing was computed for this page."""
+def _without_costs(report: StageReport) -> StageReport:
+    """Return a stage's report with its costs set to 0, because nothing was computed for this page."""
     return replace(report, inferences=0, cached=0, encoded=0, known=0, lacking=0, took_ms=0.0)

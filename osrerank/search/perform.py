@@ -1,4 +1,7 @@
-"""Send a search's first pass; if it is refused or incomplete, send the caller's own request."""
+"""Send the request for the candidates of a search (first pass), and fall back to the caller's own request.
+
+The functions are generators that yield their requests.
+"""
 
 import logging
 from collections.abc import Generator, Mapping, Sequence
@@ -19,9 +22,9 @@ from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)
-due = LogThrottle()
+log_throttle = LogThrottle()
 
-BELOW_DEPTH = Reason(ReasonCode.PAGING, "search_after names no hit that is reranked, so the first pass goes on")
+BELOW_DEPTH = Reason(ReasonCode.PAGING, "search_after names no reranked hit, so the page keeps the first pass's order")
 TIED = SearchWarning(
     "several hits have the sort values of search_after, so pages may miss hits: sort by a unique field last",
     WarningCode.PAGES_APART,
@@ -31,26 +34,26 @@ SHORTENED = Reason(
     ReasonCode.SHORTENED,
     "the search pipeline changes the number of hits: only the first page of a search without sort can be reranked",
 )
-WITHOUT_CLAUSE_SCORES = "the boosts of the query do not count: the search engine does not return their scores"
+NO_CLAUSE_SCORES = "the boosts of the query do not count: the search engine does not return their scores"
 FIELD_DEFINITIONS = ("derived", "runtime_mappings")
-"""The parts of a request that define fields."""
+"""The parts of a search body that define fields."""
 
 
 def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Send a search's first pass, or the caller's own request; return the response and its plan.
 
-    - If the first pass is refused or incomplete and the caller's own request may succeed, the caller's own request is
-      sent. The returned plan then has the reason as its obstacle.
+    - If the first pass is refused or incomplete, the caller's own request is sent, unless it would fail as well. The
+      returned plan then has the reason as its obstacle.
     - If the search pipeline changes the number of hits, reranked pages would overlap or leave gaps. Then only the first
       page is reranked, within itself. Later pages come from the caller's own request.
-    - A first pass that names the query's clauses is sent again without names if it is refused.
+    - If a first pass that names the query's clauses is refused, it is sent again without names.
 
     Raises:
-        EngineError: the caller's own request was refused, or the first pass was for a reason that holds for both.
+        EngineError: the engine refused the caller's own request, or it refused the first pass and would refuse both.
     """
     first_pass = plan.first_pass
     if first_pass is None:
-        response = yield from _plain_response(plan)
+        response = yield from _unranked_response(plan)
         return plan, response
     try:
         response = yield _request(plan, first_pass)
@@ -60,19 +63,20 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     else:
         if not isinstance(response, Mapping):
             return plan, response
-        if loss := first_pass.explain_incompleteness(response):
-            reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", loss)
+        incompleteness = first_pass.explain_incompleteness(response)
+        if incompleteness:
+            reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", incompleteness)
             return (yield from _choose_more_complete(plan, response, reason))
         return (yield from _make_page_consistent(plan, first_pass, response))
     # Outside the except block, so that an error of the second request does not carry the traceback of the first one.
     if first_pass.boosts is not None:
-        reason = Reason(ReasonCode.BOOSTS, WITHOUT_CLAUSE_SCORES, refusal.foreign)
-        plan, response = yield from perform(plan.without_names(reason), searcher)
+        reason = Reason(ReasonCode.BOOSTS, NO_CLAUSE_SCORES, refusal.foreign)
+        plan, response = yield from perform(plan.without_clause_names(reason), searcher)
         if plan.first_pass is not None:
-            searcher.without_named_scores.put(str(plan.call.index), replace(reason, foreign=""))
+            searcher.named_score_failures.put(str(plan.call.index), replace(reason, foreign=""))
         return plan, response
     _warn(refusal)
-    return (yield from _send_plain_request(plan, refusal))
+    return (yield from _send_caller_request(plan, refusal))
 
 
 def _make_page_consistent(
@@ -89,34 +93,35 @@ def _make_page_consistent(
         return (yield from _page_after_hit(plan, first_pass, response))
     if not first_pass.has_wrong_size(response):
         return plan, response
-    if (
-        first_pass.page.is_first and not first_pass.is_sorted
-    ):  # by sort values, the next page would begin within this one
+    # If hits have sort values, the caller's next page might begin within this one.
+    if first_pass.page.is_first and not first_pass.is_sorted:
         first_pass = first_pass.with_caller_page_size()
         response = yield _request(plan, first_pass)
         return replace(plan, first_pass=first_pass, page=first_pass.page), response
-    return (yield from _send_plain_request(plan, SHORTENED))
+    return (yield from _send_caller_request(plan, SHORTENED))
 
 
 def _page_after_hit(
     plan: Plan, first_pass: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return the response and the plan of the page that follows the hit of ``search_after``.
+    """Return the plan and the response of the page that follows the hit with the sort values of ``search_after``.
 
-    If no reranked hit has these sort values, the page lies below the depth. Then the caller's own request is sent.
+    If no reranked hit has these sort values, the page begins below the depth. Then the caller's own request is sent.
     """
-    if positions := first_pass.find_last_seen_hits(response):
-        page = replace(first_pass.page, search_after_indices=positions)
-        warnings = plan.warnings if len(positions) == 1 else (*plan.warnings, TIED)
-        team_b = plan.team_b and replace(plan.team_b, page=page)
+    hit_indices = first_pass.find_last_seen_hits(response)
+    if hit_indices:
+        page = replace(first_pass.page, search_after_indices=hit_indices)
+        warnings = plan.warnings if len(hit_indices) == 1 else (*plan.warnings, TIED)
+        second_plan = plan.second_plan and replace(plan.second_plan, page=page)
         first_pass = replace(first_pass, page=page)
-        return replace(plan, page=page, first_pass=first_pass, warnings=warnings, team_b=team_b), response
-    plan, plain_response = yield from _send_plain_request(plan, BELOW_DEPTH)
+        return replace(plan, page=page, first_pass=first_pass, warnings=warnings, second_plan=second_plan), response
+    plan, unranked_response = yield from _send_caller_request(plan, BELOW_DEPTH)
     reranked_hits = {_hit_key(hit) for hit in read_hits(response)[: first_pass.depth]}
-    plain_hits = read_hits(plain_response) if isinstance(plain_response, Mapping) else ()
-    if any(_hit_key(hit) in reranked_hits for hit in plain_hits):  # the hit is gone, or its score has changed
+    unranked_hits = read_hits(unranked_response) if isinstance(unranked_response, Mapping) else ()
+    # This page overlaps the reranked ones if the hit of search_after has been deleted since, or its score has changed.
+    if any(_hit_key(hit) in reranked_hits for hit in unranked_hits):
         plan = replace(plan, warnings=(*plan.warnings, MAY_OVERLAP))
-    return plan, plain_response
+    return plan, unranked_response
 
 
 def _hit_key(hit: Any) -> tuple[Any, Any] | None:
@@ -124,7 +129,7 @@ def _hit_key(hit: Any) -> tuple[Any, Any] | None:
 
 
 def _request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
-    """Return a first pass's request; in a multi-search, its URL parameters except `SCORES_PARAM` go into its body."""
+    """Return a first pass's request. In a multi-search, all URL parameters except `SCORES_PARAM` go into the body."""
     body, params = first_pass.body, first_pass.params
     if plan.call.position:
         body = {**body, **{name: value for name, value in params.items() if name != SCORES_PARAM}}
@@ -132,15 +137,15 @@ def _request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
     return SearchRequest(plan.call.in_callers_form(body), params, is_first_pass=True)
 
 
-def _send_plain_request(plan: Plan, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+def _send_caller_request(plan: Plan, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Send the caller's own request; return its response, and the plan with the reason against reranking."""
     plan = plan.unranked(reason)
-    response = yield from _plain_response(plan)
+    response = yield from _unranked_response(plan)
     return plan, response
 
 
-def _plain_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
-    """Send the caller's own request, and again if another search of the multi-search might be why it failed."""
+def _unranked_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
+    """Send the caller's own request. If another search of the multi-search might have made it fail, send it again."""
     try:
         return (yield plan.callers_request)
     except EngineError as failed:
@@ -150,29 +155,29 @@ def _plain_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
 
 
 def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Send the caller's own request; return its response or the first pass's, whichever is more complete.
+    """Send the caller's own request. Return its response or the first pass's, whichever is more complete.
 
     If the same number of shards failed in both, the first pass's response gets the shard failures of the caller's
     response, because their reasons might mention the size of the request.
     """
     try:
-        plain_response = yield plan.callers_request
+        unranked_response = yield plan.callers_request
     except EngineError as failed:
         if failed.timed_out or _refusal(failed) is None:  # the failure does not show that the request is wrong
             return plan, response
         raise
-    if plan.first_pass is None or not plan.first_pass.is_own_response_better(plain_response, response):
-        if 0 < count_failed_shards(response) == count_failed_shards(plain_response):
-            response = {**response, "_shards": plain_response["_shards"]}
+    if plan.first_pass is None or not plan.first_pass.is_own_response_better(unranked_response, response):
+        if 0 < count_failed_shards(response) == count_failed_shards(unranked_response):
+            response = {**response, "_shards": unranked_response["_shards"]}
         return plan, response
     _warn(reason)
-    return plan.unranked(reason), plain_response
+    return plan.unranked(reason), unranked_response
 
 
 def _refusal(failed: EngineError) -> Reason | None:
-    """Return why the first pass was refused; None if the caller's own request would fail as well.
+    """Return why the first pass was refused. Return None if the caller's own request would fail as well.
 
-    It would fail after status 401 or 404, on overload, and if the cluster cannot be reached.
+    It would fail with status 401 or 404, if the engine is overloaded, and if the cluster cannot be reached.
     """
     if failed.status in (401, 404) or failed.is_overload or (failed.status is None and not failed.timed_out):
         return None
@@ -180,15 +185,14 @@ def _refusal(failed: EngineError) -> Reason | None:
 
 
 def _warn(reason: Reason) -> None:
-    if due.should_log("first-pass-refused"):
+    if log_throttle.should_log("first-pass-refused"):
         logger.warning("[first-pass-refused] a search is not reranked: %s; not logged again for a minute", reason)
 
 
 def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Hits]]:
-    """Return the hits with their texts; if the response lacks texts, request them first.
+    """Return the hits with their texts. If the response does not have the texts, fetch them with a second request.
 
-    The returned plan contains the text fields that the model needs. If the texts cannot be fetched, its obstacle is the
-    reason.
+    The returned plan names the model's text fields. If the texts cannot be fetched, its obstacle says why.
 
     Args:
         plan: the plan of the search.
@@ -216,13 +220,13 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
             {**hit, "_source": document.get("_source"), "fields": document.get("fields")}
             for hit, document in zip(hits, documents, strict=True)
         ]
-    elif first_pass.reads_only_source:  # the values in ``fields`` are those that the caller requested
+    elif first_pass.reads_only_source:  # the values in ``fields`` were computed for the caller
         hits = [{**hit, "fields": None} for hit in hits]
-    return (plan if plan.fields.model_fields else plan.with_fields_of(hits)), hits
+    return (plan if plan.fields.model_fields else plan.with_fields_from(hits)), hits
 
 
 def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Engine) -> ReadTexts:
-    """Return the request for the documents with the hits' ids, in the hits' indices."""
+    """Return the request for the texts of the hits, by their ids."""
     indices = sorted({str(hit["_index"]) for hit in hits})
     ids = sorted({hit["_id"] for hit in hits})
     body = {
@@ -233,15 +237,15 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
         **{name: plan.body[name] for name in FIELD_DEFINITIONS if name in plan.body},
     }
     assert plan.first_pass is not None
-    if plan.first_pass.pipeline.has_default and engine.has_pipelines:  # unread settings may have a default
-        body["search_pipeline"] = {}  # before OpenSearch 2.18, a body may not name one, not even ``_none``
+    if plan.first_pass.pipeline.has_default and engine.has_pipelines:
+        body["search_pipeline"] = {}  # no pipeline; before OpenSearch 2.18, a body may not name one, not even ``_none``
     return ReadTexts(indices, body, plan.deadline)
 
 
 def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Generator[SideRequest, Any, bool]:
-    """Read the mapping again if the cached one might be outdated; return whether the search's fields have changed.
+    """Read the mapping again if the cached one might be outdated. Return whether the search's fields have changed.
 
-    It might be outdated if the search found no hits, hits without text, or hits with fields that the mapping lacks.
+    It might be outdated if the search found no hits, hits without text, or hits with fields not in the mapping.
 
     Args:
         plan: the plan of the search.
@@ -253,9 +257,9 @@ def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Genera
         is_outdated = searcher.fields.is_outdated(call.index, call.index_options, response)
         if not is_outdated and not _finds_no_text(plan, response):
             return False
-    except (AttributeError, TypeError):  # the response is malformed, for which `hits_with_texts` raises an error
+    except (AttributeError, TypeError):  # the response is malformed; `hits_with_texts` raises the error
         return False
-    newest = yield from look_up_fields(call, searcher, anew=True)
+    newest = yield from look_up_fields(call, searcher, refresh=True)
     return newest != plan.fields
 
 
@@ -265,7 +269,7 @@ def _finds_no_text(plan: Plan, response: Mapping[str, Any]) -> bool:
         return False
     if plan.first_pass is None:
         return read_total(response, default=1) == 0
-    hits, names = read_hits(response), plan.names
+    hits, names = read_hits(response), plan.model_fields
     if not hits:
         return True
     if not names or plan.first_pass.fields_to_fetch:

@@ -1,7 +1,8 @@
-"""Plan a search: decide which requests it sends and how its hits are reranked. A plan is made once a search."""
+"""Plan a search: decide which request fetches the candidates, and which options and models rerank them."""
 
 import json
 import logging
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,26 +34,24 @@ from osrerank.types import NEVER, Deadline
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)
-due = LogThrottle()
+log_throttle = LogThrottle()
 
 Query = str | Mapping[str, Any] | None
 """A text, a query-DSL clause, or None for the body's query."""
 RerankArgument = bool | RerankOptions | Rerank
-"""The types that a search's `rerank` argument may have; `Rerank.of` reads it."""
+"""What callers may pass as ``rerank``. `Rerank.of` parses it."""
 NOT_ASKED = Reason(ReasonCode.NOT_ASKED, "the pipeline is none")
 IN_SHADOW = Reason(
     ReasonCode.SHADOW, "shadow mode: the plain search is the answer, and the reranked one runs in the background"
 )
 NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searches that are reranked")
-CUT_QUERY = "the query has too many words for the search engine: it searches for the first {} of them"
-"""The warning about a query of which the engine gets only the first words; the model gets the whole text."""
+TRUNCATED_QUERY = "the query has too many words for the search engine: it searches for the first {} of them"
+"""The engine gets only the first words of such a query. The model gets the whole text."""
 NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expanded"
-MAX_SAMPLED = 30
-"""The maximum number of hits that are searched for text fields if the mapping cannot be read."""
+FIELD_SAMPLE_SIZE = 30
+"""If the mapping cannot be read, text fields are chosen from about this many hits."""
 NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
-"""The reasons of searches that were not meant to be reranked; these searches do not count as failures."""
-
-
+"""Searches with these reasons were not meant to be reranked, so they do not count as failures."""
 NOT_IN_MULTI_SEARCH = Reason(
     ReasonCode.BOOSTS,
     "the boosts of the query do not count: OpenSearch returns no per-clause scores in a multi-search; use search",
@@ -72,10 +71,10 @@ class SearchCall:
         params: the URL parameters.
         index: the index or indices.
         options: the rerank options; None for a plain search.
-        exclusion: the reason why the option ``traffic`` excludes the search from reranking (shadow mode, or the share
-            of traffic); None if it does not.
-        position: the search's position in a multi-search, from 1; 0 for a single search.
-        header: the search's header in the multi-search; None for a single search.
+        exclusion: why the option ``traffic`` excludes the search from reranking: shadow mode, or the share of traffic.
+            None if it does not.
+        position: the search's position in a multi-search, from 1. A single search has position 0.
+        header: the search's header in the multi-search. None for a single search.
         is_json: whether the caller passed the body as JSON text, which can hold half of a surrogate pair.
     """
 
@@ -101,52 +100,59 @@ class SearchCall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How a search is performed and reranked. Its stages and fields may be filled in after the response.
+    """How a search is sent and its hits are reranked.
+
+    Some values are filled in later: ``recipe`` when the models are loaded, ``score_parts`` from the response.
 
     Attributes:
         call: the caller's search.
         service: the service that holds the models.
-        body: the body of the caller's own request.
-        fields: the fields to search, and the fields whose text the model gets. If it has none for the model, the fields
-            of the options are used, or else text fields of the hits.
         deadline: the deadline of the whole search.
-        options: the rerank options.
-        text: the query text that the model gets; empty if the query has no text.
-        obstacle: the reason why the hits are not reranked; None if nothing prevents it so far.
-        first_pass: the request for the candidates; None if the caller's own request is sent.
-        page: the page that the caller requests; None for all hits of the response.
-        recipe: the stages; None until their models are loaded.
-        order: the saved order of the hits, for later pages; None if the search has only one page.
-        ubi: the content of ``ext.ubi`` to record; None if nothing is recorded, or the engine records it.
-        team_b: the plan of team B's ranking; None if the search is not interleaved.
         warnings: sentences about differences between the request and the response.
-        bm25: the scale of the first pass's scores.
-        boosts: the query's boosts; a reason if they do not count; None if the query has none, or they are ignored.
-        score_parts: the scores of the query's text and of its boosts, for each hit; None if they are not known.
+        ubi: the content of ``ext.ubi`` to record. None if nothing is recorded, or if the engine records it.
+
+        body: the body of the caller's own request.
+        first_pass: the request for the candidates. None if the caller's own request is sent instead.
+        page: the page of the reranked list that the caller requests. None for all hits of the response.
+
+        options: the rerank options.
+        obstacle: why the hits are not reranked. None if nothing prevents it so far.
+        text: the query text that the model gets. Empty if the query has no text.
+        fields: the fields to search, and the fields whose text the model gets.
+        recipe: the stages and their models. None until the models are loaded.
+        order: reads and saves the order of the first page. None if the search has only one page.
+        second_plan: the plan of the second ranking of an interleaved search. None for other searches.
+
+        bm25: the factors by which the engine multiplies BM25.
+        boosts: the query's boosts, or a reason why they do not count. None if the query has none, or ignores them.
+        score_parts: each hit's text score and boosts. None if the engine did not return them.
     """
 
     call: SearchCall
     service: RerankService
-    body: Mapping[str, Any] = field(default_factory=dict)
-    fields: SearchFields = field(default_factory=SearchFields)
     deadline: Deadline = NEVER
-    options: Rerank = field(default_factory=Rerank)
-    text: str = ""
-    obstacle: Reason | None = None
+    warnings: tuple[SearchWarning, ...] = ()
+    ubi: UbiQuery | None = None
+
+    body: Mapping[str, Any] = field(default_factory=dict)
     first_pass: FirstPass | None = None
     page: Page | None = None
+
+    options: Rerank = field(default_factory=Rerank)
+    obstacle: Reason | None = None
+    text: str = ""
+    fields: SearchFields = field(default_factory=SearchFields)
     recipe: Recipe | None = None
     order: PageOrder | None = None
-    ubi: UbiQuery | None = None
-    team_b: "Plan | None" = None
-    warnings: tuple[SearchWarning, ...] = ()
+    second_plan: "Plan | None" = None
+
     bm25: Bm25Scale = NO_FACTOR
     boosts: Boosts | Reason | None = None
     score_parts: tuple[Parts, ...] | None = None
 
     @property
     def offset(self) -> int:
-        """The number of hits above the caller's page."""
+        """The number of hits before the caller's page."""
         return read_count(self.call.params, self.call.body, ("from", "from_"), 0) or 0
 
     @property
@@ -155,16 +161,16 @@ class Plan:
         return SearchRequest(self.call.in_callers_form(self.body), self.call.params)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def model_fields(self) -> tuple[str, ...]:
         """The fields whose text the model gets."""
         return self.fields.resolve_model_fields(self.options.fields)
 
     def unranked(self, obstacle: Reason) -> Self:
-        """Return the plan that sends the caller's own request, and the reason why its hits are not reranked."""
+        """Return the plan that sends the caller's own request and does not rerank its hits."""
         return replace(self, obstacle=obstacle, first_pass=None, page=None)
 
-    def without_names(self, reason: Reason) -> Self:
-        """Return the plan whose first pass has no names for the query's clauses, so that boosts do not count."""
+    def without_clause_names(self, reason: Reason) -> Self:
+        """Return the plan whose first pass does not name the query's clauses, so that boosts do not count."""
         assert self.first_pass is not None
         first = self.first_pass
         params = {name: value for name, value in first.params.items() if name != SCORES_PARAM}
@@ -174,24 +180,24 @@ class Plan:
         return replace(self, first_pass=first).with_score_parts(reason)
 
     def with_score_parts(self, parts: tuple[Parts, ...] | Reason) -> Self:
-        """Return the plan with each hit's scores of the query's text and boosts, or with the reason why it has none."""
+        """Return the plan with each hit's text score and boosts, or with the reason why these are not known."""
         changed: dict[str, Any] = {"boosts": parts} if isinstance(parts, Reason) else {"score_parts": parts}
-        return replace(self, team_b=self.team_b and replace(self.team_b, **changed), **changed)
+        return replace(self, second_plan=self.second_plan and replace(self.second_plan, **changed), **changed)
 
-    def with_fields_of(self, hits: Sequence[Mapping[str, Any]]) -> Self:
-        """Return the plan with the fields whose text the model gets: those of the options, or else text fields of hits.
+    def with_fields_from(self, hits: Sequence[Mapping[str, Any]]) -> Self:
+        """Return the plan with the model's fields: those that the options name, or else text fields of the hits.
 
-        Only a sample of the hits is searched for text fields, because a deadline leaves no time to go through all.
+        Text fields are looked for in a sample of the hits, because a deadline leaves no time to go through all.
         """
         if caller_names(self.options.fields):
             return replace(self, fields=SearchFields.from_options(self.options))
-        sample = hits[:: -(-len(hits) // MAX_SAMPLED) or 1]
+        sample = hits[:: math.ceil(len(hits) / FIELD_SAMPLE_SIZE) or 1]
         read = choose_field_names([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
         return replace(self, fields=replace(self.fields, model_fields=read))
 
 
 def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> Generator[Step, Any, Plan]:
-    """Yield the steps needed before a search's request (usually none), and return the plan.
+    """Plan a search. This rarely needs a request.
 
     Args:
         call: the caller's search.
@@ -205,10 +211,11 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     options = call.options or searcher.defaults.options_for(call.index)
     recipe, deadline = yield from _find_recipe_and_deadline(call, searcher, service)
     fields = yield from look_up_fields(call, searcher)
-    searched = shorten_to_clauses(call.query, fields) if isinstance(call.query, str) else call.query
-    plan = Plan(call, service, with_query(searched, call.body, fields), fields, deadline, options, recipe=recipe)
-    if isinstance(searched, str) and searched != call.query:
-        plan = _with_cut_query(plan, len(searched.split()))
+    query = shorten_to_clauses(call.query, fields) if isinstance(call.query, str) else call.query
+    body = with_query(query, call.body, fields)
+    plan = Plan(call, service, deadline, body=body, options=options, fields=fields, recipe=recipe)
+    if isinstance(query, str) and query != call.query:
+        plan = _with_truncation_warning(plan, len(query.split()))
     if call.options is None:
         return plan
     if isinstance(call.query, str):
@@ -217,56 +224,56 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     if not fields.timed_out:
         pipeline = yield from searcher.pipelines.find(call.index, {**(call.header or {}), **call.params}, call.body)
     if options.rm3 is not None and not pipeline.obstacle and call.exclusion is None:
-        plan = yield from _expand_query(plan, searched, pipeline)
+        plan = yield from _expand_query(plan, query, pipeline)
     if options.is_first_pass:
         return replace(plan, obstacle=NOT_ASKED)
     if "ext" in plan.body and (yield from searcher.engine.find()).has_ext:
-        plan = replace(plan, ubi=UbiQuery.of(plan.body, call.params), body=without_ubi(plan.body))
+        plan = replace(plan, ubi=UbiQuery.from_body(plan.body, call.params), body=without_ubi(plan.body))
     if call.exclusion is not None:
         return _with_first_pass(plan, pipeline, None)
-    if (obstacle := (yield from _obstacle(plan, searcher))) is not None:
+    obstacle = yield from _find_obstacle(plan, searcher)
+    if obstacle is not None:
         return replace(plan, obstacle=obstacle, text="")
-    plan, thresholds = yield from _with_lookups(plan, searcher)
+    thresholds = yield from _find_thresholds(plan, searcher)
+    plan = yield from _with_order_and_bm25_scale(plan, thresholds, searcher)
     return (yield from _with_boosts(_with_first_pass(plan, pipeline, thresholds), searcher))
 
 
-def _with_cut_query(plan: Plan, count: int) -> Plan:
-    """Return the plan with the warning that the query was truncated; log the warning if no report will have it."""
-    warning, index = SearchWarning(CUT_QUERY.format(count), WarningCode.QUERY_CUT), plan.call.index or "all indices"
-    if plan.call.options is None and due.should_log((str(index), CUT_QUERY)):
+def _with_truncation_warning(plan: Plan, n_words: int) -> Plan:
+    """Return the plan with the warning that the query was truncated. A plain search has no report, so it is logged."""
+    warning = SearchWarning(TRUNCATED_QUERY.format(n_words), WarningCode.QUERY_CUT)
+    index = plan.call.index or "all indices"
+    if plan.call.options is None and log_throttle.should_log((str(index), TRUNCATED_QUERY)):
         logger.warning("[query-cut] search of %s: %s", index, warning)
     return replace(plan, warnings=(warning,))
 
 
 def look_up_fields(
-    call: SearchCall, searcher: Searcher, *, anew: bool = False
+    call: SearchCall, searcher: Searcher, *, refresh: bool = False
 ) -> Generator[SideRequest, Any, SearchFields]:
-    """Yield the requests that look up a search's fields (usually none), and return the fields.
+    """Find the fields of a search. This rarely needs a request.
 
     Args:
         call: the caller's search.
         searcher: the state that the client's searches share.
-        anew: whether to read the mapping again, even if it is cached.
+        refresh: whether to read the mapping again, even if it is cached.
     """
     options = call.options or searcher.defaults.options_for(call.index)
     return (
-        yield from searcher.fields_of(
+        yield from searcher.find_fields(
             options,
             call.index,
             query=call.query,
             body=call.body,
             index_options=call.index_options,
-            anew=anew,
+            refresh=refresh,
             uses_build_fields=call.options is not None,  # a plain search needs no fields for a model
         )
     )
 
 
-def _obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | None]:
-    """Return the reason why the models or the engine prevent reranking; None if they do not.
-
-    If the body has ``ext``, yield the request that identifies the engine, in case it is not known.
-    """
+def _find_obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | None]:
+    """Return why the models or the engine prevent reranking. Return None if they do not."""
     if searcher.models is not None and (conflict := searcher.models.explain_conflict(plan.call.index)):
         return Reason(ReasonCode.MODELS, conflict)
     if "ext" not in plan.call.body:
@@ -277,39 +284,46 @@ def _obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | N
     return None
 
 
-def _with_lookups(plan: Plan, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:
-    """Yield the steps that look up the thresholds and, for sentences, the BM25 scale; return both with the plan."""
-    call, options, thresholds = plan.call, plan.options, None
-    if options.cutoff is not None or options.min_probability is not None:
-        with_fields = plan.fields.update_options(options)
-        thresholds = yield from searcher.calibrations.of(with_fields, call.index, plan.service)
-    depends_on = call.query, call.body, call.params, call.index, call.header, searcher.authentication, thresholds
-    plan = replace(plan, order=PageOrder(searcher.orders, plan.service, depends_on))
-    if not searcher.is_embedded and any(ranking.sentences is not None for ranking in options.rankings):
+def _find_thresholds(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Thresholds | None]:
+    """Return the calibrated thresholds of the hits. Return None if the options set no threshold."""
+    if plan.options.cutoff is None and plan.options.min_probability is None:
+        return None
+    options = plan.fields.update_options(plan.options)
+    return (yield from searcher.calibrations.find_thresholds(options, plan.call.index, plan.service))
+
+
+def _with_order_and_bm25_scale(
+    plan: Plan, thresholds: Thresholds | None, searcher: Searcher
+) -> Generator[Step, Any, Plan]:
+    """Return the plan with the order of the first page and, if sentences are scored, with the BM25 scale."""
+    call = plan.call
+    key_parts = call.query, call.body, call.params, call.index, call.header, searcher.authentication, thresholds
+    plan = replace(plan, order=PageOrder(searcher.orders, plan.service, key_parts))
+    if not searcher.is_embedded and any(ranking.sentences is not None for ranking in plan.options.rankings):
         plan = replace(plan, bm25=(yield from searcher.bm25_scales.find(call.index, plan.body, call.index_options)))
-    return plan, thresholds
+    return plan
 
 
 def _find_recipe_and_deadline(
     call: SearchCall, searcher: Searcher, service: RerankService
 ) -> Generator[Computation, Any, tuple[Recipe | None, Deadline]]:
-    """Yield the step that loads the models, if the deadline depends on their kind; return the recipe and the deadline.
+    """Return the recipe and the deadline. Load the models now only if the deadline depends on their kind.
 
-    If the deadline does not depend on them, models that are not loaded yet are loaded while the search engine searches.
-    Then the recipe is None.
+    Otherwise, models are loaded while the engine searches, and the recipe is None if they are not loaded yet.
     """
     options, clock = call.options, service.clock
     if options is None or options.is_first_pass or call.exclusion is not None:
         return None, Deadline.after_ms(None, clock)
     rankings = [ranking for ranking in options.rankings if ranking.pipeline != NO_STAGES]
     recipes = [service.find_loaded_recipe(ranking) for ranking in rankings]
-    duration_ms, may_be_timed = options.explicit_deadline_ms, all(ranking.may_end_with_vectors for ranking in rankings)
-    if options.deadline_ms == "auto" and searcher.deadline_ms is not None and may_be_timed:
+    duration_ms = options.explicit_deadline_ms
+    may_end_with_vectors = all(ranking.may_end_with_vectors for ranking in rankings)
+    if options.deadline_ms == "auto" and searcher.deadline_ms is not None and may_end_with_vectors:
         for number, ranking in enumerate(rankings):
             if recipes[number] is None:
                 recipes[number] = yield Computation(partial(service.load_recipe, ranking))
-        is_vectors = all(recipe is not None and recipe.vector_stage is not None for recipe in recipes)
-        duration_ms = searcher.deadline_ms * (call.position or 1) if is_vectors else None
+        uses_vectors = all(recipe is not None and recipe.vector_stage is not None for recipe in recipes)
+        duration_ms = searcher.deadline_ms * (call.position or 1) if uses_vectors else None
     deadline = Deadline.after_ms(duration_ms, clock)
     for ranking, recipe in zip(rankings, recipes, strict=True):
         if recipe is None:
@@ -338,39 +352,41 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     plan = replace(plan, first_pass=first_pass, page=first_pass.page)
     if options.interleave is None:
         return plan
-    options_a, options_b = options.rankings
-    recipe = None if options_b.pipeline == NO_STAGES else plan.service.find_loaded_recipe(options_b)
-    return replace(plan, options=options_a, team_b=replace(plan, options=options_b, recipe=recipe))
+    first_options, second_options = options.rankings
+    recipe = None if second_options.pipeline == NO_STAGES else plan.service.find_loaded_recipe(second_options)
+    second_plan = replace(plan, options=second_options, recipe=recipe)
+    return replace(plan, options=first_options, second_plan=second_plan)
 
 
 def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, Plan]:
-    """Return the plan whose first pass returns the scores of the query's boosts, if the query has boosts that count.
-
-    In a multi-search, yield the request that identifies the engine, in case it is not known.
-    """
+    """Return the plan with the query's boosts. If the engine can return their scores, the first pass requests them."""
     if plan.first_pass is None or isinstance(plan.call.query, str) or plan.options.boosts == "ignore":
         return plan
     boosts = find_boosts(plan.body, plan.call.params, plan.text, plan.fields.traits.non_text)
-    first = plan.first_pass
+    first_pass = plan.first_pass
     if isinstance(boosts, Boosts):
-        refusal = NOT_EMBEDDED if searcher.is_embedded else searcher.without_named_scores.get(str(plan.call.index))
-        if plan.call.position and not refusal:
+        failure = NOT_EMBEDDED if searcher.is_embedded else searcher.named_score_failures.get(str(plan.call.index))
+        if plan.call.position and failure is None:
             engine = yield from searcher.engine.find()
-            refusal = None if engine.scores_names_in_multi_search else NOT_IN_MULTI_SEARCH
-        first = first if refusal else first.with_named_query(boosts)
-        boosts = refusal or boosts
-    return replace(plan, first_pass=first, boosts=boosts, team_b=plan.team_b and replace(plan.team_b, boosts=boosts))
+            failure = None if engine.scores_names_in_multi_search else NOT_IN_MULTI_SEARCH
+        if failure is None:
+            first_pass = first_pass.with_named_query(boosts)
+        else:
+            boosts = failure
+    second_plan = plan.second_plan and replace(plan.second_plan, boosts=boosts)
+    return replace(plan, first_pass=first_pass, boosts=boosts, second_plan=second_plan)
 
 
 def _with_text(plan: Plan) -> Plan:
-    """Return the plan with the query text, or with the reason why the query has no text.
+    """Return the plan with the query text, or with an obstacle if the query has no text.
 
     Raises:
         ConfigError: the query has no text, and the options say to raise.
     """
     if plan.text or plan.options.query is not None:
         return plan
-    if reason := explain_unfinished_query(plan.body):
+    reason = explain_unfinished_query(plan.body)
+    if reason:
         return replace(plan, obstacle=Reason(ReasonCode.AS_YOU_TYPE, reason))
     try:
         return replace(plan, text=find_query_text(plan.body, plan.fields.traits.non_text))
@@ -381,7 +397,7 @@ def _with_text(plan: Plan) -> Plan:
 
 
 def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
-    """Yield the step that waits for the models, if they are not loaded yet; return the plan with the recipe."""
+    """Wait for the models, and return the plan with the recipe."""
     if plan.recipe is not None or plan.obstacle is not None or plan.options.pipeline == NO_STAGES:
         return plan
     recipe = yield Computation(partial(plan.service.load_recipe, plan.options, plan.deadline))
@@ -389,12 +405,12 @@ def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
 
 
 def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
-    """Yield the requests that expand the query by RM3; return the plan of the expanded query.
+    """Return the plan whose query is expanded by RM3.
 
     Args:
-        plan: the plan of the search for the text.
-        text: the text to search for.
-        pipeline: the search pipeline of the search.
+        plan: the plan with the unexpanded query.
+        text: the query as a text.
+        pipeline: the index's search pipeline.
 
     Raises:
         ConfigError: the query is not a text.
@@ -408,8 +424,8 @@ def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[
             source="argument",
         )
     name = rm3.field or _first_body_field([without_boost(name) for name in plan.fields.query_fields] or ["text"])
-    own = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
-    query = yield from expand_query(text, call.index, rm3, call.params, name, own)
+    pipeline_name = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
+    query = yield from expand_query(text, call.index, rm3, call.params, name, pipeline_name)
     if query is None:
         warning = SearchWarning(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)
         return replace(plan, warnings=(*plan.warnings, warning))
@@ -417,12 +433,12 @@ def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[
 
 
 def _first_body_field(names: Sequence[str]) -> str:
-    """Return the first field whose name is not like a title, or the last field if all are."""
+    """Return the first field that is not a title. If all are titles, return the last one."""
     return next((name for name in names if not is_title(name)), names[-1])
 
 
 def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Mapping[str, Any]:
-    """Return the body with the query: a query for a text in the fields, or the caller's clause unchanged.
+    """Return the body with the query. A text becomes a clause that searches the fields.
 
     Raises:
         ValueError: the body has a query as well.
@@ -437,7 +453,7 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
 
 
 def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
-    """Return the options with ``traffic.key`` filled in, and the reason if ``traffic`` excludes the search.
+    """Return the options with ``traffic.key`` filled in, and why ``traffic`` excludes the search (None if it does not).
 
     Args:
         options: the search's options.
@@ -456,7 +472,7 @@ def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tu
 
 
 def query_text_or_json(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
-    """Return the query text of a search, or the query as JSON if it has no text or several."""
+    """Return the query text of a search. If the query has no text or several texts, return the query as JSON."""
     if options.query is not None or isinstance(query, str):
         return query if options.query is None else options.query
     clause = query.to_dict() if hasattr(query, "to_dict") else query

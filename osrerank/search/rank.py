@@ -1,4 +1,4 @@
-"""Rank the hits of a search: extract their texts, read their stored vectors, and run the stages."""
+"""Rank a search's hits: read their texts from the response, fetch their stored vectors, and run the stages."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ from osrerank.types.engine_errors import PropagatedError
 from osrerank.types.reasons import Reason, ReasonCode
 
 QUERY_ID = "search"
-"""The query id of the rankings that searches make."""
+"""The ``query_id`` in the ranking of a search."""
 NO_HITS = Reason(ReasonCode.NO_HITS, "there are no hits")
 REPEATED = Reason(
     ReasonCode.REPEATED,
@@ -34,36 +34,37 @@ REPEATED = Reason(
 
 
 def read_ranking(hits: Hits, plan: Plan) -> Ranking | Reason:
-    """Return the first pass's hits as a ranking with the model's input texts, or the reason against ranking them.
+    """Return the first pass's hits as a ranking with the model's input texts, or why they cannot be ranked.
 
     Args:
         hits: the hits with their texts, in the first pass's order.
-        plan: the plan, which names the fields.
+        plan: the plan of the search.
 
     Raises:
         ResponseFormatError: a score is not a number.
     """
-    if (obstacle := _obstacle(hits, plan)) is not None:
+    obstacle = _find_obstacle(hits, plan)
+    if obstacle is not None:
         return obstacle
-    by_index = plan.fields.model_fields_by_index(plan.options.fields) if plan.fields.groups else None
-    ranking = make_ranking(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
+    fields_by_index = plan.fields.model_fields_by_index(plan.options.fields) if plan.fields.groups else None
+    ranking = make_ranking(hits, Query(QUERY_ID, plan.text), plan.model_fields, plan.options.separator, fields_by_index)
     if all(candidate.text is None for candidate in ranking.candidates):
-        return Reason(ReasonCode.NO_TEXT, _no_text_message(plan.names, hits))
+        return Reason(ReasonCode.NO_TEXT, _no_text_message(plan.model_fields, hits))
     if plan.score_parts is not None:
         ranking = add_score_parts(ranking, plan.score_parts)
     return plan.bm25.rescale(mark_exact_names(ranking, hits), hits)
 
 
 def extract_boost_scores(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
-    """Move the scores of the query's text and boosts from the hits into the plan; return the plan and the response."""
+    """Move each hit's text score and boosts from the response into the plan; return both."""
     if plan.first_pass is None or plan.first_pass.boosts is None:
         return plan, response
     parts, response = split_scores(response, plan.first_pass.boosts)
     return plan.with_score_parts(parts), response
 
 
-def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
-    """Return the reason why hits cannot be reranked, whatever their texts are; None if they can be."""
+def _find_obstacle(hits: Hits, plan: Plan) -> Reason | None:
+    """Return why hits cannot be reranked, whatever their texts are. Return None if they can be."""
     if plan.obstacle is not None:
         return plan.obstacle
     if not hits:
@@ -75,29 +76,29 @@ def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
     return None if plan.text.strip() else Reason(ReasonCode.NO_QUERY, "the query text is empty")
 
 
-def with_vectors(
+def load_models_and_vectors(
     ranking: Ranking | Reason, hits: Hits, plan: Plan, searcher: Searcher
 ) -> Generator[Computation | ReadRecords, Any, tuple[Plan, Ranking | Reason]]:
-    """Yield the steps that load models and stored vectors; return the plan with stages, and the ranking with vectors.
+    """Load what the stages need; return the plan with the models, and the ranking with its stored vectors.
 
-    If the first page's order was saved, a later page is put in this order, which needs neither models nor vectors.
+    If the order of the first page is saved, a later page is put in this order, without models or vectors.
 
     Args:
-        ranking: the first pass's ranking, or the reason against ranking the hits.
+        ranking: the first pass's ranking, or the reason why there is none.
         hits: the first pass's hits.
         plan: the plan of the search.
-        searcher: the state that the client's searches share, with the side indices that store vectors.
+        searcher: the state that the client's searches share.
 
     Raises:
         ConfigError: the options do not fit the models.
     """
-    order, is_later_page = plan.order, plan.page is not None and not plan.page.is_first
     if isinstance(ranking, Reason) or plan.options.pipeline == NO_STAGES:
         return plan, ranking
+    order, is_later_page = plan.order, plan.page is not None and not plan.page.is_first
     if order is not None and is_later_page and not order.orders.is_empty:
-        in_saved_order = yield Computation(partial(order.read, ranking, hits, plan.options, plan.recipe))
-        if in_saved_order is not None:
-            return plan, in_saved_order
+        saved_ranking = yield Computation(partial(order.read, ranking, hits, plan.options, plan.recipe))
+        if saved_ranking is not None:
+            return plan, saved_ranking
     plan = yield from with_models(plan)
     ranking = yield from _read_vectors(ranking, hits, plan, searcher)
     return plan, ranking
@@ -106,10 +107,7 @@ def with_vectors(
 def _read_vectors(
     ranking: Ranking, hits: Hits, plan: Plan, searcher: Searcher
 ) -> Generator[Computation | ReadRecords, Any, Ranking]:
-    """Yield the steps that read the stored vectors of candidates, and return the ranking with them.
-
-    This machine's file is read first. Vectors that it lacks are read from the side indices.
-    """
+    """Return the ranking with its candidates' stored vectors, from this machine or else from the side indices."""
     if plan.recipe is None or plan.recipe.vector_stage is None or plan.deadline.passed:
         return ranking
     stage = plan.recipe.vector_stage
@@ -129,15 +127,15 @@ def _read_vectors(
 
 
 def _read_local_vectors(ranking: Ranking, depth: int, stage: VectorStage, deadline: Deadline) -> Ranking:
-    """Return the ranking with the keys of its candidates' vector records, and the records that this machine has."""
+    """Return the ranking with its candidates' vectors that are stored on this machine, and the keys of the others."""
     return replace(ranking, vectors=stage.read_vectors(ranking, depth, deadline))
 
 
 def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
-    """Run the stages, unless the ranking is in a saved order already, and record the outcome in the trace.
+    """Run the stages, unless the ranking is in a saved order already. Record the outcome in the tracing span.
 
     Args:
-        ranking: the first pass's ranking with vectors; or the reason against reranking, which is returned unchanged.
+        ranking: the first pass's ranking with vectors, or the reason against reranking, which is returned unchanged.
         plan: the plan of the search.
 
     Raises:
@@ -158,7 +156,7 @@ def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
 
 
 def _rerank(ranking: Ranking, plan: Plan) -> Ranking:
-    """Return the ranking after all stages, with the query's boosts added, and exact names moved up."""
+    """Return the ranking after all stages, boosts and the rule for exact names."""
     assert plan.recipe is not None
     try:
         ranking = plan.recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure)
@@ -175,7 +173,7 @@ def _rerank(ranking: Ranking, plan: Plan) -> Ranking:
 
 
 def _no_text_message(names: Sequence[str], hits: Hits) -> str:
-    """Return the message for hits without text, with the fields that the hits have."""
+    """Return the message for hits without text, which lists the fields that the hits have."""
     present = sorted({name for hit in hits for key in ("_source", "fields") for name in (hit.get(key) or {})})
-    fields = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
-    return f"{NO_TEXT} ({', '.join(names)}): {fields}; name the right ones as rerank={{'fields': [...]}}"
+    fields_text = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
+    return f"{NO_TEXT} ({', '.join(names)}): {fields_text}; name the right ones as rerank={{'fields': [...]}}"

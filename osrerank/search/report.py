@@ -1,4 +1,4 @@
-"""Write the report of a search into its response; nothing else writes to ``response["rerank"]``."""
+"""Write what happened to a search into ``response["rerank"]``. No other module writes there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,18 +11,18 @@ from osrerank.types.reasons import ReasonCode, SearchWarning
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The report of a search, with the page of hits that the search returns.
+    """What happened to a search, and the page of hits that it returns.
 
     Attributes:
         applied: whether the hits were reranked: True, False or "partial".
-        reason: the reason why they were not, or only in part; None if they were.
-        code: the code of that reason.
-        hits: the hits of the page; if None, the response keeps its own hits.
+        reason: why they were not reranked, or only in part. None if they were.
+        code: the code of the reason. None if there is no reason.
+        hits: the hits of the page. If None, the response keeps its own hits.
         stages: the report of each stage.
         warnings: sentences about differences between the request and the response.
-        explain: whether the response has the pairs that a duo stage compared.
+        explain: whether the response lists the pairs that a duo stage compared.
         rerank_ms: the wall time of reranking in milliseconds, which is added to ``took``.
-        max_score: the highest ``_score`` of all pages; used only if the hits were reranked.
+        max_score: the highest ``_score`` of all pages. It is used only if the hits were reranked.
         entries: further entries of ``response["rerank"]``, by name.
         ext: the entries to add to the response's ``ext``.
     """
@@ -54,8 +54,8 @@ def write_report(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
     if is_ranked or "took" in response:
         new_response["took"] = read_took_ms(response) + round(report.rerank_ms)
     if report.hits is not None:
-        highest = {"max_score": report.max_score} if is_ranked else {}
-        new_response["hits"] = {**response["hits"], **highest, "hits": list(report.hits)}
+        max_score = {"max_score": report.max_score} if is_ranked else {}
+        new_response["hits"] = {**response["hits"], **max_score, "hits": list(report.hits)}
     if report.ext:
         new_response["ext"] = {**(response.get("ext") or {}), **report.ext}
     new_response["rerank"] = {
@@ -78,7 +78,7 @@ def stage_as_json(report: StageReport, *, explain: bool = False) -> dict[str, An
         explain: whether to add the compared pairs with their probabilities.
     """
     pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
-    vectors = {name: count for name in ("encoded", "known", "lacking") if (count := getattr(report, name))}
+    vectors = {name: getattr(report, name) for name in ("encoded", "known", "lacking") if getattr(report, name)}
     if "encoded" in vectors or "known" in vectors:
         vectors = {"encoded": 0, "known": 0, **vectors}
     code = {} if report.code is None else {"reason_code": report.code}

@@ -1,9 +1,9 @@
-"""Run a search: the one flow that all clients and engines share. Only a plain request without reranking bypasses it.
+"""Run a search from the caller's request to the reranked response. All clients and engines share this code.
 
-`search` is a generator. It yields requests and computations, receives their results, and does no I/O itself. If the
-hits cannot be ranked, the functions pass a `Reason` on instead of a `Ranking`. To extend a search, see:
+`search` does no I/O itself: it is a generator that yields requests and computations, and receives their results. If the
+hits cannot be ranked, a `Reason` takes the place of the `Ranking`. To extend a search, see:
 
-- for a client library: `osrerank.client` and `osrerank.elastic`, which perform the steps by `osrerank.driver`;
+- for a client library: `osrerank.client` and `osrerank.elastic`, which perform the steps with `osrerank.driver`;
 - for a search engine: `osrerank.types.engine.Engine`, whose properties say how engines differ;
 - for an option: `osrerank.options.rerank`, which declares it, and `osrerank.search.plan`, which uses it;
 - for a stage: `osrerank.stages`, and `osrerank.recipe`, which builds the pipeline of stages.
@@ -25,10 +25,10 @@ from osrerank.search.orders import is_reproducible
 from osrerank.search.outcome import make_report, unranked_report
 from osrerank.search.perform import fields_have_changed, hits_with_texts, perform
 from osrerank.search.plan import IN_SHADOW, NOT_ATTEMPTED, Plan, SearchCall, make_plan, query_text_or_json
-from osrerank.search.rank import extract_boost_scores, read_ranking, run_stages, with_vectors
+from osrerank.search.rank import extract_boost_scores, load_models_and_vectors, read_ranking, run_stages
 from osrerank.search.report import Report, write_report
 from osrerank.search.searcher import Searcher
-from osrerank.search.shadow import ids_of
+from osrerank.search.shadow import first_ids
 from osrerank.search.slow import SLOW_S, advise
 from osrerank.search.step import Computation, QueueShadowRun, SendLater, Step
 from osrerank.search.ubi_query import without_ubi
@@ -42,7 +42,7 @@ Steps = Generator[Step, Any, Any]
 
 
 def search(call: SearchCall, searcher: Searcher) -> Steps:
-    """Yield the steps of a search, receive the result of each, and return the response.
+    """Search, rerank the hits, and return the response.
 
     Args:
         call: the caller's search.
@@ -54,7 +54,9 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
         EngineError: the search engine refused the caller's own request.
         PropagatedError: a stage failed, and the options say to raise.
     """
-    with searcher.serving(call.index, checked=False) as service:  # `make_plan` reports indices with different models
+    with searcher.service_for(
+        call.index, allow_mixed_models=True
+    ) as service:  # `make_plan` reports indices with different models
         plan = yield from make_plan(call, searcher, service)
         plan, response = yield from perform(plan, searcher)
         if (yield from fields_have_changed(plan, response, searcher)):
@@ -67,54 +69,55 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             plan, response = extract_boost_scores(plan, response)
             plan, hits = yield from hits_with_texts(plan, response, searcher)
             ranking = yield Computation(partial(read_ranking, hits, plan))
-            plan, ranking = yield from with_vectors(ranking, hits, plan, searcher)
+            plan, ranking = yield from load_models_and_vectors(ranking, hits, plan, searcher)
             reranked = yield Computation(partial(run_stages, ranking, plan))
-            interleaved = yield from _interleaved(reranked, hits, plan, response, searcher)
+            interleaved = yield from _interleave(reranked, hits, plan, response, searcher)
             rerank_ms = (service.clock() - reranking_began_s) * 1000
             report = make_report(response, reranked, plan, interleaved, rerank_ms=rerank_ms)
             report = yield from record_search(report, plan, searcher)
             reranked_response = write_report(response, report)
             yield from follow_up(reranked, report, reranked_response, plan, hits, searcher)
-        except (ConfigError, PropagatedError):  # the options fit no model, or the caller wants a stage's failure raised
+        except (ConfigError, PropagatedError):  # the options fit no model, or the caller wants stage failures raised
             _count("false", service.clock() - reranking_began_s, call)
             raise
-        except Exception as error:  # noqa: BLE001 - an error of ours must not lose the engine's response
+        except Exception as error:  # noqa: BLE001 - a bug in osrerank must not lose the engine's response
             return write_report(response, _report_error(error, response, plan))
         return reranked_response
 
 
-def _interleaved(
-    reranked: Ranking | Reason, hits: Hits, plan: Plan, response: Mapping[str, Any], searcher: Searcher
+def _interleave(
+    first_ranking: Ranking | Reason, hits: Hits, plan: Plan, response: Mapping[str, Any], searcher: Searcher
 ) -> Generator[Step, Any, InterleavedList | None]:
-    """Yield the steps that rank an interleaved search's hits for team B; return the list of both teams' hits.
+    """Compute the second ranking of an interleaved search, and mix both rankings into one list.
 
-    None is returned if the search is not interleaved, or if the hits cannot be ranked for both teams.
+    Returns None if the search is not interleaved, or if the hits cannot be ranked.
 
     Args:
-        reranked: team A's ranking, or the reason why the hits could not be ranked.
+        first_ranking: the ranking by the search's own options, or the reason why there is none.
         hits: the first pass's hits.
         plan: the plan of the search.
         response: the first pass's response.
         searcher: the state that the client's searches share.
     """
-    if plan.team_b is None or isinstance(reranked, Reason):
+    if plan.second_plan is None or isinstance(first_ranking, Reason):
         return None
-    team_b = replace(plan.team_b, fields=plan.fields)
-    ranking = yield Computation(partial(read_ranking, hits, team_b))
-    team_b, ranking = yield from with_vectors(ranking, hits, team_b, searcher)
-    reranked_b: Ranking | Reason = yield Computation(partial(run_stages, ranking, team_b))
-    if isinstance(reranked_b, Reason):
+    second_plan = replace(plan.second_plan, fields=plan.fields)
+    ranking = yield Computation(partial(read_ranking, hits, second_plan))
+    second_plan, ranking = yield from load_models_and_vectors(ranking, hits, second_plan, searcher)
+    second_ranking: Ranking | Reason = yield Computation(partial(run_stages, ranking, second_plan))
+    if isinstance(second_ranking, Reason):
         return None
-    yield from _save_order(reranked_b, team_b, hits)
+    yield from _save_order(second_ranking, second_plan, hits)
     options = plan.call.options
     assert options is not None
     assert options.interleave is not None
     assert plan.page is not None
-    return interleave_rankings(options.interleave, options.rankings, (reranked, reranked_b), response, plan.page)
+    rankings = first_ranking, second_ranking
+    return interleave_rankings(options.interleave, options.rankings, rankings, response, plan.page)
 
 
 def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[Step, Any, Report]:
-    """Yield the steps that record a search for UBI and queue its shadow run; add both outcomes to the report."""
+    """Record a search for UBI and queue its shadow run, if the options say so; return the report with both outcomes."""
     if plan.ubi is not None:
         interleave = plan.call.options and plan.call.options.interleave
         session = session_digest(interleave) if interleave else ""
@@ -128,8 +131,8 @@ def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[S
 
 
 def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
-    """Return the steps that rerank a search of shadow mode and record how the order changes."""
-    call, plain_ids = plan.call, ids_of(report.hits or ())
+    """Return the steps that rerank a search in shadow mode and record how the order changes."""
+    call, unranked_ids = plan.call, first_ids(report.hits or ())
     assert call.options is not None
 
     def steps() -> Generator[Step, Any, tuple[Any, float]]:
@@ -141,7 +144,8 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
         return response, plan.service.clock() - started_s
 
     text = query_text_or_json(call.options, call.query, call.body)
-    return searcher.shadows.shadow_run(text, call.index, plain_ids, run_one(steps(), searcher.vectors, call.header))
+    reranking = run_one(steps(), searcher.vectors, call.header)
+    return searcher.shadows.compare_with_reranking(text, call.index, unranked_ids, reranking)
 
 
 def follow_up(
@@ -152,7 +156,7 @@ def follow_up(
     hits: Hits,
     searcher: Searcher,
 ) -> Generator[Step, Any, None]:
-    """Yield the steps that save the order and write new vectors; count the search, and log warnings and failures.
+    """Do what follows a search: save the order for later pages, store new vectors, count the search, and log failures.
 
     Args:
         reranked: the ranking after all stages, or the reason why the hits were not reranked.
@@ -185,10 +189,7 @@ def follow_up(
 
 
 def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:
-    """Yield the step that saves a first page's order, if a later page might be ranked differently.
-
-    Otherwise the order that an earlier search saved is deleted.
-    """
+    """Save a first page's order if later pages might be ranked differently. Otherwise delete an earlier saved order."""
     order, page = plan.order, plan.page
     if order is None or page is None or not page.is_first:
         return
@@ -199,37 +200,37 @@ def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computat
 
 
 def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher) -> Generator[SendLater, Any, None]:
-    """Yield the requests that store new vectors, and those that report to builders which documents have no vectors."""
-    sides, vectors = searcher.vectors, reranked.vectors
-    if sides is None or vectors is None:
-        return
-    missing_keys = vectors.missing_keys
-    if not missing_keys:
+    """Store the vectors that the search computed, and report to builders which documents still have none."""
+    side_indices, vectors = searcher.vectors, reranked.vectors
+    if side_indices is None or vectors is None or not vectors.missing_keys:
         return
     hits_by_id = dict(zip(make_candidate_ids(hits), hits, strict=True))
     if vectors.new_records:
         assert plan.recipe is not None
         assert plan.recipe.vector_stage is not None
         source = plan.recipe.vector_stage.vectors
-        index_of = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
-        writes = sides.write_steps(source.records.to_contents(vectors.new_records), index_of, source.label)
+        index_by_key = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
+        writes = side_indices.write_steps(source.records.to_contents(vectors.new_records), index_by_key, source.label)
         if writes is not None:
             yield SendLater(writes)
-    if still_lacking := [hits_by_id[doc_id] for doc_id, key in missing_keys.items() if key not in vectors.new_records]:
-        report = sides.report_steps((str(hit.get("_index")), str(hit["_id"])) for hit in still_lacking)
+    hits_without_vector = [
+        hits_by_id[doc_id] for doc_id, key in vectors.missing_keys.items() if key not in vectors.new_records
+    ]
+    if hits_without_vector:
+        report = side_indices.report_steps((str(hit.get("_index")), str(hit["_id"])) for hit in hits_without_vector)
         if report is not None:
             yield SendLater(report)
 
 
 def _count(applied: str, took_s: float, call: SearchCall) -> None:
-    """Count a search in the metrics, by "true", "false", "partial" or "no_hits"; shadow runs have their own metrics."""
+    """Count a search in the metrics under "true", "false", "partial" or "no_hits". Shadow runs have other metrics."""
     if call.options is None or not call.options.in_shadow:
         SEARCHES.labels(applied).inc()
         RERANK_SECONDS.observe(took_s)
 
 
 def _report_error(error: Exception, response: Mapping[str, Any], plan: Plan) -> Report:
-    """Log an unexpected error, and return the report of the search that raised it."""
+    """Log an unexpected error in osrerank, and return the report of a search that is not reranked."""
     name = type(error).__name__
     reason = Reason(ReasonCode.INTERNAL, f"internal error in osrerank ({name}); the log has the traceback")
     if isinstance(error, ResponseFormatError):

@@ -1,4 +1,4 @@
-"""Hold the state that a client's searches share: models, default options, caches, side indices, saved orders."""
+"""Hold what a client's searches share: models, default options, caches, stored vectors and saved page orders."""
 
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -22,53 +22,52 @@ from osrerank.retrieval.query_text import find_searched_fields
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, digest_credentials
 from osrerank.retrieval.retrievers import read_queries
 from osrerank.retrieval.search_pipelines import SearchPipelines
-from osrerank.search.calibrated import Calibrations
+from osrerank.search.calibrations import Calibrations
 from osrerank.search.orders import Orders
 from osrerank.search.shadow import Shadows
+from osrerank.search.side_indices import SideIndices
 from osrerank.search.ubi import UbiRecords
-from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.services import Services
 from osrerank.types.engine import Engine
 from osrerank.types.reasons import Reason
 
 MAX_USERS = 100
-"""The maximum number of users with caches of their own."""
+"""A client keeps separate caches for this many users; beyond it, those of the least recent user are dropped."""
 DEADLINE_MS = 1_000.0
-"""The default deadline of a search by document vectors, in milliseconds. It holds once the model is loaded."""
+"""The default deadline, in milliseconds, of a search that ranks by document vectors once the model is loaded."""
 NO_BODY: Mapping[str, Any] = {}
 
 
 class Searcher:
-    """The state that the searches of a client share.
+    """The models, options and caches that the searches of a client share.
 
     Safe to use from many threads.
 
     Args:
         service: the service that holds the process's models.
-        defaults: the options of ``rerank=True`` for each index; by default those of the settings file.
-        engine: the search engine; if None, the server is asked which one it is.
+        defaults: each index's default rerank options. If None, they are read from the settings file.
+        engine: the search engine. If None, the server is asked which one it is.
         authentication: a digest of the client's credentials, which keeps the cached data of different users apart.
 
     Attributes:
-        service: the models of indices for which the settings file names no model.
-        models: the models of indices for which the settings file names one; None if it names no models, or the caller
+        service: the client's own models, for indices to which the settings file gives no model.
+        models: the models that the settings file gives to single indices. None if it gives none, or if the caller
             passes a scorer.
-        defaults: the options of ``rerank=True`` for each index.
-        engine: identifies the search engine.
-        pipelines: looks up the search pipelines of searches.
-        without_named_scores: index -> the reason why its engine does not return scores of named queries, for a minute.
-        bm25_scales: looks up the scale of first-pass scores.
-        fields: looks up the fields to search, and the fields whose text the model gets.
-        calibrations: the calibrations of the indices' probabilities.
-        records: records the hits that users saw, for UBI (User Behavior Insights).
-        vectors: reads and writes the side indices, which store document vectors; None if they are off.
-        orders: saves the orders that later pages need.
+        defaults: each index's default rerank options.
+        deadline_ms: the default deadline of a search that ranks by document vectors. None means no deadline.
+        orders: saves a first page's order for the later pages.
         shadows: reranks the searches of shadow mode in the background.
-        authentication: the digest of the user's credentials.
+        records: records the hits that users saw, for UBI (User Behavior Insights).
+        engine: identifies the search engine.
         is_embedded: whether the engine is the embedded one.
-        deadline_ms: the default deadline of a search that ends with the stage ``vectors``, in milliseconds; None for no
-            deadline.
+        authentication: the digest of the user's credentials. Everything below is separate for each user.
+        fields: looks up the fields to search, and the fields whose text the model gets.
+        pipelines: looks up the search pipelines of indices.
+        bm25_scales: looks up the factor by which the engine multiplies an index's BM25 scores.
+        calibrations: looks up an index's probability calibration.
+        named_score_failures: index -> why its engine returned no scores of named queries. Entries expire in a minute.
+        vectors: reads and writes document vectors in side indices. None if the settings turn side indices off.
     """
 
     def __init__(
@@ -95,24 +94,24 @@ class Searcher:
         self._set_user(authentication)
 
     def _set_user(self, authentication: str) -> None:
-        """Start with empty caches for a user, and use the digest of the user's credentials in cache keys."""
+        """Give a user empty caches, and store the digest of the user's credentials."""
         settings, clock = self.service.settings, self.service.clock
         self.authentication = authentication
         self.pipelines = SearchPipelines(self.engine, clock)
         self.bm25_scales = Bm25Scales(clock)
-        self.without_named_scores: ExpiringCache[str, Reason] = ExpiringCache(clock)
+        self.named_score_failures: ExpiringCache[str, Reason] = ExpiringCache(clock)
         uses_side_indices = settings.vectors == "index" or (settings.vectors is None and not self.is_embedded)
         self.fields = FieldFinder(
             build_fields=BuildFieldFinder(self.engine, settings, uses_side_indices=uses_side_indices)
         )
         self.calibrations = Calibrations(settings)
-        self.vectors = SideVectors(self.engine, clock) if uses_side_indices else None
+        self.vectors = SideIndices(self.engine, clock) if uses_side_indices else None
 
     def for_user(self, headers: Mapping[str, str] | None) -> "Searcher":
-        """Return the searcher of the user whose credentials a request has; each user has caches of their own.
+        """Return the searcher of the user who sends a request, with that user's own caches.
 
         Args:
-            headers: the headers of the request, in addition to those of the client's transport.
+            headers: the request's own headers, which may have credentials other than the client's.
         """
         user = digest_credentials(headers)
         if not user:
@@ -123,28 +122,32 @@ class Searcher:
                 searchers[user]._set_user(f"{self.authentication}/{user}")  # noqa: SLF001 - the same class
             return searchers[user]
 
-    def serving(self, index: Any, *, checked: bool = True) -> AbstractContextManager[RerankService]:
-        """Return a context that yields the service of an index's model and keeps the model loaded.
+    def service_for(self, index: Any, *, allow_mixed_models: bool = False) -> AbstractContextManager[RerankService]:
+        """Return a context manager that yields the service of an index's model and keeps the model loaded.
 
         Args:
             index: the caller's index or indices.
-            checked: whether indices with different models raise an error; if not, the client's own model is used.
+            allow_mixed_models: whether to use the client's own model for indices that have different models. If False,
+                such indices raise an error.
 
         Raises:
-            ConfigError: there are several indices, with different models.
+            ConfigError: the indices have different models.
         """
-        if checked and self.models is not None and (reason := self.models.explain_conflict(index)):
-            raise ConfigError(reason, setting="model", source="settings file")
-        return self._own_service if self.models is None else self.models.use_service(index)
+        if self.models is None:
+            return self._own_service
+        conflict = None if allow_mixed_models else self.models.explain_conflict(index)
+        if conflict:
+            raise ConfigError(conflict, setting="model", source="settings file")
+        return self.models.use_service(index)
 
     def warm_up(self, index: Any = None) -> None:
-        """Load the models that ``rerank=True`` uses in an index; without an index, the client's own models.
+        """Load the models that ``rerank=True`` uses in an index. If the index is None, load the client's own models.
 
         Raises:
-            ConfigError: there are several indices, with different models.
+            ConfigError: the indices have different models.
             OsrerankError: as `RerankService.warm_up`.
         """
-        with self._own_service if index is None else self.serving(index) as service:
+        with self._own_service if index is None else self.service_for(index) as service:
             service.warm_up(self.defaults.base if index is None else self.defaults.options_for(index))
 
     def close(self) -> None:
@@ -155,7 +158,7 @@ class Searcher:
         self.orders.close()
 
     def forget_indices(self) -> None:
-        """Clear the cached mappings, settings and search pipelines of all indices, so that they are read again."""
+        """Clear the cached mappings, settings and search pipelines, so that they are read again."""
         with self._by_user as by_user:
             searchers = [self, *by_user.values()]
         for searcher in searchers:
@@ -163,7 +166,7 @@ class Searcher:
             searcher.pipelines.forget()
             searcher.bm25_scales.forget()
 
-    def fields_of(
+    def find_fields(
         self,
         options: Rerank,
         index: Any,
@@ -171,10 +174,10 @@ class Searcher:
         query: Any = "",
         body: Mapping[str, Any] = NO_BODY,
         index_options: Mapping[str, Any] = NO_OPTIONS,
-        anew: bool = False,
+        refresh: bool = False,
         uses_build_fields: bool = True,
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Yield the requests that look up fields (usually none), and return the fields that a search uses.
+        """Find the fields that a search queries, and those whose text the model gets. This rarely needs a request.
 
         Args:
             options: the search's options.
@@ -182,27 +185,25 @@ class Searcher:
             query: the caller's query: a text, a query-DSL clause, or None for the body's query.
             body: the caller's body, decoded.
             index_options: the search's `osrerank.retrieval.requests.select_index_options`.
-            anew: whether to read the mapping again, even if it is cached.
-            uses_build_fields: whether the model reads the fields of the last vector build if no fields are named. If
-                False, it reads the text fields of the mapping.
+            refresh: whether to read the mapping again, even if it is cached.
+            uses_build_fields: which fields a search without field names uses: those of the last vector build if True,
+                the text fields of the mapping if False.
         """
-        searched = (
-            None if isinstance(query, str) else find_searched_fields(read_queries(body) if query is None else query)
-        )
-        team_fields = [team.fields for team in options.rankings[1:] if team.fields != options.fields]
-        team_names = tuple(name for fields in team_fields for name in caller_names(fields))
-        defined: tuple[Leaf, ...] = ()
+        searched_by_body: tuple[str, ...] | None = None
+        if not isinstance(query, str):
+            searched_by_body = find_searched_fields(read_queries(body) if query is None else query)
+        second_fields = [second.fields for second in options.rankings[1:] if second.fields != options.fields]
+        body_fields: tuple[Leaf, ...] = ()
         if "derived" in body or "runtime_mappings" in body:
             leaves = read_leaves({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
-            defined = tuple(leaves.values())
-        is_checked = isinstance(options.fields, CheckedNames)
-        named = FieldChoice(
-            caller_names(options.query_fields),
-            caller_names(options.fields),
-            searched,
-            team_names,
-            defined,
-            is_checked,
-            uses_build_fields,
+            body_fields = tuple(leaves.values())
+        choice = FieldChoice(
+            query_fields=caller_names(options.query_fields),
+            model_fields=caller_names(options.fields),
+            searched_by_body=searched_by_body,
+            second_ranking_fields=tuple(name for fields in second_fields for name in caller_names(fields)),
+            defined_by_body=body_fields,
+            is_checked=isinstance(options.fields, CheckedNames),
+            uses_build_fields=uses_build_fields,
         )
-        return (yield from self.fields.find(index, named, index_options, refresh=anew))
+        return (yield from self.fields.find(index, choice, index_options, refresh=refresh))

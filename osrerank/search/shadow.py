@@ -1,7 +1,7 @@
-"""Rerank the searches of shadow mode (option ``traffic``) in the background, after the caller has the plain response.
+"""Rerank searches in the background to record what reranking would change (shadow mode of the option ``traffic``).
 
-One thread runs these searches one by one. Metrics count what reranking would have changed. A file gets one line of JSON
-for each search.
+The caller gets the first pass. Then one thread runs the searches again with reranking, one by one. Metrics count the
+changes, and a file gets one line of JSON for each search.
 """
 
 import atexit
@@ -28,18 +28,18 @@ from osrerank.types.reasons import Reason
 from osrerank.vectors.background import CLOSE_S, BackgroundTasks
 
 logger = logging.getLogger(__name__)
-due = LogThrottle()
+log_throttle = LogThrottle()
 
 TOP = 10
-"""The number of hits that are compared, from the top of a page."""
+"""The first hits of a page that are compared."""
 MAX_WAITING = 100
-"""The maximum number of searches that wait to be run again; further ones are dropped."""
+"""While this many searches wait to be run again, further ones are dropped."""
 MAX_BYTES = 100_000_000
-"""The maximum size of the file of records, in bytes."""
+"""The file of records does not grow beyond this size, in bytes."""
 PAUSE_FACTOR = 19.0
-"""The pause after a shadow search, as a multiple of the search's time: the thread works a twentieth of the time."""
+"""After a search, the thread pauses for this multiple of the search's time, so it works a twentieth of the time."""
 QUIET_S = 1.0
-"""The pause ends if nobody has searched for this many seconds, because then the thread slows nobody down."""
+"""If nobody has searched for this many seconds, the thread slows nobody down, so it does not pause."""
 EXIT_S = 1.0
 """How long an exiting process waits for shadow searches, in seconds."""
 
@@ -50,61 +50,61 @@ class Shadows:
     Safe to use from many threads.
 
     Args:
-        settings: the settings, with the path of the file of records, and whether records contain texts.
+        settings: the settings, which say where records are written and whether they contain texts.
         pause_factor: the pause after a search, as a multiple of the search's time.
     """
 
     def __init__(self, settings: Settings, pause_factor: float = PAUSE_FACTOR) -> None:
         path = settings.shadow_file
         self._file = None if path is None else AppendedLines(path, MAX_BYTES)
-        self._has_texts, self._pause_factor = settings.shadow_texts, pause_factor
+        self._records_texts, self._pause_factor = settings.shadow_texts, pause_factor
         self.renew()
         renew_after_fork(self)
         self._queue = BackgroundTasks(MAX_WAITING, name="osrerank-shadow", on_drop=self._drop)
-        _all.add(self)
+        _instances.add(self)
 
     def renew(self) -> None:
-        """Reset the state in a forked child; the parent counts the searches that were dropped before the fork."""
+        """Reset the state in a forked child. The parent counts the searches that were dropped before the fork."""
         self._lock = threading.Lock()
         self._dropped = 0
         self._is_closed = threading.Event()
         self._searched_at = -math.inf
 
     def submit(self, run: Callable[[], Mapping[str, Any]]) -> bool:
-        """Queue a function that runs a search again and returns its record; return whether there was room."""
+        """Queue a function that runs a search again and returns its record. Return whether the queue had room."""
         self._searched_at = time.monotonic()
         return self._queue.submit(lambda: self._run(run))
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Run the waiting searches for at most ``wait_s`` seconds; drop the remaining ones, and log their number."""
+        """Run the waiting searches for at most ``wait_s`` seconds. Drop the others, and log their number."""
         self._is_closed.set()
         if dropped := self._queue.drain(wait_s):
             logger.warning("[shadow-lost] %d shadow searches were not run in %g s, and were dropped", dropped, wait_s)
         if self._dropped:
             self._write({"time": _now()})
 
-    def shadow_run(
-        self, text: str, index: Any, plain_ids: Sequence[str], steps: Generator[ClientStep, Any, tuple[Any, float]]
+    def compare_with_reranking(
+        self, text: str, index: Any, unranked_ids: Sequence[str], steps: Generator[ClientStep, Any, tuple[Any, float]]
     ) -> Generator[ClientStep, Any, dict[str, Any]]:
-        """Yield the steps of a search that is run again with reranking, and return its record.
+        """Run a search again with reranking, and return the record of what that changes.
 
         Args:
             text: the query's text.
             index: the index or indices searched.
-            plain_ids: the ids of the first hits that the caller got.
-            steps: the steps of the reranked search; they return its response and the seconds that it took.
+            unranked_ids: the ids of the first hits that the caller got.
+            steps: the steps of the reranked search. They return its response and the seconds that it took.
         """
-        record: dict[str, Any] = {"time": _now(), "index": join_names(index), "query": digest_of(text)}
+        record: dict[str, Any] = {"time": _now(), "index": join_names(index), "query": make_digest(text)}
         reranked_ids: Sequence[str] = ()
         try:
             response, took_s = yield from steps
-            reranked_ids = ids_of(parse_hits(response))
-            record |= record_outcome(response, took_s) | compare_orders(plain_ids, response)
+            reranked_ids = first_ids(parse_hits(response))
+            record |= outcome_fields(response, took_s) | change_fields(unranked_ids, response)
         except Exception as error:  # noqa: BLE001 - the caller already has the response
             reason = Reason.from_error(error)
             record |= {"applied": False, "reason": str(reason), "reason_code": reason.code}
-        if self._has_texts:
-            return record | {"texts": {"query": text, "before": list(plain_ids), "after": list(reranked_ids)}}
+        if self._records_texts:
+            return record | {"texts": {"query": text, "before": list(unranked_ids), "after": list(reranked_ids)}}
         return record | {"reason": None}  # an error message of another program may quote the query or a document
 
     def _run(self, run: Callable[[], Mapping[str, Any]]) -> None:
@@ -123,7 +123,7 @@ class Shadows:
         self._pause(self._pause_factor * (time.monotonic() - started))
 
     def _pause(self, seconds: float) -> None:
-        """Wait for this long, but only while users search."""
+        """Pause, but only as long as users search."""
         pause_end = time.monotonic() + seconds
         while (remaining_s := min(pause_end, self._searched_at + QUIET_S) - time.monotonic()) > 0:
             if self._is_closed.wait(remaining_s):
@@ -139,7 +139,7 @@ class Shadows:
         except OSError as error:
             with self._lock:
                 self._dropped += dropped + ("query" in record)
-            if due.should_log("lost"):
+            if log_throttle.should_log("lost"):
                 logger.warning(
                     "[shadow-lost] the record of a shadow search was not written to %s: %s; not logged again for a "
                     "minute",
@@ -153,49 +153,49 @@ class Shadows:
             self._dropped += 1
 
 
-_all: "weakref.WeakSet[Shadows]" = weakref.WeakSet()
+_instances: "weakref.WeakSet[Shadows]" = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    for shadows in list(_all):
+    for shadows in list(_instances):
         shadows.close(EXIT_S)
 
 
 atexit.register(_close_all)  # it runs before `NATIVE_CODE.end`, because that was registered earlier
 
 
-def record_outcome(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
-    """Return the fields of a record about the reranked search: its outcome, its times and its counts of vectors.
+def outcome_fields(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
+    """Return the fields of a record that say whether the search was reranked, how long it took, and what it encoded.
 
     Args:
         response: the response with reranking.
-        took_s: wall time of the search, in seconds; 0 if it was not run.
+        took_s: the wall time of the search, in seconds. It is 0 if the search was not run.
     """
-    marks = response["rerank"]
-    counts = {name: sum(stage.get(name, 0) for stage in marks["stages"]) for name in ("known", "encoded", "lacking")}
-    times = {"ms": round(took_s * 1000, 1), "first_pass_ms": marks["first_pass_took_ms"]} if took_s else {}
-    outcome = {name: marks[name] for name in ("applied", "reason", "reason_code")}
+    report = response["rerank"]
+    counts = {name: sum(stage.get(name, 0) for stage in report["stages"]) for name in ("known", "encoded", "lacking")}
+    times = {"ms": round(took_s * 1000, 1), "first_pass_ms": report["first_pass_took_ms"]} if took_s else {}
+    outcome = {name: report[name] for name in ("applied", "reason", "reason_code")}
     return {**outcome, **times, **counts}
 
 
-def compare_orders(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
+def change_fields(unranked_ids: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a record that compare the first ten hits before and after reranking.
 
-    If the search was not reranked, there are no such fields.
+    A search that was not reranked has no such fields.
 
     Args:
-        before: the ids of the first hits without reranking.
+        unranked_ids: the ids of the first hits without reranking.
         response: the response with reranking.
     """
     if response["rerank"]["applied"] is False:
         return {}
-    after = ids_of(parse_hits(response))
+    reranked_ids = first_ids(parse_hits(response))
     moves = [_move(hit) for hit in parse_hits(response)[:TOP]]
     return {
-        "hits": len(before),
-        "after": len(after),
-        "overlap": len({*before} & {*after}),
-        "first_changed": before[:1] != after[:1],
+        "hits": len(unranked_ids),
+        "after": len(reranked_ids),
+        "overlap": len({*unranked_ids} & {*reranked_ids}),
+        "first_changed": unranked_ids[:1] != reranked_ids[:1],
         "moved": sum(move > 0 for move in moves),
         "farthest": max(moves, default=0),
     }
@@ -203,17 +203,17 @@ def compare_orders(before: Sequence[str], response: Mapping[str, Any]) -> dict[s
 
 def _move(hit: Mapping[str, Any]) -> int:
     """Return by how many ranks reranking moved a hit."""
-    ranks = [marks["rank"] for marks in hit["_rerank"].values() if isinstance(marks, Mapping) and "rank" in marks]
+    ranks = [entry["rank"] for entry in hit["_rerank"].values() if isinstance(entry, Mapping) and "rank" in entry]
     return abs(int(ranks[-1]) - int(ranks[0]))
 
 
-def ids_of(hits: Sequence[Mapping[str, Any]]) -> list[str]:
+def first_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the ids of a page's first ten hits, as ``index/id``."""
     return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits[:TOP]]
 
 
-def digest_of(text: str) -> str:
-    """Return a pseudonymous id of a query or a user key, for records: the first 16 hex digits of its SHA-256."""
+def make_digest(text: str) -> str:
+    """Return a pseudonym for a query or a user key in records: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

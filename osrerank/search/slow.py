@@ -1,4 +1,4 @@
-"""Log advice for searches that scoring makes slow, or whose documents lack vectors."""
+"""Log how to make searches faster if reranking makes them slow, or if their documents have no stored vectors."""
 
 import logging
 import math
@@ -18,24 +18,26 @@ from osrerank.types.reasons import ReasonCode
 logger = logging.getLogger(__name__)
 
 SLOW_S = 1.0
-"""The duration, in seconds, above which a search counts as slow."""
+"""A search that takes longer is slow, in seconds."""
 GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
-due = LogThrottle()
-once = LogThrottle(math.inf)
+slow_search_throttle = LogThrottle()
+missing_vectors_throttle = LogThrottle(math.inf)
+LogLine = Callable[[str], None]
+"""Logs a line of advice. The argument says what must be done before a build of vectors."""
 
 
 def build_command(index: str, note: str) -> str:
-    """Return the shell command that builds an index's vectors, with a note in brackets, for the end of a message."""
+    """Return the shell command that builds an index's vectors, followed by a note in brackets."""
     return f"osrerank vectors build --index {index}   ({note})"
 
 
 def advise(
     hits: Sequence[Mapping[str, Any]], stages: Sequence[StageReport], took_s: float, plan: Plan, searcher: Searcher
 ) -> Generator[Step, Any, None]:
-    """Yield the steps that log how to make a search faster, if it was slow or its documents lack vectors.
+    """Log how to make a search faster, if it was slow or its documents have no stored vectors.
 
-    A build encodes the fields that ``rerank=True`` uses. If the search names other fields, the fields of a build are
-    looked up in the background, and the log line says how to build vectors of the search's fields.
+    A build of vectors encodes the fields of the default rerank options. If the search names other fields, the build's
+    fields are looked up in the background, and the log line says how to build vectors of the search's fields.
 
     Args:
         hits: the hits of the response.
@@ -49,44 +51,38 @@ def advise(
     if not advice:
         return
     defaults, options = searcher.defaults.options_for(index), plan.options
-    has_own_fields = not isinstance(plan.call.query, str) or (options.fields, options.query_fields) != (
-        defaults.fields,
-        defaults.query_fields,
-    )
-    if index and has_own_fields and plan.names:
-        yield SendLater(_log_for_fields(advice, index, plan.names, searcher))
+    named_fields, default_fields = (options.fields, options.query_fields), (defaults.fields, defaults.query_fields)
+    has_own_fields = not isinstance(plan.call.query, str) or named_fields != default_fields
+    if index and has_own_fields and plan.model_fields:
+        yield SendLater(_log_with_build_fields(advice, index, plan.model_fields, searcher))
     else:
         for log_line in advice:
             log_line("")
 
 
-LogLine = Callable[[str], None]
-"""Logs a line of advice; the argument says what must be done before a build of vectors."""
-
-
-def _log_for_fields(
-    advice: Sequence[LogLine], index: str, read_fields: Sequence[str], searcher: Searcher
+def _log_with_build_fields(
+    advice: Sequence[LogLine], index: str, search_fields: Sequence[str], searcher: Searcher
 ) -> Generator[SideRequest, Any, None]:
-    """Yield the requests that look up which fields a build encodes, and log the advice."""
+    """Look up which fields a build of vectors encodes, and log the advice."""
     build_fields = (
-        yield from searcher.fields_of(searcher.defaults.options_for(index), index, uses_build_fields=False)
+        yield from searcher.find_fields(searcher.defaults.options_for(index), index, uses_build_fields=False)
     ).model_fields
     before_building = ""
-    if set(build_fields) != set(read_fields):
-        by_build, by_search = ", ".join(build_fields) or "no field", ", ".join(read_fields)
-        names = ", ".join(f'"{name}"' for name in read_fields)
+    if set(build_fields) != set(search_fields):
+        quoted_fields = ", ".join(f'"{name}"' for name in search_fields)
         before_building = (
-            f"a build would encode {by_build}, and this search uses {by_search}: "
-            f'first write fields = [{names}] under [index."{index}".rerank] in osrerank.toml, then '
+            f"a build would encode {', '.join(build_fields) or 'no field'}, and this search uses "
+            f"{', '.join(search_fields)}: first write fields = [{quoted_fields}] under "
+            f'[index."{index}".rerank] in osrerank.toml, then '
         )
     for log_line in advice:
         log_line(before_building)
 
 
 def _slow_search_advice(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[LogLine]:
-    """Return the advice on a slow search, if one stage took most of the time; at most one line a minute is logged."""
+    """Return the advice on a slow search if one stage took most of its time. At most one line a minute is logged."""
     stage = max(stages, key=lambda stage: stage.took_ms, default=None)
-    if took_s <= SLOW_S or stage is None or stage.took_ms / 1000 <= took_s / 2 or not due.should_log():
+    if took_s <= SLOW_S or stage is None or stage.took_ms / 1000 <= took_s / 2 or not slow_search_throttle.should_log():
         return []
     return [partial(_log_slow_search, stage, options, took_s, index)]
 
@@ -105,11 +101,11 @@ def _log_slow_search(stage: StageReport, options: Rerank, took_s: float, index: 
 
 
 def _missing_vectors_advice(stages: Sequence[StageReport], index: str) -> list[LogLine]:
-    """Return the advice on documents that were not encoded before the deadline, once for each index in a process."""
-    lacking = max((stage.lacking for stage in stages), default=0)
-    if not lacking or not once.should_log(index):
+    """Return the advice on documents that were not encoded before the deadline. It is logged once for each index."""
+    n_missing = max((stage.lacking for stage in stages), default=0)
+    if not n_missing or not missing_vectors_throttle.should_log(index):
         return []
-    note = f"{lacking} of the {max(stage.candidates for stage in stages)} candidates of this search lacked vectors"
+    note = f"{n_missing} of the {max(stage.candidates for stage in stages)} candidates of this search lacked vectors"
     return [partial(_log_missing_vectors, note, index)]
 
 
@@ -124,10 +120,13 @@ def _log_missing_vectors(note: str, index: str, before_building: str) -> None:
 
 def _remedy(stage: StageReport, options: Rerank, index: str, before_building: str) -> str:
     """Return what would make the slowest stage faster: stored vectors or, for a cross-encoder, other options."""
-    note = "no text was encoded in time" if stage.name == "vectors" and stage.code is ReasonCode.DEADLINE else ""
-    if lacked := stage.encoded + stage.lacking:
-        note = f"{lacked} texts of this search had no stored vectors"
-    if note and (lacked or not stage.known):
+    n_unstored = stage.encoded + stage.lacking
+    note = ""
+    if n_unstored:
+        note = f"{n_unstored} texts of this search had no stored vectors"
+    elif stage.name == "vectors" and stage.code is ReasonCode.DEADLINE and not stage.known:
+        note = "no text was encoded in time"
+    if note:
         return f"{before_building}build the vectors beforehand: {build_command(index or 'NAME', note)}"
     if stage.name == "vectors":
         busy = "all vectors were known: the processor or the vector store is busy (osrerank_vectors_errors_total)"

@@ -1,4 +1,4 @@
-"""The steps that a search yields and a client performs: requests and computations."""
+"""What a search asks its client to do, step by step: send a request, run a computation, or queue work for later."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
@@ -65,7 +65,7 @@ class ReadRecords(NamedTuple):
 
 
 class Computation(NamedTuple):
-    """Work without requests to the search engine, which may take long.
+    """Work that may take long and sends no requests to the search engine.
 
     Attributes:
         run: the function that does the work; the asynchronous client calls it in a thread.
@@ -85,7 +85,7 @@ class SendLater(NamedTuple):
 
 
 class QueueShadowRun(NamedTuple):
-    """A second run of a search in shadow mode, which the client queues; the result is whether the queue had room.
+    """A second, reranked run of a search in shadow mode, to be queued. The step's result is whether the queue had room.
 
     Attributes:
         steps: the generator of the second run's steps, which returns the record of the run.
@@ -97,4 +97,4 @@ class QueueShadowRun(NamedTuple):
 ClientStep = SideRequest | SearchRequest | MultiSearchRequest | Computation | SendLater | QueueShadowRun
 """The steps that a client performs."""
 Step = SideRequest | SearchRequest | ReadTexts | ReadRecords | Computation | SendLater | QueueShadowRun
-"""The steps that one search yields; `osrerank.search.lockstep` turns them into steps that a client performs."""
+"""The steps that one search yields. `osrerank.search.lockstep` turns them into steps that a client performs."""

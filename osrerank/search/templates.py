@@ -1,4 +1,4 @@
-"""Rerank the hits of search templates: the search engine renders the template, and the rendered search is reranked."""
+"""Rerank the hits of search templates: let the engine render the template, then run and rerank the rendered search."""
 
 import json
 from collections.abc import Generator, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.requests import SideRequest
-from osrerank.search.calls import lines_of, multi_search_steps, search_steps
+from osrerank.search.calls import multi_search_steps, parse_lines, search_steps
 from osrerank.search.lockstep import ClientSteps, run_one
 from osrerank.search.outcome import unranked_report
 from osrerank.search.plan import Plan, RerankArgument, SearchCall, decode_body
@@ -17,19 +17,19 @@ from osrerank.search.step import MultiSearchRequest, SearchRequest
 from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason, ReasonCode
 
-FROM_REQUEST = ("explain", "profile")
-"""The parts of a search that the request for the template sets; if the rendered body has them, they are ignored."""
-IGNORED = (
+REQUEST_ENTRIES = ("explain", "profile")
+"""The entries of a search that the caller's request sets. A template's own values are ignored, as the engine does."""
+IGNORED_PARAMS = (
     "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "from", "q", "seq_no_primary_term",
     "size", "sort", "stats", "stored_fields", "terminate_after", "track_scores", "version",
 )  # fmt: skip
-"""URL parameters of a search that a template's search ignores, because the rendered body replaces them."""
+"""The engine ignores these URL parameters in a search by template."""
 
 
 def template_steps(
     searcher: Searcher, body: Any, params: Mapping[str, Any], *, index: Any, rerank: RerankArgument, headers: Any = None
 ) -> ClientSteps:
-    """Yield the steps that a client performs for a search by template, and return the response.
+    """Perform a search by template, and return the response.
 
     Args:
         searcher: the client's searcher.
@@ -47,7 +47,7 @@ def template_steps(
     template = decode_body(body)
     rendered = yield from _render(template)
     if not isinstance(rendered, EngineError):
-        search_params = {name: value for name, value in params.items() if name not in IGNORED}
+        search_params = {name: value for name, value in params.items() if name not in IGNORED_PARAMS}
         content = json.dumps(rendered) if isinstance(body, str | bytes) else rendered
         try:
             response = yield from search_steps(
@@ -60,16 +60,16 @@ def template_steps(
             return {**response, "status": 200} if has_status else response
     # Outside the except block, so that an error of this request does not carry the traceback of the first.
     response = yield SearchRequest(body, params, is_template=True)
-    return (yield from run_one(_mark_unranked(searcher, response, rendered, index, rerank), searcher.vectors))
+    return (yield from run_one(_report_unrendered(searcher, response, rendered, index, rerank), searcher.vectors))
 
 
 def multi_template_steps(
     searcher: Searcher, body: Any, index: Any, *, rerank: RerankArgument, params: Mapping[str, Any]
 ) -> ClientSteps:
-    """Yield the steps that a client performs for the searches of several templates, and return their response.
+    """Perform a multi-search by templates, and return its response.
 
     If a template cannot be rendered, or if the rendered multi-search is refused, the caller's own request is sent as
-    well. Its response has the error of each search.
+    well, so that its response has the engine's error of each search.
 
     Args:
         searcher: the client's searcher.
@@ -82,7 +82,7 @@ def multi_template_steps(
         ConfigError: the body has a header without a template, or the rerank options cannot be used.
         EngineError: the search engine refused the request.
     """
-    lines, is_json = lines_of(body), isinstance(body, str | bytes)
+    lines, is_json = parse_lines(body), isinstance(body, str | bytes)
     rendered: list[Mapping[str, Any] | EngineError] = []
     for template in lines[1::2]:
         rendered_body = yield from _render(decode_body(template or {}))
@@ -98,10 +98,10 @@ def multi_template_steps(
             return (yield from search_rendered(range(len(rendered))))
         except EngineError as failed:
             _accept_bad_request(failed)
-    plain_response = yield MultiSearchRequest(lines, is_template=True)
-    if not isinstance(plain_response, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
-        return plain_response
-    responses = list(plain_response["responses"])
+    unranked_response = yield MultiSearchRequest(lines, is_template=True)
+    if not isinstance(unranked_response, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
+        return unranked_response
+    responses = list(unranked_response["responses"])
     succeeded = [number for number, response in enumerate(responses) if "error" not in response]
     numbers = [number for number in succeeded if not isinstance(rendered[number], EngineError)]
     if numbers:
@@ -112,13 +112,13 @@ def multi_template_steps(
         error = rendered[number]
         if isinstance(error, EngineError):
             searched_index = lines[2 * number].get("index", index)
-            steps = _mark_unranked(searcher, responses[number], error, searched_index, rerank)
+            steps = _report_unrendered(searcher, responses[number], error, searched_index, rerank)
             responses[number] = yield from run_one(steps, searcher.vectors)
-    return {**plain_response, "responses": responses}
+    return {**unranked_response, "responses": responses}
 
 
 def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[str, Any] | EngineError]:
-    """Yield the request that renders a template; return the search body, or the error.
+    """Let the engine render a template. Return the search body, or the error.
 
     Raises:
         EngineError: the search engine is overloaded, or did not respond in time.
@@ -132,30 +132,32 @@ def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[
     body = response.get("template_output") if isinstance(response, Mapping) else None
     if not isinstance(body, Mapping):
         return EngineError(response, foreign="the search engine did not render it to a search body")
-    search_body = {name: value for name, value in body.items() if name not in FROM_REQUEST}
-    return {**search_body, **{name: True for name in FROM_REQUEST if str(template.get(name)).lower() == "true"}}
+    search_body = {name: value for name, value in body.items() if name not in REQUEST_ENTRIES}
+    return {**search_body, **{name: True for name in REQUEST_ENTRIES if str(template.get(name)).lower() == "true"}}
 
 
 def _accept_bad_request(failed: EngineError) -> EngineError:
-    """Return the error of a rendered search if its status is 400: the caller's own request has a better message.
+    """Return the error of a rendered search if its status is 400. The caller's own request then gives a better message.
 
     Raises:
-        EngineError: the status is not 400, so that the caller's own request would fail as well.
+        EngineError: the status is not 400, so the caller's own request would fail as well.
     """
     if failed.status != 400:
         raise failed
     return failed
 
 
-def _mark_unranked(searcher: Searcher, response: Any, failed: EngineError, index: Any, rerank: RerankArgument) -> Steps:
-    """Return the plain response of a template that could not be rendered, with the reason why it is not reranked."""
+def _report_unrendered(
+    searcher: Searcher, response: Any, failed: EngineError, index: Any, rerank: RerankArgument
+) -> Steps:
+    """Return the response to a template that could not be rendered, with the reason why its hits are not reranked."""
     if not isinstance(response, Mapping):
         return response
     reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", failed.foreign)
     options = Rerank.of(rerank, searcher.defaults.options_for(index)) or Rerank()
-    with searcher.serving(index, checked=False) as service:
+    with searcher.service_for(index, allow_mixed_models=True) as service:
         plan = Plan(SearchCall(index=index, options=options), service, options=options, obstacle=reason)
         report = unranked_report(response, reason, plan)
-        marked_response = write_report(response, report)
-        yield from follow_up(reason, report, marked_response, plan, (), searcher)
-    return marked_response
+        new_response = write_report(response, report)
+        yield from follow_up(reason, report, new_response, plan, (), searcher)
+    return new_response

@@ -1,6 +1,6 @@
 """Record which hits users saw, in the index ``ubi_queries`` of User Behavior Insights (UBI, schema 1.3).
 
-The record of a search has the hits of the page that was returned and, for an interleaved page, the team of each hit.
+A record lists the hits of the page that was returned and, if two rankings were interleaved, the ranking of each hit.
 """
 
 import logging
@@ -21,16 +21,20 @@ from osrerank.types.engine_errors import EngineError
 logger = logging.getLogger(__name__)
 
 INDEX = "ubi_queries"
-APPLIED, TEAMS, SESSION, EXPERIMENT, FIRST_RANK, CHOSEN = (
-    "osrerank_applied", "osrerank_teams", "osrerank_session", "osrerank_experiment", "osrerank_first_rank",
-    "osrerank_chosen",
-)  # fmt: skip
-"""The names of osrerank's own ``query_attributes``; their values are texts, as are the plugin's values."""
-MIN_S, MAX_S = 0.1, 2.0
-"""The minimum and maximum timeout of the request that records a search, in seconds."""
+# The names of osrerank's own ``query_attributes``. Their values are strings, as are the plugin's values.
+APPLIED = "osrerank_applied"
+TEAMS = "osrerank_teams"
+SESSION = "osrerank_session"
+EXPERIMENT = "osrerank_experiment"
+FIRST_RANK = "osrerank_first_rank"
+CHOSEN = "osrerank_chosen"
+MIN_TIMEOUT_S = 0.1
+"""The request that records a search gets at least this timeout, in seconds, however close the deadline is."""
+MAX_TIMEOUT_S = 2.0
+"""The request that records a search gets at most this timeout, in seconds."""
 PAUSE_S = 10.0
-"""The pause after a failure, in seconds, in which nothing is recorded, so that searches do not wait for the engine."""
-EXISTS = "resource_already_exists_exception"
+"""After a failure, nothing is recorded for this many seconds, so that searches do not wait for the engine."""
+INDEX_EXISTS = "resource_already_exists_exception"
 _KEYWORD = {"type": "keyword", "ignore_above": 100}
 _TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 _FIELDS: dict[str, Any] = {
@@ -46,7 +50,7 @@ _FIELDS: dict[str, Any] = {
 
 
 class UbiRecords:
-    """Records the searches that have ``ext.ubi`` in their body; the response and the log say why a record failed.
+    """Records the searches that have ``ext.ubi`` in their body. If that fails, the response and the log say why.
 
     Safe to use from many threads.
 
@@ -63,13 +67,13 @@ class UbiRecords:
     def record(
         self, ubi: UbiQuery, report: Report, *, text: str, session: str, deadline: Deadline
     ) -> Generator[SideRequest, Any, Report]:
-        """Yield the requests that record a search; return its report with the query id, as the plugin returns it.
+        """Record a search. Return its report with the query id, as the plugin returns it.
 
         Args:
             ubi: the content of the search's ``ext.ubi``.
             report: the report of the search, with its page of hits.
             text: the query text that the hits were reranked by.
-            session: a digest that identifies the reader of an interleaved list; empty for all other searches.
+            session: a digest that identifies the user of an interleaved list. Empty for all other searches.
             deadline: the deadline of the search.
         """
         reason = ""
@@ -81,7 +85,8 @@ class UbiRecords:
             except KeyError as error:
                 reason = f"the hits lack {error.args[0]}"
             else:
-                reason = yield from self._write(record, min(max(deadline.remaining_s(), MIN_S), MAX_S))
+                timeout_s = min(max(deadline.remaining_s(), MIN_TIMEOUT_S), MAX_TIMEOUT_S)
+                reason = yield from self._write(record, timeout_s)
         if reason:
             logger.warning("[ubi-lost] a search was not recorded in %s: %s", INDEX, reason)
         query_id = {"query_id": ubi.query_id}
@@ -89,14 +94,14 @@ class UbiRecords:
         return replace(report, ext={"ubi": query_id})
 
     def _write(self, record: Mapping[str, Any], timeout_s: float) -> Generator[SideRequest, Any, str]:
-        """Yield the requests that write a record; return the reason if it was not written, else an empty text."""
+        """Write a record. Return why it was not written, or an empty string if it was."""
         params = {"request_timeout": timeout_s}
         try:
             if not self._has_index and not (yield SideRequest("HEAD", f"/{INDEX}", params=params)):
                 try:
                     yield SideRequest("PUT", f"/{INDEX}", index_body(is_embedded=self._is_embedded), params)
                 except EngineError as failed:
-                    if failed.kind != EXISTS:
+                    if failed.kind != INDEX_EXISTS:
                         raise
             self._has_index = True
             yield SideRequest("POST", f"/{INDEX}/_doc", record, params)
@@ -122,8 +127,8 @@ def make_record(ubi: UbiQuery, report: Report, *, text: str = "", session: str =
     Args:
         ubi: the content of the search's ``ext.ubi``.
         report: the report of the search, with its page of hits.
-        text: the query text that the hits were reranked by; it is recorded if ``ubi`` has no user query.
-        session: a digest that identifies the reader of an interleaved list.
+        text: the query text that the hits were reranked by. It is recorded if ``ubi`` has no user query.
+        session: a digest that identifies the user of an interleaved list.
 
     Raises:
         KeyError: a hit has no ``_id``, or lacks the field that identifies it.

@@ -1,8 +1,8 @@
 """Read the User Behavior Insights (UBI) object ``ext.ubi`` from a search's body.
 
-UBI schema 1.3, query request: https://o19s.github.io/ubi/docs/html/1.3.0/query.request.schema.html. OpenSearch's plugin
-reads the same object, and records the hits of the request that has it: in a first pass, a hundred hits that the user
-never sees. So osrerank removes the object, and records the page that it returns (`osrerank.search.ubi`).
+OpenSearch's UBI plugin would record all candidates of a first pass, most of which the user never sees. So osrerank
+removes ``ext.ubi`` from the request, and itself records the page that it returns (`osrerank.search.ubi`). The format is
+the query request of UBI schema 1.3: https://o19s.github.io/ubi/docs/html/1.3.0/query.request.schema.html
 """
 
 import json
@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.retrieval.first_pass import read_count
 
 MAX_CHARACTERS = 100
-"""The maximum length of an id or a name in the schema, in characters."""
+"""The schema allows ids and names of at most this length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class UbiQuery:
     """The content of a search's ``ext.ubi``.
 
     Attributes:
-        query_id: the id that links clicks to the search; random if the caller sets none.
-        user_query: the query as the user typed it; if empty, the query text that hits are reranked by is recorded.
+        query_id: the id that links clicks to the search. It is random if the caller sets none.
+        user_query: the query as the user typed it. If empty, the query text that hits are reranked by is recorded.
         client_id: the id of the browser or application that searches.
         application: the part of the application that searches.
-        object_id_field: the field whose value identifies a hit; if empty, ``_id`` does.
+        object_id_field: the field whose value identifies a hit. If empty, ``_id`` identifies it.
         attributes: the caller's own attributes.
         query: the search's body as JSON.
         first_rank: the rank of the page's first hit, from 1.
@@ -43,8 +43,8 @@ class UbiQuery:
     first_rank: int = 1
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], params: Mapping[str, Any]) -> Self | None:
-        """Parse ``ext.ubi`` of a search's body; return None if the body has no ``ext.ubi``.
+    def from_body(cls, body: Mapping[str, Any], params: Mapping[str, Any]) -> Self | None:
+        """Parse ``ext.ubi`` of a search's body. Return None if the body has no ``ext.ubi``.
 
         Raises:
             ConfigError: a value of ``ext.ubi`` does not conform to the schema.
@@ -53,12 +53,12 @@ class UbiQuery:
         if ubi is None:
             return None
         if not isinstance(ubi, Mapping):
-            raise _unusable("ext.ubi", ubi, "an object with query_id, user_query and so on")
+            raise _invalid_entry("ext.ubi", ubi, "an object with query_id, user_query and so on")
         names = ("query_id", "client_id", "application", "object_id_field")
         texts = {name: _short_text(ubi, name) for name in names}
         attributes = ubi.get("query_attributes") or {}
         if not isinstance(attributes, Mapping):
-            raise _unusable("ext.ubi.query_attributes", attributes, "an object")
+            raise _invalid_entry("ext.ubi.query_attributes", attributes, "an object")
         offset = read_count(params, body, ("from", "from_"), 0) or 0
         return cls(
             texts.pop("query_id") or str(uuid.uuid4()),
@@ -86,7 +86,7 @@ def _user_query(value: Any) -> str:
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise _unusable("ext.ubi.user_query", value, 'a text, or an object with "text"')
+        raise _invalid_entry("ext.ubi.user_query", value, 'a text, or an object with "text"')
     return text
 
 
@@ -95,9 +95,9 @@ def _short_text(ubi: Mapping[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
-        raise _unusable(f"ext.ubi.{name}", value, f"a text of at most {MAX_CHARACTERS} characters")
+        raise _invalid_entry(f"ext.ubi.{name}", value, f"a text of at most {MAX_CHARACTERS} characters")
     return value
 
 
-def _unusable(name: str, value: object, expected: str) -> ConfigError:
+def _invalid_entry(name: str, value: object, expected: str) -> ConfigError:
     return ConfigError(f"{name} of the search is {value!r:.100}; it must be {expected}", setting=name, source="body")

@@ -19,7 +19,7 @@ PACKAGE = str(Path(osrerank.__file__).parent)
 NOTES = [{"title": f"Note {number}", "text": f"note {number} on the pressure of air"} for number in range(20)]
 ONCE = (
     "search", "make_plan", "plan_first_pass", "SearchPipelines.find", "FieldFinder.find",
-    "RerankService.find_loaded_recipe", "perform", "read_ranking", "make_candidates", "with_vectors",
+    "RerankService.find_loaded_recipe", "perform", "read_ranking", "make_candidates", "load_models_and_vectors",
     "VectorStage.read_vectors", "Records.compute_keys", "Records.read_stored", "run_stages", "Recipe.rerank",
     "Pipeline.rerank", "find_language_reason", "VectorStage.rerank", "BlendStage.rerank", "make_report",
     "make_page", "write_report",

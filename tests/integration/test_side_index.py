@@ -16,7 +16,7 @@ from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import document_vectors
 from osrerank.indexing.prune import prune_everything, prune_indices
 from osrerank.indexing.side_index import IndexStore, find_orphans, find_side_indices
-from osrerank.search.coverage import Coverage, coverage
+from osrerank.search.coverage import Coverage, measure_coverage
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import NEVER
@@ -122,11 +122,11 @@ def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Clien
     fill(client, index_name, DOCUMENTS)
 
     def looked() -> Coverage:
-        found: Coverage = client.perform_steps(coverage(client.searcher, index_name, 40), index_name)
+        found: Coverage = client.perform_steps(measure_coverage(client.searcher, index_name, 40), index_name)
         return found
 
     found = looked()
-    assert (found.documents, found.built, found.looked_at, found.lacks) == (COUNT, 0, 40, COUNT)
+    assert (found.documents, found.built, found.examined, found.missing) == (COUNT, 0, 40, COUNT)
     (side,) = find_side_indices(client, [index_name], document_vectors(client).label)
     document_vectors(client).build(
         [f"{document['title']} {document['text']}" for document in DOCUMENTS[: COUNT // 2]], side

@@ -26,7 +26,7 @@ import numpy as np
 
 from osrerank import connect
 from osrerank.indexing.build import build_vectors
-from osrerank.search.vectors import SideVectors
+from osrerank.search.side_indices import SideIndices
 from osrerank.types import NEVER, Deadline, Side, Vectors
 from tests.letters import Letters
 
@@ -76,7 +76,7 @@ def read_squad(file: Path) -> tuple[list[str], list[str]]:
 def search(url: str, file: Path, folder: Path, number: int, s_per_text: float, *, reports: bool) -> None:
     """Send searches until the file ``stop`` appears; write the time of each, and whether it was fully reranked."""
     if not reports:
-        SideVectors.report_steps = lambda _self, _lacking: None  # type: ignore[assignment,method-assign]
+        SideIndices.report_steps = lambda _self, _lacking: None  # type: ignore[assignment,method-assign]
     _, questions = read_squad(file)
     cumulative = list(accumulate(1 / (rank + 1) for rank in range(len(questions))))
     generator = random.Random(100 + number)

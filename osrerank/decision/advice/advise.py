@@ -1,25 +1,25 @@
 """Test on judged queries whether reranking helps on an index, and recommend a setting.
 
-A *setting* (`SearchSetting`) is a combination of search options. A *sample* is the hits of all judged queries with one
-model, one set of fields and one form of query. All depths and blends are computed from the same sample. Each
-alternative, such as another model, needs its own sample, for which every query is searched again.
+A *setting* (`SearchSetting`) is a combination of search options. Every judged query is searched once, and all depths
+and blends are computed from these hits. An alternative, such as another model, other fields or another form of query,
+needs hits of its own, so every query is searched again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from osrerank.client import Client
 from osrerank.decision.advice.choose import Choice, choose, measure_setting
-from osrerank.decision.advice.sample import (
+from osrerank.decision.advice.query_hits import (
     DEPTHS,
-    Sample,
-    SampledQuery,
+    HitsKey,
+    QueryHits,
     SearchSetting,
     current_setting,
-    search_sample,
+    search_queries,
     settings_to_try,
     vectors_blend,
 )
@@ -43,15 +43,19 @@ class IndexAdvice:
         measure: the measure's name in ir-measures.
         options: the index's current options.
         current: the current options as a setting.
-        sampled: the hits of each judged query with the current model, fields and form of query.
-        before: the measure in the first pass ``(queries,)``, in the order of ``sampled``.
-        values: setting -> the measure ``(queries,)``, in the order of ``sampled``.
+
         verdict: the comparison of the current setting with the first pass. If both are the same, the verdict of
             ``choice``.
         choice: the best setting, and its comparison with the current setting.
+        best_by_key: the best setting with the current hits, then the best with those of each alternative. Empty if
+            there are no alternatives.
+
+        current_hits: the hits of each judged query with the current model, fields and form of query.
+        alternative_hits: the hits with other fields, another model or the caller's own query, by their key.
+        first_pass_values: the measure of each query in the first pass ``(queries,)``, in the order of ``current_hits``.
+        values: setting -> the measure of each query ``(queries,)``, in the same order.
+
         judged_shares: the shares of the top ten hits that are judged, in the first pass and after reranking.
-        alternatives: the samples with other fields, another model or the caller's own query.
-        best_by_sample: the best setting of each sample, starting with ``sampled``. Empty if there are no alternatives.
         missing_documents: the number of documents judged relevant that are not in the index, and the number of all
             documents judged relevant.
         self_hits: the number of queries with their own id among their top ten hits.
@@ -61,20 +65,23 @@ class IndexAdvice:
     measure: str
     options: Rerank
     current: SearchSetting
-    sampled: tuple[SampledQuery, ...]
-    before: Floats
-    values: Mapping[SearchSetting, Floats]
+
     verdict: Verdict
     choice: Choice
-    judged_shares: tuple[float, float]
-    alternatives: Mapping[Sample, tuple[SampledQuery, ...]] = field(default_factory=dict)
-    best_by_sample: tuple[Choice, ...] = ()
-    missing_documents: tuple[int, int] = (0, 0)
-    self_hits: int = 0
+    best_by_key: tuple[Choice, ...]
 
-    def find_sample(self, setting: SearchSetting) -> tuple[SampledQuery, ...]:
-        """Return the sample from which a setting's rankings are computed."""
-        return self.alternatives.get(setting.sample, self.sampled)
+    current_hits: tuple[QueryHits, ...]
+    alternative_hits: Mapping[HitsKey, tuple[QueryHits, ...]]
+    first_pass_values: Floats
+    values: Mapping[SearchSetting, Floats]
+
+    judged_shares: tuple[float, float]
+    missing_documents: tuple[int, int]
+    self_hits: int
+
+    def find_hits(self, setting: SearchSetting) -> tuple[QueryHits, ...]:
+        """Return the hits from which a setting's rankings are computed."""
+        return self.alternative_hits.get(setting.hits_key, self.current_hits)
 
     @property
     def best(self) -> SearchSetting:
@@ -84,17 +91,17 @@ class IndexAdvice:
     def took_ms(self, setting: SearchSetting) -> float | None:
         """Return the median time per query of a setting's stages in milliseconds, with all vectors stored.
 
-        Return None if the time was not measured.
+        Returns None if the time was not measured.
         """
-        estimates = [setting.took_ms(query_hits) for query_hits in self.find_sample(setting)]
+        estimates = [setting.estimate_ms(query_hits) for query_hits in self.find_hits(setting)]
         times = [took_ms for took_ms in estimates if took_ms is not None]
         return float(np.median(times)) if times else None
 
     def best_by_pipeline(self) -> list[SearchSetting]:
-        """Return the best setting of each pipeline in ``sampled``, starting with the first pass."""
+        """Return the best setting of each pipeline with the current hits, starting with the first pass."""
         best: dict[str, SearchSetting] = {}
         for setting, values in self.values.items():
-            if setting.sample == self.current.sample:
+            if setting.hits_key == self.current.hits_key:
                 previous = best.get(setting.pipeline)
                 if previous is None or values.mean() > self.values[previous].mean():
                     best[setting.pipeline] = setting
@@ -102,10 +109,10 @@ class IndexAdvice:
 
     @property
     def recommended(self) -> Mapping[str, Any]:
-        """The options to write to a settings file. Empty if the current setting should stay.
+        """The options to write to a settings file, with ``model`` if another model is better.
 
-        Other options are recommended if they are better on held-out queries at the 5% level, or if reranking hurts.
-        They include ``model`` if another model is better.
+        They are empty if the current setting should stay: it does, unless other options are better on held-out queries
+        at the 5% level, or reranking hurts.
         """
         if self.choice.verdict.outcome == "helps":
             model = {} if self.best.model == self.current.model else {"model": self.best.model}
@@ -120,8 +127,8 @@ class Alternatives:
     Attributes:
         fields: lists of fields, each of which is compared as the model's input.
         clients: clients that search the same index with other models.
-        template: the caller's own query.
-        fields_client: the client that searches with ``fields``. None uses the client of `advise`.
+        template: the caller's own query. None if only the queries' texts are searched.
+        fields_client: the client that searches with ``fields``. If None, the client of `advise` does.
     """
 
     fields: Sequence[Sequence[str]] = ()
@@ -168,17 +175,17 @@ def advise(
     if len(queries) < MIN_QUERIES:
         raise too_few_queries_error(len(queries))
     current = current_setting(client, index)
-    samples: dict[Sample, tuple[SampledQuery, ...]] = {}
-    settings_by_sample: dict[Sample, list[SearchSetting]] = {}
+    hits_by_key: dict[HitsKey, tuple[QueryHits, ...]] = {}
+    settings_by_key: dict[HitsKey, list[SearchSetting]] = {}
 
-    def add_sample(
-        sample_client: Client, setting: SearchSetting, fields: Sequence[str] = (), template: QueryTemplate | None = None
+    def search_all(
+        search_client: Client, setting: SearchSetting, fields: Sequence[str] = (), template: QueryTemplate | None = None
     ) -> None:
-        """Search all queries once, and add the sample and the settings that can be computed from it."""
-        sample = setting.sample
-        samples[sample] = tuple(
-            search_sample(
-                sample_client,
+        """Search all queries once, and store their hits and the settings that can be computed from them."""
+        key = setting.hits_key
+        hits_by_key[key] = tuple(
+            search_queries(
+                search_client,
                 index,
                 queries,
                 max(*depths, setting.depth),
@@ -188,54 +195,54 @@ def advise(
                 advance=advance,
             )
         )
-        settings = settings_to_try(setting, depths, vectors_blend=vectors_blend(sample_client, index))
-        if len(samples) > 1 and template is None:  # other fields and models do not change the first pass
+        settings = settings_to_try(setting, depths, vectors_blend=vectors_blend(search_client, index))
+        if len(hits_by_key) > 1 and template is None:  # other fields and models do not change the first pass
             settings = [each for each in settings if not each.is_first_pass]
-        settings_by_sample[sample] = settings
+        settings_by_key[key] = settings
 
-    add_sample(client, current)
-    sampled = samples[current.sample]
-    if not any(query_hits.candidates for query_hits in sampled):
+    search_all(client, current)
+    current_hits = hits_by_key[current.hits_key]
+    if not any(query_hits.candidates for query_hits in current_hits):
         raise EvaluationError(f"no query has hits in {index}; are the queries meant for this index?")
     reranking = replace(current, pipeline=AUTO_PIPELINE) if current.is_first_pass else current
     for fields in alternatives.fields:
-        add_sample(alternatives.fields_client or client, replace(reranking, fields=tuple(fields)), fields)
+        search_all(alternatives.fields_client or client, replace(reranking, fields=tuple(fields)), fields)
     for model_client in alternatives.clients:
-        add_sample(model_client, current_setting(model_client, index))
+        search_all(model_client, current_setting(model_client, index))
     if alternatives.template is not None:
-        add_sample(client, replace(reranking, query=alternatives.template.name), (), alternatives.template)
-    before = measure_setting(sampled, qrels, measure, None)
+        search_all(client, replace(reranking, query=alternatives.template.name), (), alternatives.template)
+    first_pass_values = measure_setting(current_hits, qrels, measure, None)
     values = {
-        setting: measure_setting(samples[sample], qrels, measure, setting)
-        for sample, settings in settings_by_sample.items()
+        setting: measure_setting(hits_by_key[key], qrels, measure, setting)
+        for key, settings in settings_by_key.items()
         for setting in settings
     }
-    query_ids = [query_hits.query.query_id for query_hits in sampled]
+    query_ids = [query_hits.query.query_id for query_hits in current_hits]
     choice = choose(query_ids, values[current], values)
-    best_by_sample = [
+    best_by_key = [
         choose(query_ids, values[current], {setting: values[setting] for setting in settings})
-        for settings in settings_by_sample.values()
+        for settings in settings_by_key.values()
     ]
     return IndexAdvice(
         index=index,
         measure=measure,
         options=client.options_of(index),
         current=current,
-        sampled=sampled,
-        before=before,
-        values=values,
-        verdict=choice.verdict if current.is_first_pass else decide(before, values[current]),
+        verdict=choice.verdict if current.is_first_pass else decide(first_pass_values, values[current]),
         choice=choice,
-        judged_shares=(_judged_share(sampled, qrels, None), _judged_share(sampled, qrels, current)),
-        alternatives={sample: hits for sample, hits in samples.items() if sample != current.sample},
-        best_by_sample=tuple(best_by_sample) if alternatives else (),
+        best_by_key=tuple(best_by_key) if alternatives else (),
+        current_hits=current_hits,
+        alternative_hits={key: hits for key, hits in hits_by_key.items() if key != current.hits_key},
+        first_pass_values=first_pass_values,
+        values=values,
+        judged_shares=(_judged_share(current_hits, qrels, None), _judged_share(current_hits, qrels, current)),
         missing_documents=_count_missing_documents(client, index, qrels, query_ids),
-        self_hits=count_self_hits({query_hits.query.query_id: query_hits.order(None) for query_hits in sampled}),
+        self_hits=count_self_hits({query_hits.query.query_id: query_hits.order(None) for query_hits in current_hits}),
     )
 
 
 def _count_missing_documents(client: Client, index: str, qrels: Qrels, query_ids: Sequence[str]) -> tuple[int, int]:
-    """Return how many documents judged relevant are not in the index, and how many are judged relevant in all."""
+    """Return the number of documents judged relevant that are not in the index, and of all that are judged relevant."""
     relevant = sorted(
         {doc_id for query_id in query_ids for doc_id, grade in qrels.judgments[query_id].items() if grade > 0}
     )
@@ -261,11 +268,11 @@ def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
     return queries_with_relevant
 
 
-def _judged_share(sampled: Sequence[SampledQuery], qrels: Qrels, setting: SearchSetting | None) -> float:
-    """Return the judged share of all queries' top ten hits, or 1 without hits."""
+def _judged_share(all_hits: Sequence[QueryHits], qrels: Qrels, setting: SearchSetting | None) -> float:
+    """Return which share of all queries' top ten hits is judged. Without hits, it is 1."""
     is_judged = [
         doc_id in qrels.judgments[query_hits.query.query_id]
-        for query_hits in sampled
+        for query_hits in all_hits
         for doc_id in query_hits.order(setting)[:TOP_HITS]
     ]
     return float(np.mean(is_judged)) if is_judged else 1.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.decision.advice.sample import SampledQuery, SearchSetting
+from osrerank.decision.advice.query_hits import QueryHits, SearchSetting
 from osrerank.decision.advice.verdict import (
     ALPHA,
     TOLERANCE,
@@ -24,8 +24,8 @@ from osrerank.evaluation.values import score_by_rank
 from osrerank.types import Qrels, Run
 
 FOLDS = 5
-SAMPLES = 1_000
-"""The number of random samples in the randomisation test."""
+N_RANDOMISATIONS = 1_000
+"""The randomisation test exchanges values at random this many times."""
 SEED = 0
 
 
@@ -49,18 +49,16 @@ class Choice:
     by_fold: tuple[SearchSetting, ...]
 
 
-def measure_setting(
-    sampled: Sequence[SampledQuery], qrels: Qrels, measure: str, setting: SearchSetting | None
-) -> Floats:
+def measure_setting(all_hits: Sequence[QueryHits], qrels: Qrels, measure: str, setting: SearchSetting | None) -> Floats:
     """Return a measure's value for each query with a setting ``(queries,)``. The setting None is the first pass.
 
     Raises:
         EvaluationError: the measure is unknown.
     """
-    rankings = {query_hits.query.query_id: score_by_rank(query_hits.order(setting)) for query_hits in sampled}
-    sample_qrels = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
-    (by_query,) = evaluate(sample_qrels, Run(rankings), [measure], Averaging(complete=True)).per_query.values()
-    return np.array([by_query[query_hits.query.query_id] for query_hits in sampled])
+    rankings = {query_hits.query.query_id: score_by_rank(query_hits.order(setting)) for query_hits in all_hits}
+    used_qrels = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
+    (value_by_query,) = evaluate(used_qrels, Run(rankings), [measure], Averaging(complete=True)).per_query.values()
+    return np.array([value_by_query[query_hits.query.query_id] for query_hits in all_hits])
 
 
 def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSetting, Floats]) -> Choice:
@@ -98,8 +96,8 @@ def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[n
 
     Held-out values are not independent, because each query is in the training folds of others. At the 5% level, a
     t-test therefore has 8% false positives (measured). Here, its statistic is compared with the statistics of random
-    samples. For each sample, the current setting's values of some queries are exchanged with those of the other
-    settings, and the setting is chosen again.
+    exchanges: for some queries, the current setting's values are exchanged with those of the other settings, and the
+    setting is chosen again.
 
     Args:
         verdict: the verdict of a t-test on the held-out values.
@@ -107,20 +105,20 @@ def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[n
         folds: the rows of each fold's queries.
     """
     count = len(differences)
-    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(SAMPLES, count))
-    sums = signs @ differences  # (samples, settings)
-    totals, totals_of_squares = np.zeros(SAMPLES), np.zeros(SAMPLES)
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(N_RANDOMISATIONS, count))
+    sums = signs @ differences  # (randomisations, settings)
+    totals, totals_of_squares = np.zeros(N_RANDOMISATIONS), np.zeros(N_RANDOMISATIONS)
     for fold in folds:
         held_out = signs[:, fold] @ differences[fold]
         means = (sums - held_out) / max(1, count - len(fold))
         best_settings = np.argmax(np.round(means, DECIMALS), axis=1)
-        totals += held_out[np.arange(SAMPLES), best_settings]
+        totals += held_out[np.arange(N_RANDOMISATIONS), best_settings]
         totals_of_squares += (differences[fold] ** 2).sum(axis=0)[best_settings]
     errors = np.sqrt(np.maximum(totals_of_squares - totals**2 / count, TOLERANCE) / (count - 1) / count)
     random_statistics = np.abs(totals / count) / errors
     error = (verdict.high - verdict.low) / 2 / t_quantile(count)
     statistic = abs(verdict.difference) / max(error, TOLERANCE)
-    p_value = float((1 + (random_statistics >= statistic).sum()) / (1 + SAMPLES))
+    p_value = float((1 + (random_statistics >= statistic).sum()) / (1 + N_RANDOMISATIONS))
     half_width = error * float(np.quantile(random_statistics, 1 - ALPHA))
     more_queries = verdict.more_queries
     if p_value < ALPHA:

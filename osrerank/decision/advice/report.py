@@ -7,19 +7,18 @@ from typing import Any
 
 from osrerank.decision.advice.advise import TOP_HITS, IndexAdvice
 from osrerank.decision.advice.choose import Choice
-from osrerank.decision.advice.sample import SampledQuery, SearchSetting
+from osrerank.decision.advice.query_hits import QueryHits, SearchSetting
 from osrerank.decision.advice.verdict import Outcome, Verdict
 from osrerank.decision.page import heading, page, paragraph, table
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES
 from osrerank.types import Qrels
 
 MAX_EXAMPLES = 3
-"""The maximum number of gaining queries shown, and of losing queries."""
+"""The report shows up to this many queries that gain, and as many that lose."""
 MAX_JUDGED_DIFFERENCE = 0.1
-"""The maximum drop in the share of judged hits after reranking. Beyond it, a warning says that the judgments favour the
-first pass."""
+"""If reranking lowers the share of judged hits by more, the report warns that the judgments favour the first pass."""
 SHOWN_HITS = 5
-"""The number of hits that the page shows for a query."""
+"""The page shows this many hits of a query."""
 SNIPPET_CHARACTERS = 140
 HEADLINES: dict[Outcome, str] = {
     "helps": "reranking helps",
@@ -52,7 +51,7 @@ def lines(advice: IndexAdvice) -> list[str]:
 
 
 def _number_lines(advice: IndexAdvice) -> Iterator[str]:
-    yield f"as it is now ({advice.current}), {len(advice.sampled)} queries, {_time_text(advice, advice.current)}:"
+    yield f"as it is now ({advice.current}), {len(advice.current_hits)} queries, {_time_text(advice, advice.current)}:"
     yield _difference_text(advice.measure, advice.verdict)
     yield from _queries_needed_lines(advice.verdict)
     yield from _warnings(advice)
@@ -63,7 +62,7 @@ def _number_lines(advice: IndexAdvice) -> Iterator[str]:
             "without a judgment counts as not relevant, so reranking might be better than it looks; judge more hits"
         )
     yield from _alternative_lines(advice)
-    if any(query_hits.by_vectors for query_hits in advice.sampled):
+    if any(query_hits.vector_candidates for query_hits in advice.current_hits):
         for setting in advice.best_by_pipeline():
             mean = float(advice.values[setting].mean())
             name = NAMES.get(setting.pipeline, setting.pipeline)
@@ -88,36 +87,36 @@ def _warnings(advice: IndexAdvice) -> Iterator[str]:
         )
     if advice.self_hits:
         yield (
-            f"{advice.self_hits} of {len(advice.sampled)} queries have a hit with the query's own id; if it is the "
-            "query text itself, exclude it with --exclude-query-ids, as BEIR does"
+            f"{advice.self_hits} of {len(advice.current_hits)} queries have a hit with the query's own id; if it is "
+            "the query text itself, exclude it with --exclude-query-ids, as BEIR does"
         )
 
 
 def _alternative_lines(advice: IndexAdvice) -> Iterator[str]:
-    if not advice.best_by_sample:
+    if not advice.best_by_key:
         return
     current_mean = float(advice.values[advice.current].mean())
     compared = "fields, models and queries compared, each with its best depth and blend, on unseen queries"
     yield f"{compared} (now {current_mean:.4f}):"
-    for choice in advice.best_by_sample:
+    for choice in advice.best_by_key:
         verdict = choice.verdict
         difference = f"{verdict.difference:+.4f} against now, {_p_value(verdict)}"
         promised = f"{choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
-        yield f"  {_sample_name(advice, choice)}: {promised}, {difference}{_first_pass_text(advice, choice)}"
+        yield f"  {_alternative_name(advice, choice)}: {promised}, {difference}{_first_pass_text(advice, choice)}"
 
 
 def _first_pass_text(advice: IndexAdvice, choice: Choice) -> str:
-    """Return the first pass's value with the caller's own query, as text, or "" if the choice has no such query."""
+    """Return the first pass's value with the caller's own query, as text. It is empty for other choices."""
     if not choice.setting.query:
         return ""
     for setting, values in advice.values.items():
-        if setting.is_first_pass and setting.sample == choice.setting.sample:
+        if setting.is_first_pass and setting.hits_key == choice.setting.hits_key:
             return f"; not reranked {float(values.mean()):.4f}"
     return ""
 
 
-def _sample_name(advice: IndexAdvice, choice: Choice) -> str:
-    """Name a choice's sample by the query, fields or model that differs from the current setting."""
+def _alternative_name(advice: IndexAdvice, choice: Choice) -> str:
+    """Name an alternative by its query, fields or model, whichever differs from the current setting."""
     setting = choice.setting
     if setting.query:
         return f"your query {setting.query}"
@@ -157,7 +156,7 @@ def _queries_needed_lines(verdict: Verdict) -> Iterator[str]:
 
 def find_extremes(advice: IndexAdvice) -> tuple[list[int], list[int]]:
     """Return the rows of the queries that gain most with the best setting, and of those that lose most."""
-    gains = advice.values[advice.best] - advice.before
+    gains = advice.values[advice.best] - advice.first_pass_values
     order = [int(row) for row in gains.argsort(kind="stable")]
     gaining = [row for row in order[::-1][:MAX_EXAMPLES] if gains[row] > 0]
     return gaining, [row for row in order[:MAX_EXAMPLES] if gains[row] < 0]
@@ -167,7 +166,7 @@ def extreme_lines(advice: IndexAdvice) -> list[str]:
     """Return a line for each query that gains or loses most with the best setting."""
     after = advice.values[advice.best]
     return [
-        f"  {name}: {advice.before[row]:.2f} -> {after[row]:.2f} {advice.sampled[row].query.text}"
+        f"  {name}: {advice.first_pass_values[row]:.2f} -> {after[row]:.2f} {advice.current_hits[row].query.text}"
         for name, rows in zip(("gains most", "loses most"), find_extremes(advice), strict=True)
         for row in rows
     ]
@@ -180,7 +179,7 @@ def as_json(advice: IndexAdvice) -> dict[str, Any]:
         "index": advice.index,
         "measure": advice.measure,
         "decision": advice.verdict.outcome,
-        "queries": len(advice.sampled),
+        "queries": len(advice.current_hits),
         "current": _setting_as_json(advice.current),
         "verdict": asdict(advice.verdict),
         "choice": asdict(advice.choice),
@@ -189,7 +188,7 @@ def as_json(advice: IndexAdvice) -> dict[str, Any]:
             {**_setting_as_json(setting), "mean": float(values.mean()), "took_ms": advice.took_ms(setting)}
             for setting, values in advice.values.items()
         ],
-        "compared": [{**_setting_as_json(choice.setting), **asdict(choice)} for choice in advice.best_by_sample],
+        "compared": [{**_setting_as_json(choice.setting), **asdict(choice)} for choice in advice.best_by_key],
         "lacking": {"documents": advice.missing_documents[0], "relevant": advice.missing_documents[1]},
         "own_hits": advice.self_hits,
         "judged": {"first_pass": advice.judged_shares[0], "reranked": advice.judged_shares[1]},
@@ -204,14 +203,14 @@ def _setting_as_json(setting: SearchSetting) -> dict[str, Any]:
 
 
 def _example_as_json(advice: IndexAdvice, row: int) -> dict[str, Any]:
-    query_hits = advice.sampled[row]
+    query_hits = advice.current_hits[row]
     return {
         "query_id": query_hits.query.query_id,
         "query": query_hits.query.text,
-        "before": float(advice.before[row]),
+        "before": float(advice.first_pass_values[row]),
         "after": float(advice.values[advice.best][row]),
         "first_pass": query_hits.order(None)[:TOP_HITS],
-        "reranked": advice.find_sample(advice.best)[row].order(advice.best)[:TOP_HITS],
+        "reranked": advice.find_hits(advice.best)[row].order(advice.best)[:TOP_HITS],
     }
 
 
@@ -233,7 +232,7 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
     blocks += [heading("Settings"), _settings_table(advice)]
     for name, rows in zip(("gain most", "lose most"), find_extremes(advice), strict=True):
         blocks += [heading(f"Queries that {name}")]
-        blocks += [_side_by_side(advice, row, qrels) for row in rows] or [paragraph("None.")]
+        blocks += [_compare_hits(advice, row, qrels) for row in rows] or [paragraph("None.")]
     return page(headline(advice), *blocks, heading("Settings file"), f"<pre>{escape(settings)}</pre>")
 
 
@@ -241,10 +240,10 @@ def _settings_table(advice: IndexAdvice) -> str:
     means = {setting: float(values.mean()) for setting, values in advice.values.items()}
     best: dict[tuple[object, ...], SearchSetting] = {}
     for setting in means:
-        group = setting.sample, setting.pipeline, setting.duo_depth, setting.depth, setting.mono_depth
+        group = setting.hits_key, setting.pipeline, setting.duo_depth, setting.depth, setting.mono_depth
         best[group] = max(best.get(group, setting), setting, key=means.__getitem__)
     labels = {advice.current: " (now)", advice.best: " (best)"}
-    first_pass = float(advice.before.mean())
+    first_pass = float(advice.first_pass_values.mean())
     rows = [
         [
             f"{setting}{labels.get(setting, '')}",
@@ -254,21 +253,21 @@ def _settings_table(advice: IndexAdvice) -> str:
         ]
         for setting in dict.fromkeys([advice.best, advice.current, *best.values()])
     ]
-    columns = ("setting", f"{advice.measure} of the sample", "over first pass", "stages, with stored vectors")
-    note = "The best of many settings looks better on its sample than it is; the promise above is for held-out queries."
+    columns = ("setting", f"{advice.measure} on these queries", "over first pass", "stages, with stored vectors")
+    note = "The best of many settings looks better here than on unseen queries, for which the promise above is made."
     return table(columns, rows) + paragraph(note, "quiet")
 
 
-def _side_by_side(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
-    query_hits, after = advice.sampled[row], advice.values[advice.best][row]
+def _compare_hits(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
+    query_hits, after = advice.current_hits[row], advice.values[advice.best][row]
     grades = qrels.judgments.get(query_hits.query.query_id, {})
-    reranked = advice.find_sample(advice.best)[row]
-    sides = _side("First pass", query_hits, None, grades) + _side("Reranked", reranked, advice.best, grades)
-    summary = f"<summary>{escape(query_hits.query.text)} ({advice.before[row]:.2f} → {after:.2f})</summary>"
-    return f'<details open>{summary}<div class="pair">{sides}</div></details>'
+    reranked = advice.find_hits(advice.best)[row]
+    lists = _hit_list("First pass", query_hits, None, grades) + _hit_list("Reranked", reranked, advice.best, grades)
+    summary = f"<summary>{escape(query_hits.query.text)} ({advice.first_pass_values[row]:.2f} → {after:.2f})</summary>"
+    return f'<details open>{summary}<div class="pair">{lists}</div></details>'
 
 
-def _side(title: str, query_hits: SampledQuery, setting: SearchSetting | None, grades: Mapping[str, int]) -> str:
+def _hit_list(title: str, query_hits: QueryHits, setting: SearchSetting | None, grades: Mapping[str, int]) -> str:
     list_items = []
     for doc_id in query_hits.order(setting)[:SHOWN_HITS]:
         text = escape(f"{doc_id}: {query_hits.texts[doc_id][:SNIPPET_CHARACTERS]}")

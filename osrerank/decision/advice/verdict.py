@@ -37,7 +37,7 @@ class Verdict:
         p_value: the two-tailed p-value of the test.
         better, equal, worse: the numbers of queries whose value rises, stays equal or falls.
         more_queries: the number of additional queries needed for a decision with a power of 80%, if the difference is
-            as measured. It is 0 if the test was significant, and None if over a million queries would be needed.
+            as measured. 0 means that the test was significant, and None that over a million queries would be needed.
         detectable: the smallest difference that this number of queries detects with a power of 80%.
     """
 
@@ -116,7 +116,7 @@ def t_quantile(count: int) -> float:
 
 
 def more_queries(differences: Floats) -> int | None:
-    """Return how many more queries a decision needs if mean and deviation stay the same, or None if over a million."""
+    """Return how many more queries a decision needs if mean and deviation stay the same. None means over a million."""
     mean, deviation = abs(float(differences.mean())), float(differences.std(ddof=1))
     if mean <= TOLERANCE:
         return None

@@ -90,11 +90,11 @@ def _example(record: dict[str, Any]) -> str:
         return paragraph(example_line(record))
     summary = f"<summary>{escape(example_line(record))}</summary>"
     before, after = record["texts"]["before"], record["texts"]["after"]
-    sides = _side("First pass", before, after) + _side("Reranked", after, before)
-    return f'<details open>{summary}<div class="pair">{sides}</div></details>'
+    lists = _hit_list("First pass", before, after) + _hit_list("Reranked", after, before)
+    return f'<details open>{summary}<div class="pair">{lists}</div></details>'
 
 
-def _side(title: str, ids: Sequence[str], other_ids: Sequence[str]) -> str:
+def _hit_list(title: str, ids: Sequence[str], other_ids: Sequence[str]) -> str:
     """Return an HTML list of document ids. Ids that are not in the other list are bold."""
     items = [escape(doc_id) if doc_id in other_ids else f"<strong>{escape(doc_id)}</strong>" for doc_id in ids]
     list_html = "".join(f"<li>{item}</li>" for item in items)

@@ -196,7 +196,7 @@ class ComparisonPage:
     def _blend_method(self, response: Any, index: str, options: RerankOptions) -> str | None:
         if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
-        with self.client.searcher.serving(index) as service:
+        with self.client.searcher.service_for(index) as service:
             blend = service.identity(self.client.options_of(index, rerank=options))["blend"]
         return str(blend[0]) if isinstance(blend, list) else None
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from osrerank.retrieval.fields import IndexGroup, SearchFields
 from osrerank.retrieval.query_text import ASSUMED_FIELD_COUNT, MAX_CLAUSES, shorten_to_clauses
-from osrerank.search.plan import CUT_QUERY
+from osrerank.search.plan import TRUNCATED_QUERY
 from osrerank.testing import FunctionScorer
 from tests.rankings import client_for, response_of
 
@@ -49,6 +49,6 @@ def test_a_long_query_is_cut_for_the_engine_but_not_for_the_model():
     client = client_for(response_of(["a", "b"]), FunctionScorer(lambda query, _text: read.append(query) or 1.0))
     response = client.search(" ".join(words), index="i", rerank={"query_fields": ["title", "text"]})
     assert read[0] == " ".join(words)
-    assert response["rerank"]["warnings"][0] == CUT_QUERY.format(500)
+    assert response["rerank"]["warnings"][0] == TRUNCATED_QUERY.format(500)
     assert " ".join(words[:500]) in str(client.transport.requests[-1]["body"]["query"])
     assert words[500] not in str(client.transport.requests[-1]["body"]["query"]).split()

@@ -51,7 +51,7 @@ def clock():
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    monkeypatch.setattr(slow, "once", LogThrottle(float("inf")))
+    monkeypatch.setattr(slow, "missing_vectors_throttle", LogThrottle(float("inf")))
 
 
 def client_for(clock, scorer=None, answer=TEXTS, **options):

@@ -9,7 +9,7 @@ import pytest
 
 from osrerank import Client, connect
 from osrerank.response import FIRST_PASS, squash
-from osrerank.search.exact_names import STAGE, move_exact_names_up, words_of
+from osrerank.search.exact_names import STAGE, move_exact_names_up, split_words
 from osrerank.testing import FunctionScorer
 from osrerank.types import Candidate, Query, Ranking, StageScore
 from tests.articles import fill
@@ -125,7 +125,7 @@ def test_explanations_name_the_move_of_an_exact_name(client: Client) -> None:
     [("C++", "c++", True), ("C++", "C", False), ("R-cran_magick", "r cran magick", True), ("ﬁle", "FILE", True)],
 )
 def test_names_are_compared_without_case_and_unicode_form(one: str, other: str, is_same: bool) -> None:
-    assert (words_of(one) == words_of(other)) is is_same
+    assert (split_words(one) == split_words(other)) is is_same
 
 
 def test_whatever_the_order_marked_hits_keep_their_ranks_and_the_others_their_order() -> None:

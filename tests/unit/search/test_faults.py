@@ -133,7 +133,8 @@ def in_a_multi_search(options: Any, **client: Any) -> Any:
 DRIVERS = (searched, in_asyncio, in_a_multi_search)
 MODELS = ("scorer", "duo", "stage", "pipeline", "query", "document", "similarity", "probabilities")
 STEPS = (
-    "hits_with_texts", "read_ranking", "with_vectors", "run_stages", "make_report", "record_search", "follow_up",
+    "hits_with_texts", "read_ranking", "load_models_and_vectors", "run_stages", "make_report", "record_search",
+    "follow_up",
 )  # fmt: skip
 
 

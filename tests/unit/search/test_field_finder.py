@@ -18,7 +18,7 @@ from osrerank import Client, Rerank, connect
 from osrerank.errors import ConfigError
 from osrerank.retrieval.field_finder import FieldFinder
 from osrerank.retrieval.query_text import find_searched_fields
-from osrerank.search.plan import MAX_SAMPLED, Plan, SearchCall
+from osrerank.search.plan import FIELD_SAMPLE_SIZE, Plan, SearchCall
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport
@@ -294,6 +294,6 @@ def test_fields_are_sampled_from_many_hits(count: int) -> None:
     hits = [
         Read(_id=str(n), _source={"title": "Salt", "text": f"Salt raises the pressure, {n}."}) for n in range(count)
     ]
-    plan = Plan(SearchCall(options=Rerank()), RerankService(Settings.load(), BY_LENGTH)).with_fields_of(hits)
-    assert plan.names == ("title", "text")
-    assert Read.count <= 2 * MAX_SAMPLED
+    plan = Plan(SearchCall(options=Rerank()), RerankService(Settings.load(), BY_LENGTH)).with_fields_from(hits)
+    assert plan.model_fields == ("title", "text")
+    assert Read.count <= 2 * FIELD_SAMPLE_SIZE

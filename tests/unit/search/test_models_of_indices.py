@@ -94,7 +94,7 @@ def test_an_indexs_cross_encoder_reads_the_best_of_the_clients_vectors(open_clie
     assert marks(client, "notes")["applied"] is True
     both_marks = marks(client, "papers", pipeline="vectors-mono", mono_depth=2)
     assert [Path(stage["model"] or "").name for stage in both_marks["stages"]] == ["e5-small", "", "papers"]
-    with client.searcher.serving("papers") as service:
+    with client.searcher.service_for("papers") as service:
         assert service.vector_model is client.searcher.service.scoring_model  # it is loaded once
     with pytest.raises(ConfigError, match="german is a bi-encoder"):
         marks(client, "shop-de", pipeline="vectors-mono")
@@ -138,7 +138,7 @@ def test_models_are_loaded_on_first_use_and_the_longest_unused_is_released(open_
 def test_a_model_in_use_is_not_released(open_client):
     client = open_client()
     assert model_of(client, "notes") == "e5-small"
-    with client.searcher.serving("shop-de") as service:
+    with client.searcher.service_for("shop-de") as service:
         assert service.model.model.endswith("german")
         assert model_of(client, "papers") == "papers"
         assert model_of(client, "shop-fr") == "shops"

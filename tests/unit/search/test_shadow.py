@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 from osrerank import Client, connect
 from osrerank.aio import connect_async
 from osrerank.search.plan import IN_SHADOW
-from osrerank.search.shadow import MAX_WAITING, PAUSE_FACTOR, Shadows, digest_of
+from osrerank.search.shadow import MAX_WAITING, PAUSE_FACTOR, Shadows, make_digest
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
@@ -72,7 +72,7 @@ def test_a_shadow_search_answers_with_the_first_pass_and_records_the_changes(cli
     assert answer["rerank"]["traffic"] == {"share": 1.0, "chosen": True, "queued": True}
     (record,) = records(file, 1)
     assert record["applied"] is True
-    assert record["query"] == digest_of("blood pressure")
+    assert record["query"] == make_digest("blood pressure")
     expected_names = ("index", "hits", "after", "overlap", "first_changed", "moved", "farthest")
     assert [record[name] for name in expected_names] == ["notes", 10, 10, 0, True, 10, 29]
     assert record["ms"] > 0
@@ -198,7 +198,7 @@ def test_each_search_of_a_multi_search_has_a_shadow_record(client: Client, file:
     assert [ids(response) for response in responses["responses"]] == [ids(response) for response in plain["responses"]]
     assert all(response["rerank"]["traffic"]["queued"] for response in responses["responses"])
     lines = records(file, 3)
-    assert [line["query"] for line in lines] == [digest_of(text) for text in ("blood", "pressure", "here")]
+    assert [line["query"] for line in lines] == [make_digest(text) for text in ("blood", "pressure", "here")]
     assert [line["applied"] for line in lines] == [True, True, False]
     assert lines[0]["hits"] == 5
 

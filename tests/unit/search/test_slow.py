@@ -25,9 +25,9 @@ STAGE = StageReport("mono", True, took_ms=1800.0, candidates=100, inferences=80,
 
 
 @pytest.fixture(autouse=True)
-def due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow, "due", LogThrottle())
-    monkeypatch.setattr(slow, "once", LogThrottle(math.inf))
+def fresh_throttles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow, "slow_search_throttle", LogThrottle())
+    monkeypatch.setattr(slow, "missing_vectors_throttle", LogThrottle(math.inf))
 
 
 def advise(stages: list[StageReport], took_s: float = 2.0, **options: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from osrerank.errors import ConfigError
 from osrerank.search.report import Report, write_report
-from osrerank.search.ubi import EXISTS, PAUSE_S, UbiRecords, index_body, make_record
+from osrerank.search.ubi import INDEX_EXISTS, PAUSE_S, UbiRecords, index_body, make_record
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
@@ -18,14 +18,14 @@ BODY = {"query": {"match": {"text": "salt"}}, "from": 2, "ext": {"ubi": {"query_
 
 
 def query(**given: Any) -> UbiQuery:
-    ubi = UbiQuery.of({**BODY, "ext": {"ubi": {"query_id": "q1", "client_id": "me", **given}}}, {})
+    ubi = UbiQuery.from_body({**BODY, "ext": {"ubi": {"query_id": "q1", "client_id": "me", **given}}}, {})
     assert ubi is not None
     return ubi
 
 
 def told(records: UbiRecords, report: Report = REPORT, deadline: Deadline = NEVER) -> Any:
     """Begin to record a search."""
-    ubi = UbiQuery.of(BODY, {})
+    ubi = UbiQuery.from_body(BODY, {})
     assert ubi is not None
     return records.record(ubi, report, text="", session="", deadline=deadline)
 
@@ -71,7 +71,7 @@ def test_the_first_recorded_search_creates_the_ubi_index() -> None:
     records = UbiRecords(is_embedded=False)
     steps = told(records)
     requests = [next(steps), steps.send(False)]
-    requests.append(steps.throw(EngineError(OSError(), status=400, kind=EXISTS)))  # another search was faster
+    requests.append(steps.throw(EngineError(OSError(), status=400, kind=INDEX_EXISTS)))  # another search was faster
     paths = [f"{request.method} {request.path}" for request in requests]
     assert paths == ["HEAD /ubi_queries", "PUT /ubi_queries", "POST /ubi_queries/_doc"]
     assert requests[2].params["request_timeout"] == 2.0
@@ -112,7 +112,7 @@ def test_after_a_refused_write_no_ubi_record_is_written_for_a_while(caplog: pyte
 )
 def test_fields_that_the_ubi_schema_does_not_allow_are_refused_by_name(ubi: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        UbiQuery.of({"ext": {"ubi": ubi}}, {})
+        UbiQuery.from_body({"ext": {"ubi": ubi}}, {})
 
 
 def test_only_osreranks_extensions_are_removed_from_ext() -> None:

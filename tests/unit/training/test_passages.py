@@ -13,7 +13,7 @@ from osrerank.formats.candidates import candidate_lists
 from osrerank.formats.sources import open_sources
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
-from osrerank.search.ranking import rank_texts
+from osrerank.search.rerank_only import rerank_texts
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -74,7 +74,7 @@ def searched(documents: list[Any], options: Passages) -> dict[str, list[str]]:
         service = RerankService(
             Settings.load(), FunctionScorer(lambda _query, text, seen=seen: seen.append(text) or 0.0)
         )
-        rank_texts(service, Rerank(), "low salt", [document], rerank=Rerank(passages=options))
+        rerank_texts(service, Rerank(), "low salt", [document], rerank=Rerank(passages=options))
         found[document["id"]] = seen or [""]  # a blank document is not scored
     return found
 

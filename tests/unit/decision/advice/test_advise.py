@@ -16,8 +16,8 @@ from osrerank.cli import cli
 from osrerank.cli.advise import build_settings_table
 from osrerank.cli.settings_file import write_index_settings
 from osrerank.decision.advice.advise import IndexAdvice, advise, judged_queries
+from osrerank.decision.advice.query_hits import settings_to_try
 from osrerank.decision.advice.report import as_json, headline, html_page, lines
-from osrerank.decision.advice.sample import settings_to_try
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.testing import FunctionScorer
 from osrerank.types import Qrels
@@ -60,7 +60,7 @@ def test_advise_recommends_no_reranking_if_the_model_hurts(collection: Collectio
     assert found.verdict.outcome == "hurts"
     assert headline(found) == f"{INDEX}: reranking hurts"
     assert found.recommended == found.best.options()
-    assert found.values[found.best].mean() >= found.before.mean()
+    assert found.values[found.best].mean() >= found.first_pass_values.mean()
     undecided = replace(found.choice, verdict=replace(found.choice.verdict, outcome="undecided"))
     assert replace(found, choice=undecided).recommended == {"pipeline": "none"}
 
@@ -87,11 +87,11 @@ def test_orders_computed_offline_equal_orders_of_searches(client: Client, collec
     queries = collection.queries[:10]
     advice = advise(client, INDEX, queries, collection.qrels, depths=(5,), advance=lambda: done.append(1))
     assert len(done) == len(queries)
-    for sample in advice.sampled[:3]:
+    for query_hits in advice.current_hits[:3]:
         for blend, weight in [("linear", 2.0), ("replace", 0.0), ("rrf", 0.0)]:
             setting = replace(advice.current, depth=5, blend=blend, weight=weight)
-            hits = client.search(sample.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
-            assert sample.order(setting)[:20] == [hit["_id"] for hit in hits]
+            hits = client.search(query_hits.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
+            assert query_hits.order(setting)[:20] == [hit["_id"] for hit in hits]
 
 
 @pytest.mark.long
@@ -124,7 +124,7 @@ def test_offline_orders_of_vectors_mono_equal_orders_of_searches(collection: Col
         advice = advise(client, INDEX, collection.queries[:10], collection.qrels, depths=(5, 20))
         tried = [value for value in advice.values if value.pipeline in ("vectors", "vectors-mono")]
         assert {one.mono_depth for one in tried} == {0, 10}
-        for one in advice.sampled[:2]:
+        for one in advice.current_hits[:2]:
             for setting in tried:
                 hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
                 assert one.order(setting)[:20] == [hit["_id"] for hit in hits], setting
@@ -137,8 +137,10 @@ def test_unjudged_hits_are_pointed_out_and_the_report_needs_no_other_file(advice
     assert page.count('<div class="pair">') == len(values["gains"] + values["losses"]) > 0
     assert "prefers-color-scheme: dark" in page
     assert not any(link in page for link in ("src=", "href=", "@import", "url("))
-    escaped_samples = tuple(replace(sample, texts=dict.fromkeys(sample.texts, "<script>")) for sample in advice.sampled)
-    page = html_page(replace(advice, index="<i>", sampled=escaped_samples), collection.qrels, "<b>")
+    escaped_hits = tuple(
+        replace(query_hits, texts=dict.fromkeys(query_hits.texts, "<script>")) for query_hits in advice.current_hits
+    )
+    page = html_page(replace(advice, index="<i>", current_hits=escaped_hits), collection.qrels, "<b>")
     assert not any(tag in page for tag in ("<script>", "<i>", "<b>"))
 
 

@@ -68,7 +68,7 @@ def test_each_alternative_is_compared_with_the_present_setting_on_held_out_queri
     _client, found_advice = advice
     compared = {
         (setting.setting.fields, setting.setting.model, setting.setting.query): setting
-        for setting in found_advice.best_by_sample
+        for setting in found_advice.best_by_key
     }
     model = found_advice.current.model
     assert list(compared) == [
@@ -90,11 +90,11 @@ def test_orders_of_alternatives_equal_orders_of_searches(advice: tuple[Any, Inde
     for setting in (
         value for value in found_advice.values if value.fields and not value.is_first_pass and value.depth == 20
     ):
-        for one in found_advice.find_sample(setting)[:2]:
+        for one in found_advice.find_hits(setting)[:2]:
             hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
             assert one.order(setting) == [hit["_id"] for hit in hits], setting
     for setting in (value for value in found_advice.values if value.query and value.depth == 20):
-        for one in found_advice.find_sample(setting)[:2]:
+        for one in found_advice.find_hits(setting)[:2]:
             rerank = {**setting.options(), "query": one.query.text}
             hits = client.search(index=INDEX, body=TEMPLATE.fill(one.query.text, 20), rerank=rerank)["hits"]["hits"]
             assert one.order(setting) == [hit["_id"] for hit in hits], setting
@@ -135,7 +135,7 @@ def test_hits_that_are_the_querys_own_document_are_named_or_left_out(url: str) -
     assert advice_by_depth.self_hits == COUNT
     assert any("exclude it with --exclude-query-ids" in line for line in lines(advice_by_depth))
     assert without.self_hits == 0
-    assert all(sample.query.query_id not in sample.order(without.best) for sample in without.sampled)
+    assert all(query_hits.query.query_id not in query_hits.order(without.best) for query_hits in without.current_hits)
 
 
 def test_too_few_queries_are_refused_before_a_search(url: str) -> None:

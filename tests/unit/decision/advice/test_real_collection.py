@@ -62,12 +62,12 @@ def _is_kept(advice: IndexAdvice, size: int, seed: int) -> tuple[bool, bool, boo
     """Return whether level and difference are in their intervals, and whether a decision has the right sign."""
     rows = random.Random(seed).sample(range(QUESTIONS), QUESTIONS)
     seen, others = rows[:size], rows[size:]
-    query_ids = [advice.sampled[row].query.query_id for row in seen]
+    query_ids = [advice.current_hits[row].query.query_id for row in seen]
     choice = choose(
-        query_ids, advice.before[seen], {setting: values[seen] for setting, values in advice.values.items()}
+        query_ids, advice.first_pass_values[seen], {setting: values[seen] for setting, values in advice.values.items()}
     )
     level = float(advice.values[choice.setting][others].mean())
-    difference = level - float(advice.before[others].mean())
+    difference = level - float(advice.first_pass_values[others].mean())
     verdict = choice.verdict
     sound = verdict.outcome == "undecided" or (verdict.outcome == "helps") == (difference > 0)
     return choice.low <= level <= choice.high, verdict.low <= difference <= verdict.high, sound

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from osrerank.decision.advice.choose import choose
-from osrerank.decision.advice.sample import SearchSetting
+from osrerank.decision.advice.query_hits import SearchSetting
 from osrerank.decision.advice.verdict import confidence_interval, decide, more_queries
 from osrerank.errors import EvaluationError
 

@@ -1,4 +1,4 @@
-"""Rerank the hits of another client's search response, or plain texts."""
+"""Rerank the hits of another client's search response, or plain texts, without sending a search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,14 +9,13 @@ from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import describe_failures, find_applied, find_reason_code
 from osrerank.response import FIRST_PASS, Page, parse_hits, squash
 from osrerank.retrieval.bm25_scale import find_response_scale
-from osrerank.retrieval.fields import SearchFields
 from osrerank.search.exact_names import move_exact_names_up
 from osrerank.search.interleave import InterleavedList, interleave_rankings
 from osrerank.search.outcome import make_report
 from osrerank.search.plan import NOT_ASKED, Plan, RerankArgument, SearchCall
 from osrerank.search.rank import QUERY_ID, read_ranking
 from osrerank.search.report import write_report
-from osrerank.search.traced import rerank_span
+from osrerank.search.spans import rerank_span
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import set_search_outcome
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
@@ -30,33 +29,35 @@ class WrappedResponse(Protocol):
     def body(self) -> Any: ...
 
 
-SEARCHES = "client.search and client.msearch"
-RESPONSES = "client.search, client.msearch and client.rerank_response"
-NOT_FOR_RESPONSES = {
-    "query": SEARCHES,
-    "query_fields": SEARCHES,
+SEARCH_CALLS = "client.search and client.msearch"
+RESPONSE_CALLS = "client.search, client.msearch and client.rerank_response"
+UNUSED_RESPONSE_OPTIONS = {
+    "query": SEARCH_CALLS,
+    "query_fields": SEARCH_CALLS,
     "rm3": "client.search",
-    "min_probability": SEARCHES,
-    "cutoff": SEARCHES,
-    "traffic": SEARCHES,
+    "min_probability": SEARCH_CALLS,
+    "cutoff": SEARCH_CALLS,
+    "traffic": SEARCH_CALLS,
     "boosts": "client.search",
 }
-"""Option without an effect on another client's response -> the calls in which it has an effect."""
-NOT_FOR_TEXTS = {**NOT_FOR_RESPONSES, "fields": RESPONSES, "explain": RESPONSES, "interleave": RESPONSES}
-"""Option without an effect on plain texts -> the calls in which it has an effect."""
-NOT_FOR_RANKINGS = {**NOT_FOR_TEXTS, "min_score": f"{RESPONSES}, and in Reranker"}
-"""Option without an effect where the whole ranking is returned -> the calls in which it has an effect."""
+"""Option that another client's response cannot use -> the calls that use it."""
+UNUSED_TEXT_OPTIONS = {
+    **UNUSED_RESPONSE_OPTIONS, "fields": RESPONSE_CALLS, "explain": RESPONSE_CALLS, "interleave": RESPONSE_CALLS,
+}  # fmt: skip
+"""Option that plain texts cannot use -> the calls that use it."""
+UNUSED_RANKING_OPTIONS = {**UNUSED_TEXT_OPTIONS, "min_score": f"{RESPONSE_CALLS}, and in Reranker"}
+"""Option that a call which returns the whole ranking cannot use -> the calls that use it."""
 
 
-def refuse_unused(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
-    """Raise an error if the caller sets an option that has no effect here; defaults can contain such options.
+def check_unused_options(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
+    """Raise an error if the caller sets an option that has no effect here. In defaults, such options are ignored.
 
     Args:
         rerank: the caller's ``rerank`` argument.
-        unused: option -> the calls in which it has an effect.
+        unused: option without an effect here -> the calls that use it.
 
     Raises:
-        ConfigError: the caller sets such an option, or an option has a value that cannot be used.
+        ConfigError: the caller sets such an option, or an option has an invalid value.
     """
     defaults = Rerank()
     caller_options = Rerank.of(rerank, defaults) or defaults
@@ -66,7 +67,7 @@ def refuse_unused(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
             raise ConfigError(reason, setting=f"rerank.{option}", source="argument")
 
 
-def rank_response(
+def rerank_response(
     service: RerankService,
     defaults: Rerank,
     response: Mapping[str, Any] | WrappedResponse,
@@ -74,37 +75,36 @@ def rank_response(
     *,
     rerank: RerankArgument,
 ) -> dict[str, Any]:
-    """Rerank all hits of a search response; if they cannot be reranked, the new response has the reason.
+    """Rerank all hits of a search response. If they cannot be reranked, the new response says why.
 
     Raises:
         ConfigError: an option cannot be used, or has no effect here.
         ResponseFormatError: the response does not have the format of a search response.
     """
-    refuse_unused(rerank, NOT_FOR_RESPONSES)
+    check_unused_options(rerank, UNUSED_RESPONSE_OPTIONS)
     options = Rerank.of(rerank, defaults)
     content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
     if options is None:
         return dict(content)
     hits = parse_hits(content)
     deadline = Deadline.after_ms(options.explicit_deadline_ms, service.clock)
-    options_a, *others = options.rankings
+    first_options, *other_options = options.rankings
     page = Page(0, len(hits), (), options.min_score, options.explain)
-    obstacle = NOT_ASKED if options.is_first_pass else None
-    plan = Plan(
-        SearchCall(options=options), service, {}, SearchFields(), deadline, options_a, query, obstacle, page=page
-    )
+    plan = Plan(SearchCall(options=options), service, deadline, page=page, options=first_options, text=query)
+    if options.is_first_pass:
+        plan = replace(plan, obstacle=NOT_ASKED)
     if options.sentences is not None:
         plan = replace(plan, bm25=find_response_scale(response))
     began_s = service.clock()
     with rerank_span(service, query):
-        plan = plan.with_fields_of(hits)
-        ranking = _ranked(hits, plan)
+        plan = plan.with_fields_from(hits)
+        ranking = _rerank_hits(hits, plan)
         interleaved: InterleavedList | None = None
-        if others and options.interleave is not None and isinstance(ranking, Ranking):
-            ranking_b = _ranked(hits, replace(plan, options=others[0]).with_fields_of(hits))
-            if isinstance(ranking_b, Ranking):
+        if other_options and options.interleave is not None and isinstance(ranking, Ranking):
+            second_ranking = _rerank_hits(hits, replace(plan, options=other_options[0]).with_fields_from(hits))
+            if isinstance(second_ranking, Ranking):
                 interleaved = interleave_rankings(
-                    options.interleave, options.rankings, (ranking, ranking_b), content, page
+                    options.interleave, options.rankings, (ranking, second_ranking), content, page
                 )
         rerank_ms = (service.clock() - began_s) * 1000
         report = make_report(content, ranking, plan, interleaved, rerank_ms=rerank_ms)
@@ -112,8 +112,8 @@ def rank_response(
     return write_report(content, report)
 
 
-def _ranked(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
-    """Return the reranked hits of a response, or the reason why they cannot be reranked."""
+def _rerank_hits(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
+    """Return the ranking of a response's hits, or the reason why they cannot be reranked."""
     ranking = read_ranking(hits, plan)
     if isinstance(ranking, Reason) or plan.options.pipeline == NO_STAGES:
         return ranking
@@ -121,7 +121,7 @@ def _ranked(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
     return move_exact_names_up(recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure))
 
 
-def rank_texts(
+def rerank_texts(
     service: RerankService,
     defaults: Rerank,
     query: str,
@@ -129,28 +129,33 @@ def rank_texts(
     *,
     rerank: RerankArgument,
 ) -> Ranking:
-    """Return the ranking of texts from any source, reranked by the options' pipeline.
+    """Rerank texts from any source by the options' pipeline, and return their ranking.
 
     Raises:
         ConfigError: an option cannot be used, or has no effect here; or a document has no text.
         ValueError: the query has no text, or two documents have the same id.
     """
-    refuse_unused(rerank, NOT_FOR_RANKINGS)
+    check_unused_options(rerank, UNUSED_RANKING_OPTIONS)
     options = Rerank.of(rerank, defaults)
-    ranking = ranking_of(query, documents, (options or defaults).separator)
-    return ranking if options is None else reranked(service, options, ranking)
+    ranking = make_ranking(query, documents, (options or defaults).separator)
+    return ranking if options is None else rerank_ranking(service, options, ranking)
 
 
-def ranking_of(query: str, documents: Sequence[str | Mapping[str, Any]], separator: str) -> Ranking:
-    """Return texts as a ranking in the given order; raise the errors of `rank_texts`."""
+def make_ranking(query: str, documents: Sequence[str | Mapping[str, Any]], separator: str) -> Ranking:
+    """Return texts as a ranking in the given order.
+
+    Raises:
+        ConfigError: a document has no text.
+        ValueError: the query has no text, or two documents have the same id.
+    """
     if isinstance(documents, str):
         raise TypeError("documents is one text; give a list of them")
     candidates = [_candidate(index, document, separator) for index, document in enumerate(documents)]
     return Ranking(Query(QUERY_ID, query), tuple(candidates))
 
 
-def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
-    """Rerank a ranking by the options' pipeline, in its own tracing span."""
+def rerank_ranking(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
+    """Rerank a ranking by the options' pipeline, in a tracing span of its own."""
     with rerank_span(service, ranking.query.text):
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.explicit_deadline_ms, service.clock))
         reports = ranking.reports
@@ -160,8 +165,8 @@ def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranki
     return ranking
 
 
-def id_of(document: str | Mapping[str, Any], index: int) -> Any:
-    """Return a document's ``id`` or ``doc_id``, or its index among the documents if it has neither."""
+def read_id(document: str | Mapping[str, Any], index: int) -> Any:
+    """Return a document's ``id`` or ``doc_id``. If it has neither, return its index among the documents."""
     return document.get("id", document.get("doc_id", index)) if isinstance(document, Mapping) else index
 
 
@@ -172,8 +177,8 @@ def _candidate(index: int, document: str | Mapping[str, Any], separator: str) ->
         reason = f'document {index} has no text: pass a string, or a dict such as {{"id": "7", "text": "..."}}'
         raise ConfigError(reason, setting=f"documents[{index}].text", source="argument")
     score = float(fields.get("score") or 0.0)
-    doc_id = str(id_of(document, index))
+    doc_id = str(read_id(document, index))
     sections = tuple(Section(name, fields[name]) for name in ("title", "text") if fields.get(name))
-    full = separator.join(section.text for section in sections)
+    input_text = separator.join(section.text for section in sections)
     trace = (StageScore(FIRST_PASS, score, index + 1, squash(score)),)
-    return Candidate(doc_id, full, score, index + 1, trace, sections=sections)
+    return Candidate(doc_id, input_text, score, index + 1, trace, sections=sections)

@@ -1,7 +1,4 @@
-"""Search each query once, to the maximum depth, and compute its ranking at other depths and blends from the hits.
-
-A *sample* is the hits of all queries with one model, one set of model input fields and one form of query.
-"""
+"""Search each query once, to the maximum depth, and compute its rankings at other depths and blends from the hits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,8 +19,8 @@ WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 MONO_DEPTHS = (10, 20, 50)
 """Numbers of top candidates of the stage ``vectors`` that a cross-encoder scores."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
-Sample = tuple[str, tuple[str, ...], str]
-"""What identifies a sample: the model, its input fields, and the name of the caller's own query."""
+HitsKey = tuple[str, tuple[str, ...], str]
+"""The model, its input fields, and the name of the caller's own query. Another key needs another search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,8 @@ class SearchSetting:
         duo_depth: the number of candidates to compare in pairs. Only the current setting can compare pairs.
         pipeline: the search's pipeline. ``none`` is the first pass, which ignores depths and blends.
         mono_depth: the number of top candidates that the cross-encoder scores in ``vectors-mono``.
-        fields: the model's input fields. Empty keeps the current fields.
-        query: the name of the caller's own query, or "" if the query's text is searched.
+        fields: the model's input fields. If empty, the model reads the current fields.
+        query: the name of the caller's own query. Empty if the query's text is searched.
     """
 
     model: str
@@ -55,8 +52,8 @@ class SearchSetting:
     query: str = ""
 
     @property
-    def sample(self) -> Sample:
-        """The sample from which the setting's rankings are computed."""
+    def hits_key(self) -> HitsKey:
+        """The key of the hits from which the setting's rankings are computed."""
         return self.model, self.fields, self.query
 
     @property
@@ -64,13 +61,13 @@ class SearchSetting:
         """Whether the setting is the first pass, without reranking."""
         return self.pipeline == NO_STAGES
 
-    def took_ms(self, sampled: "SampledQuery") -> float | None:
+    def estimate_ms(self, query_hits: "QueryHits") -> float | None:
         """Estimate the time to rerank a query's hits, in milliseconds, from the stages' times at full depth.
 
-        The estimate is None if these times were not measured, or if the setting compares pairs.
+        Returns None if these times were not measured, or if the setting compares pairs.
         """
-        times = sampled.took_ms
-        n_candidates = max(1, len(sampled.candidates))
+        times = query_hits.stage_ms
+        n_candidates = max(1, len(query_hits.candidates))
         if self.is_first_pass:
             return 0.0
         if not times or self.duo_depth:
@@ -120,7 +117,7 @@ class SearchSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledQuery:
+class QueryHits:
     """A query's hits, with the scores of the first pass and of the model.
 
     Attributes:
@@ -128,29 +125,31 @@ class SampledQuery:
         candidates: the hits in first-pass order. ``trace`` contains the first-pass score, then the model's score if the
             hit was reranked.
         texts: document id -> the model's input text.
-        with_pairs: the document ids in the order of the current setting. Empty unless it compares pairs.
-        by_vectors: the hits with the stage ``vectors`` in ``trace``. Empty unless the model is a cross-encoder.
+        pairwise_order: the document ids in the order of the current setting, if it compares pairs. Otherwise empty.
+        vector_candidates: if the model is a cross-encoder, the hits with the stage ``vectors`` in ``trace``. Otherwise
+            empty.
         vectors_weight: the weight of the logit from vectors in ``vectors-mono``, relative to the cross-encoder's logit.
-        took_ms: stage -> its time for all hits, in milliseconds. Empty if the search encoded documents.
+        stage_ms: stage -> its time for all hits, in milliseconds. Empty if the search encoded documents.
     """
 
     query: Query
     candidates: tuple[Candidate, ...]
     texts: Mapping[str, str]
-    with_pairs: tuple[str, ...] = ()
-    by_vectors: tuple[Candidate, ...] = ()
+    pairwise_order: tuple[str, ...] = ()
+    vector_candidates: tuple[Candidate, ...] = ()
     vectors_weight: float = 0.0
-    took_ms: Mapping[str, float] = field(default_factory=dict)
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
 
     def order(self, setting: SearchSetting | None) -> list[str]:
-        """Return the document ids in the order of a search with a setting, or in first-pass order for None."""
+        """Return the document ids in the order of a search with a setting. For None, return the first-pass order."""
         if setting is None or setting.is_first_pass:
             return [candidate.doc_id for candidate in self.candidates]
         if setting.duo_depth:
-            return list(self.with_pairs)
+            return list(self.pairwise_order)
         if setting.mono_depth:
-            return self._order_by_cross_encoder(self._blend(self.by_vectors, setting), setting.mono_depth)
-        candidates = self.by_vectors if setting.pipeline in VECTORS and self.by_vectors else self.candidates
+            return self._order_by_cross_encoder(self._blend(self.vector_candidates, setting), setting.mono_depth)
+        uses_vectors = setting.pipeline in VECTORS and self.vector_candidates
+        candidates = self.vector_candidates if uses_vectors else self.candidates
         return [candidate.doc_id for candidate in self._blend(candidates, setting)]
 
     def _blend(self, candidates: Sequence[Candidate], setting: SearchSetting) -> tuple[Candidate, ...]:
@@ -160,17 +159,17 @@ class SampledQuery:
             (candidate for candidate in block if len(candidate.trace) > 1),
             key=lambda candidate: (-candidate.score, candidate.rank),
         )
-        by_score = (*scored, *(candidate for candidate in block if len(candidate.trace) == 1), *tail)
+        reranked = (*scored, *(candidate for candidate in block if len(candidate.trace) == 1), *tail)
         if setting.blend == "replace" or not scored:
-            return by_score
-        ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(by_score, start=1))
+            return reranked
+        ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(reranked, start=1))
         stage = BlendStage(cast("Method", setting.blend), setting.weight, setting.depth)
         return stage.rerank(Ranking(self.query, ranked)).candidates
 
-    def _order_by_cross_encoder(self, by_vectors: Sequence[Candidate], mono_depth: int) -> list[str]:
+    def _order_by_cross_encoder(self, candidates: Sequence[Candidate], mono_depth: int) -> list[str]:
         """Return the document ids with the top ``mono_depth`` candidates in the cross-encoder's order."""
         logits = {candidate.doc_id: candidate.score for candidate in self.candidates if len(candidate.trace) > 1}
-        top, tail = by_vectors[:mono_depth], by_vectors[mono_depth:]
+        top, tail = candidates[:mono_depth], candidates[mono_depth:]
         scored = [candidate for candidate in top if candidate.doc_id in logits]
         scored.sort(key=lambda candidate: -(logits[candidate.doc_id] + self.vectors_weight * candidate.score))
         unscored = [candidate for candidate in top if candidate.doc_id not in logits]
@@ -182,7 +181,7 @@ def current_setting(client: Client, index: str) -> SearchSetting:
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
     one_stage = options if options.pipeline in (*VECTORS, *VECTORS_MONO) else replace(options, pipeline=AUTO_PIPELINE)
-    with client.searcher.serving(index) as service:
+    with client.searcher.service_for(index) as service:
         identity = service.identity(one_stage)
         model = service.settings.model
         is_cross_encoder = service.resolve_pipeline(Rerank())[0] == MONO_STAGE
@@ -199,11 +198,11 @@ def current_setting(client: Client, index: str) -> SearchSetting:
 
 
 def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
-    """Return blend and weight of the stage ``vectors`` before a cross-encoder, or None for other kinds of model."""
+    """Return blend and weight of the stage ``vectors`` before a cross-encoder. Return None for other kinds of model."""
     options = client.options_of(index)
     if options.pipeline not in VECTORS_MONO:
         options = replace(options, pipeline="vectors-mono", blend="card", blend_weight=None)
-    with client.searcher.serving(index) as service:
+    with client.searcher.service_for(index) as service:
         is_cross_encoder = service.resolve_pipeline(Rerank())[0] == MONO_STAGE
         return _parse_blend(service.identity(options)["blend"]) if is_cross_encoder else None
 
@@ -222,7 +221,7 @@ def settings_to_try(
     Args:
         current: the current setting.
         depths: the depths to try besides the current one.
-        vectors_blend: the blend and weight of the stage ``vectors`` before a cross-encoder, or None for other models.
+        vectors_blend: the blend and weight of the stage ``vectors`` before a cross-encoder. None for other models.
     """
     first_pass_weight = current.weight if current.blend == "linear" else 0.0
     weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
@@ -241,7 +240,7 @@ def settings_to_try(
     return list(dict.fromkeys([current, first_pass, *settings]))
 
 
-def search_sample(
+def search_queries(
     client: Client,
     index: str,
     queries: Sequence[Query],
@@ -251,7 +250,7 @@ def search_sample(
     template: QueryTemplate | None = None,
     exclude_query_ids: bool = False,
     advance: Callable[[], None] = lambda: None,
-) -> list[SampledQuery]:
+) -> list[QueryHits]:
     """Search each query with the index's options, but with another depth and without blend, deadline and cutoffs.
 
     Args:
@@ -259,8 +258,8 @@ def search_sample(
         index: the index to search.
         queries: the queries to search.
         depth: the number of candidates to rerank.
-        fields: the model's input fields. Empty uses the fields in the index's options.
-        template: the caller's own query. None searches the query's text.
+        fields: the model's input fields. If empty, the fields in the index's options are used.
+        template: the caller's own query. If None, the query's text is searched.
         exclude_query_ids: whether to remove hits with the query's own id.
         advance: called after each query.
 
@@ -273,36 +272,37 @@ def search_sample(
         options = replace(options, fields=client.searcher.defaults.options_for(index).fields)
     if fields:
         options = replace(options, fields=tuple(fields))
-    sampling = sampling_options(options, depth)
+    search_options = scoring_options(options, depth)
     vectors_weight = 0.0
-    with client.searcher.serving(index) as service:
-        default_pipeline, _ = service.resolve_pipeline(Rerank())
-        if default_pipeline == MONO_STAGE:  # a cross-encoder, whose vectors come from another model
-            sampling = replace(sampling, pipeline="vectors-mono")
-            vectors_weight = cast("float", service.identity(sampling)["vectors_weight"])
+    with client.searcher.service_for(index) as service:
+        if (
+            service.resolve_pipeline(Rerank())[0] == MONO_STAGE
+        ):  # a cross-encoder, whose vectors come from another model
+            search_options = replace(search_options, pipeline="vectors-mono")
+            vectors_weight = cast("float", service.identity(search_options)["vectors_weight"])
 
-    searcher = _SampleSearcher(client, index, depth, template, exclude_query_ids)
-    sampled = []
+    searcher = _QuerySearcher(client, index, depth, template, exclude_query_ids)
+    all_hits = []
     for query in queries:
-        response = searcher.search(query, sampling)
+        response = searcher.search(query, search_options)
         hits = response["hits"]["hits"]
         texts = {hit["_id"]: read_hit_text(hit, text_fields) or "" for hit in hits}
-        stage = FIRST_STAGES if sampling.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
-        query_hits = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_stage_times(response))
-        if sampling.pipeline != AUTO_PIPELINE:
-            by_vectors = _candidates(hits, texts, (VECTORS_STAGE,))
-            query_hits = replace(query_hits, by_vectors=by_vectors, vectors_weight=vectors_weight)
+        stages = FIRST_STAGES if search_options.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
+        query_hits = QueryHits(query, _candidates(hits, texts, stages), texts, stage_ms=_stage_times(response))
+        if search_options.pipeline != AUTO_PIPELINE:
+            vector_candidates = _candidates(hits, texts, (VECTORS_STAGE,))
+            query_hits = replace(query_hits, vector_candidates=vector_candidates, vectors_weight=vectors_weight)
         if _compares_pairs(options):
-            paired = searcher.search(query, _with_pairs(sampling, options))["hits"]["hits"]
-            query_hits = replace(query_hits, with_pairs=tuple(hit["_id"] for hit in paired))
-        sampled.append(query_hits)
+            pairwise_hits = searcher.search(query, _pairwise_options(search_options, options))["hits"]["hits"]
+            query_hits = replace(query_hits, pairwise_order=tuple(hit["_id"] for hit in pairwise_hits))
+        all_hits.append(query_hits)
         advance()
-    return sampled
+    return all_hits
 
 
 @dataclass(frozen=True, slots=True)
-class _SampleSearcher:
-    """Searches queries for a sample. `search_sample` describes the attributes."""
+class _QuerySearcher:
+    """Searches the index by a query's text or by the caller's own query. `search_queries` describes the attributes."""
 
     client: Client
     index: str
@@ -330,14 +330,14 @@ class _SampleSearcher:
 
 
 def _stage_times(response: Mapping[str, Any]) -> dict[str, float]:
-    """Return stage -> time in milliseconds. Empty if a stage encoded documents, because later searches do not."""
+    """Return stage -> time in milliseconds. If a stage encoded documents, which later searches do not, return none."""
     stages = response["rerank"]["stages"]
     if any(stage.get("encoded") for stage in stages):
         return {}
     return {stage["name"]: stage["took_ms"] for stage in stages}
 
 
-def sampling_options(options: Rerank, depth: int) -> Rerank:
+def scoring_options(options: Rerank, depth: int) -> Rerank:
     """Return options that only score ``depth`` candidates with the first stage's model.
 
     Raises:
@@ -367,11 +367,11 @@ def _compares_pairs(options: Rerank) -> bool:
     return options.compares_pairs and options.duo_depth > 1
 
 
-def _with_pairs(sampling: Rerank, options: Rerank) -> Rerank:
-    """Return the sampling options with the index's pipeline, depths and blend."""
+def _pairwise_options(search_options: Rerank, options: Rerank) -> Rerank:
+    """Return the options of a search that compares pairs, with the index's pipeline, depths and blend."""
     names = ("pipeline", "mono_depth", "blend", "blend_weight")
     index_options: dict[str, Any] = {name: getattr(options, name) for name in names}
-    return replace(sampling, **index_options, depth=options.min_depth)
+    return replace(search_options, **index_options, depth=options.min_depth)
 
 
 def _candidates(

@@ -18,8 +18,8 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.searcher import Searcher
+from osrerank.search.side_indices import MAX_REPORTED, SideIndex, SideIndices
 from osrerank.search.step import Computation, MultiSearchRequest, SearchRequest, SendLater
-from osrerank.search.vectors import MAX_REPORTED, SideIndex, SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
@@ -287,11 +287,11 @@ def test_only_the_most_frequent_documents_are_counted() -> None:
 
 
 def test_a_user_who_may_not_write_reports_nothing() -> None:
-    sides = SideVectors(EngineFinder(Engine.OPENSEARCH), time.monotonic)
-    side = sides._side(SIDE)
-    side.is_there = True
-    assert sides.report_steps([("i", "1")]) is not None
-    assert sides.report_steps([("i", "1")]) is None  # it is not time
-    side.reports.end()
-    side.forbid("write", OSError())
-    assert sides.report_steps([("i", "1")]) is None
+    side_indices = SideIndices(EngineFinder(Engine.OPENSEARCH), time.monotonic)
+    side_index = side_indices._by_name(SIDE)
+    side_index.exists = True
+    assert side_indices.report_steps([("i", "1")]) is not None
+    assert side_indices.report_steps([("i", "1")]) is None  # it is not time
+    side_index.reports.end()
+    side_index.forbid("write", OSError())
+    assert side_indices.report_steps([("i", "1")]) is None

@@ -1,4 +1,7 @@
-"""Find a search's calibration, and reject it if it was made for another model, mapping or set of options."""
+"""Look up the map from score to probability that `osrerank calibrate` fitted for an index, and check that it applies.
+
+A calibration is rejected if it was fitted with another model, other options or another mapping.
+"""
 
 import logging
 from collections.abc import Generator, Mapping
@@ -31,9 +34,7 @@ CalibrationSteps = Generator[SideRequest | Computation, Any, Thresholds]
 
 
 class Calibrations:
-    """The calibrations that `osrerank calibrate` wrote; the file is read again when it changes.
-
-    Safe to use from many threads.
+    """Reads the file of calibrations, and reads it again when it changes. Safe to use from many threads.
 
     Args:
         settings: the settings, which have the path of the file.
@@ -42,14 +43,13 @@ class Calibrations:
     def __init__(self, settings: Settings) -> None:
         self.file = calibration_file(settings)
         self._lock = fork_safe_lock()
-        self._read: tuple[tuple[int, int], dict[str, IndexCalibration]] = ((0, 0), {})
+        self._content: tuple[tuple[int, int], dict[str, IndexCalibration]] = ((0, 0), {})
         self._mappings: ExpiringCache[str, Mapping[str, Any]] = ExpiringCache()
 
-    def of(self, options: Rerank, index: Any, service: RerankService) -> CalibrationSteps:
-        """Yield the steps that find an index's calibration, and return the thresholds that limit a search's hits.
+    def find_thresholds(self, options: Rerank, index: Any, service: RerankService) -> CalibrationSteps:
+        """Return the thresholds below which a search's hits are removed.
 
-        A calibration is not used if it was made for another model, mapping or set of options. The thresholds and the
-        log then have the reason, and a metric counts the search.
+        If no calibration applies, no hits are removed. The thresholds and the log then say why.
 
         Args:
             options: the search's options, with its fields and ``min_probability`` or ``cutoff``.
@@ -62,7 +62,7 @@ class Calibrations:
         calibration: IndexCalibration | None = None
         reason = ""
         try:
-            calibration = yield from self._valid(options, index, service)
+            calibration = yield from self._find_calibration(options, index, service)
         except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, EngineError) as error:
             reason = str(error)
             if options.on_failure == "raise":
@@ -70,30 +70,30 @@ class Calibrations:
             logger.warning("[cut-unapplied] no hits were removed by probability: %s", reason)
         return Thresholds(options.min_probability, options.cutoff, calibration, reason)
 
-    def _valid(
+    def _find_calibration(
         self, options: Rerank, index: Any, service: RerankService
     ) -> Generator[SideRequest | Computation, Any, IndexCalibration]:
-        """Yield the steps that check an index's calibration, and return it.
+        """Return an index's calibration, after a check that it was made with the same model, options and mapping.
 
         Raises:
-            ConfigError: no calibration of the index is valid for the options.
+            ConfigError: the index has no such calibration.
         """
         name = index if isinstance(index, str) else ",".join(index or [])
-        calibration = self._of_file().get(name)
+        calibration = self._read_file().get(name)
         if calibration is None:
             reason = f"{self.file} has no calibration of {name or 'all indices'}: run osrerank calibrate --index NAME"
-            raise _unusable(reason, self.file)
+            raise _calibration_error(reason, self.file)
         identity: Mapping[str, object] = yield Computation(partial(service.identity, options))
         if "scorer" not in identity or model_digest(identity, options) != calibration.model:
-            reason = "was made for another model or other options"
-            raise _unusable(f"the calibration of {name} {reason}: {RECALIBRATE.format(index=name)}", self.file)
-        mappings = yield from self._mapping(name)
+            reason = f"the calibration of {name} was made for another model or other options"
+            raise _calibration_error(f"{reason}: {RECALIBRATE.format(index=name)}", self.file)
+        mappings = yield from self._read_mappings(name)
         if mapping_digest(mappings, options) != calibration.mapping:
-            reason = "was made with another mapping of its fields"
-            raise _unusable(f"the calibration of {name} {reason}: {RECALIBRATE.format(index=name)}", self.file)
+            reason = f"the calibration of {name} was made with another mapping of its fields"
+            raise _calibration_error(f"{reason}: {RECALIBRATE.format(index=name)}", self.file)
         return calibration
 
-    def _mapping(self, name: str) -> Generator[SideRequest, Any, Mapping[str, Any]]:
+    def _read_mappings(self, name: str) -> Generator[SideRequest, Any, Mapping[str, Any]]:
         cached = self._mappings.get(name)
         if cached is not None:
             return cached
@@ -101,21 +101,21 @@ class Calibrations:
         self._mappings.put(name, mappings)
         return mappings
 
-    def _of_file(self) -> dict[str, IndexCalibration]:
-        """Return the file's calibrations by index name; the file is read only if it has changed."""
+    def _read_file(self) -> dict[str, IndexCalibration]:
+        """Return the file's calibrations by index name. The file is read only if it has changed."""
         try:
             state = self.file.stat()
         except OSError:
             return {}
         stamp = (state.st_mtime_ns, state.st_size)
         with self._lock:
-            last_stamp, calibrations = self._read
+            last_stamp, calibrations = self._content
         if stamp != last_stamp:
             calibrations = read_calibrations(self.file)
             with self._lock:
-                self._read = stamp, calibrations
+                self._content = stamp, calibrations
         return calibrations
 
 
-def _unusable(reason: str, file: Path) -> ConfigError:
+def _calibration_error(reason: str, file: Path) -> ConfigError:
     return ConfigError(reason, setting="rerank.min_probability", source=str(file))

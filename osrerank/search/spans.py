@@ -23,19 +23,20 @@ class TracedClient(Protocol):
 
 
 def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query: Any) -> AbstractContextManager[Span]:
-    """Begin the trace of a search; a search without reranking is not traced."""
+    """Begin the span of a search. Searches without reranking are not traced."""
     if rerank is False:
         return UNRECORDED
-    queries = client.searcher.service.settings.trace_queries
-    text = query if queries and isinstance(query, str) else None
-    return trace("osrerank.search", {"osrerank.index": join_names(index), "osrerank.query": text}, queries=queries)
+    may_record_queries = client.searcher.service.settings.trace_queries
+    text = query if may_record_queries and isinstance(query, str) else None
+    attributes = {"osrerank.index": join_names(index), "osrerank.query": text}
+    return trace("osrerank.search", attributes, queries=may_record_queries)
 
 
 def request_span(client: TracedClient, step: ClientStep, index: Any) -> AbstractContextManager[Span]:
     """Begin the span of a search's request to the search engine."""
     if not is_recording():
         return UNRECORDED
-    engine = client.searcher.engine.engine_if_known or Engine.OPENSEARCH  # for which it is taken until it is known
+    engine = client.searcher.engine.engine_if_known or Engine.OPENSEARCH
     hosts = getattr(client.transport, "hosts", None) or ()
     if isinstance(step, MultiSearchRequest):
         attributes: Attributes = {
@@ -51,12 +52,13 @@ def request_span(client: TracedClient, step: ClientStep, index: Any) -> Abstract
 
 
 def rerank_span(service: RerankService, query: str) -> AbstractContextManager[Span]:
-    """Begin the trace of reranking hits or texts that another search found."""
-    queries = service.settings.trace_queries
-    return trace("osrerank.rerank", {"osrerank.query": query if queries else None}, queries=queries)
+    """Begin the span of reranking given hits or texts, without a search."""
+    may_record_queries = service.settings.trace_queries
+    attributes = {"osrerank.query": query if may_record_queries else None}
+    return trace("osrerank.rerank", attributes, queries=may_record_queries)
 
 
 def multi_search_span(client: TracedClient, index: Any) -> AbstractContextManager[Span]:
-    """Begin the trace of a multi-search."""
-    queries = client.searcher.service.settings.trace_queries
-    return trace("osrerank.msearch", {"osrerank.index": join_names(index)}, queries=queries)
+    """Begin the span of a multi-search."""
+    may_record_queries = client.searcher.service.settings.trace_queries
+    return trace("osrerank.msearch", {"osrerank.index": join_names(index)}, queries=may_record_queries)

@@ -1,0 +1,295 @@
+"""Read document vectors from side indices before reranking, and write new ones after the response.
+
+The vectors of an index's documents are stored in another index of the same cluster, its *side index*.
+"""
+
+import logging
+import secrets
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+from osrerank._pause import Pause
+from osrerank._platform import fork_safe_lock
+from osrerank.retrieval.engine_finder import EngineFinder
+from osrerank.retrieval.requests import SideRequest
+from osrerank.types.engine_errors import EngineError
+from osrerank.vectors.index import (
+    MAX_REPORTS,
+    READ_BATCH_SIZE,
+    MissingVectorCounts,
+    RecordRequests,
+    build_record_bodies,
+    build_report_body,
+    describe_bulk_failure,
+    side_index,
+)
+from osrerank.vectors.store import PAUSE_S, Guard
+
+READ_TIMEOUT_S = 2.0
+"""A search waits at most this long for stored vectors, in seconds."""
+WRITE_TIMEOUT_S = 10.0
+"""The timeout of a request that writes vectors after the response, in seconds."""
+SHORT_S = 0.05
+"""If a read times out with less time than this left, in seconds, the deadline is the cause and not the cluster."""
+UNAVAILABLE_S = 60.0
+"""A missing or forbidden side index is not read again for this many seconds."""
+MAX_SIDE_INDICES = 1000
+"""The state of this many side indices is cached."""
+MAX_REPORTED = 500
+"""A report of missing vectors lists at most this many documents."""
+REPORT_INTERVALS_S = (5.0, 10.0, 20.0, 60.0)
+"""The pauses before the next report, in seconds. They grow while no builder fetches the last report."""
+REPORT_EXISTS = 409
+"""The engine refuses a report with this status if no builder has fetched the last one."""
+FORBIDDEN = "security_exception"
+
+Value = TypeVar("Value")
+ReadSteps = Generator[SideRequest, Any, Any]
+BulkSteps = Generator[SideRequest, Any, Value | None]
+logger = logging.getLogger(__name__)
+
+
+class SideIndex:
+    """What is known about a side index: whether it exists, and whether it may be read and written now.
+
+    Args:
+        clock: returns seconds.
+        name: the name of the side index.
+
+    Attributes:
+        exists: whether the last request found the index.
+        unavailable: the pause after the index was missing, or reading it was forbidden.
+        failures: the pauses after other failures of reads and of writes.
+        reports: the pauses between reports of documents without vectors.
+        may_write: False from the first write on that was forbidden.
+    """
+
+    def __init__(self, clock: Callable[[], float], name: str) -> None:
+        self.name = name
+        self.exists, self.may_write = False, True
+        self.unavailable = Pause(UNAVAILABLE_S, clock=clock)
+        self.failures = Guard("index", name, PAUSE_S)
+        self.reports = Pause(REPORT_INTERVALS_S, clock=clock)
+        self._forbidden: set[str] = set()
+        self._missing_counts: MissingVectorCounts = Counter()
+        self._lock = fork_safe_lock()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether searches may read the index now."""
+        return not (self.unavailable.is_on or self.failures.read.is_on)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether searches may write to the index now."""
+        return self.exists and self.may_write and not self.failures.write.is_on
+
+    def count_missing(self, documents: Iterable[tuple[str, str]]) -> None:
+        """Count documents, by index and id, that a search found without vectors. Rare ones are dropped."""
+        with self._lock:
+            self._missing_counts.update(documents)
+            if len(self._missing_counts) > 2 * MAX_REPORTED:
+                self._missing_counts = Counter(dict(self._missing_counts.most_common(MAX_REPORTED)))
+
+    def most_frequently_missing(self) -> list[tuple[tuple[str, str], int]]:
+        """Return the documents whose vectors were missing most often, with their counts."""
+        with self._lock:
+            return self._missing_counts.most_common(MAX_REPORTED)
+
+    def subtract_reported(self, counts: Iterable[tuple[tuple[str, str], int]]) -> None:
+        """Subtract the counts of a sent report."""
+        with self._lock:
+            self._missing_counts = self._missing_counts - Counter(dict(counts))
+
+    def mark_missing(self, error: Exception) -> None:
+        """Remember for a minute that the index does not exist."""
+        self.exists = False
+        self.unavailable.begin(error)
+
+    def record_write_failure(self, error: Exception, *, is_forbidden: bool = False) -> None:
+        """Stop writing, forever if the user may not write, and otherwise for a short time."""
+        if is_forbidden or FORBIDDEN in str(error):  # a bulk response has the error in its entries
+            self.forbid("write", error)
+        else:
+            self.failures.write.begin(error)
+
+    def forbid(self, right: str, error: Exception) -> None:
+        """Stop reading for a minute, or stop writing forever, because the user has no right to. Log this once."""
+        if right == "read":
+            self.unavailable.begin(error)
+        else:
+            self.may_write = False
+        if right not in self._forbidden:
+            self._forbidden.add(right)
+            logger.warning(
+                "[vectors-forbidden] this user may not %s the document vectors in %s: grant the right", right, self.name
+            )
+
+
+class SideIndices:
+    """Reads and writes document vectors in side indices. If that fails, this machine encodes the documents.
+
+    A search does not look up which side indices exist. It requests the vectors that are not stored on this machine from
+    the side indices of its hits. After the response, it writes new vectors to the side indices that exist. It creates
+    no side index.
+
+    Args:
+        engine: identifies the engine.
+        clock: returns seconds.
+    """
+
+    def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._by_name = lru_cache(MAX_SIDE_INDICES)(partial(SideIndex, clock))
+        self._report_number = secrets.randbelow(MAX_REPORTS)
+
+    def fetch(self, index_by_key: Mapping[bytes, str], remaining_s: Callable[[], float]) -> ReadSteps:
+        """Read vector records from side indices, and return those found, by key.
+
+        Args:
+            index_by_key: key of each record to read -> the index of its document.
+            remaining_s: a function that returns the seconds until the deadline.
+        """
+        name_by_key = {key: side_index(index) for key, index in index_by_key.items()}
+        names = [name for name in sorted(set(name_by_key.values())) if self._by_name(name).is_readable]
+        if not names:
+            return {}
+        return (yield from self._read(names, [key for key, name in name_by_key.items() if name in names], remaining_s))
+
+    def write_steps(
+        self, records: Mapping[bytes, bytes], index_by_key: Mapping[bytes, str], model: str
+    ) -> Generator[SideRequest, Any, None] | None:
+        """Return the steps that write new records to side indices. Return None if there is nothing to write.
+
+        Args:
+            records: the records, by key.
+            index_by_key: key of a record -> the index of its document.
+            model: the label of the model.
+        """
+        by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
+        for key, record in records.items():
+            if key in index_by_key:
+                name = side_index(index_by_key[key])
+                if self._by_name(name).is_writable:
+                    by_name[name][key] = record
+        return self._write(by_name, model) if by_name else None
+
+    def report_steps(self, documents: Iterable[tuple[str, str]]) -> Generator[SideRequest, Any, None] | None:
+        """Return the steps that report documents without vectors to builders. Return None if it is not time to report.
+
+        The documents are counted even if it is not time.
+
+        Args:
+            documents: the index and the id of each document that a search found without a vector.
+        """
+        by_name: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        for searched_index, doc_id in documents:
+            by_name[side_index(searched_index)].append((searched_index, doc_id))
+        for name, missing in by_name.items():
+            self._by_name(name).count_missing(missing)
+        indices = [index for index in map(self._by_name, by_name) if index.is_writable and not index.reports.is_on]
+        for index in indices:
+            index.reports.begin()
+        return self._report(indices) if indices else None
+
+    def _report(self, indices: Sequence[SideIndex]) -> Generator[SideRequest, Any, None]:
+        """Report to builders which documents have no vectors."""
+        for index in indices:
+            counts = index.most_frequently_missing()
+            body = build_report_body(index.name, self._report_number, counts)
+            outcome = yield from self._send_bulk(index, body, _report_outcome)
+            if outcome is None:
+                continue
+            status, reason = outcome
+            if status < REPORT_EXISTS:
+                index.subtract_reported(counts)
+                index.reports.end()
+                index.reports.begin()
+            elif status != REPORT_EXISTS:
+                index.record_write_failure(OSError(reason))
+
+    def _read(self, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]) -> ReadSteps:
+        """Read records from side indices, and return those found. After a failure, return no records."""
+        indices = [self._by_name(name) for name in names]
+        try:
+            found = yield from self._read_records(indices, keys, remaining_s)
+        except EngineError as failed:
+            return (yield from self._handle_read_failure(failed, names, keys, remaining_s))
+        except (LookupError, TypeError) as error:  # a malformed response
+            for index in indices:
+                index.failures.read.begin(error)
+            return {}
+        return found
+
+    def _handle_read_failure(
+        self, failed: EngineError, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]
+    ) -> ReadSteps:
+        """Remember why side indices could not be read. If one of them was forbidden, read each of them alone."""
+        indices = [self._by_name(name) for name in names]
+        if failed.is_forbidden:
+            if len(indices) == 1:
+                indices[0].forbid("read", failed)
+                return {}
+            found: dict[bytes, bytes] = {}
+            for name in names:  # a forbidden index must not hide the records of the others
+                found |= yield from self._read([name], keys, remaining_s)
+            return found
+        if failed.is_absent:
+            for index in indices:
+                index.mark_missing(failed)
+        elif remaining_s() > SHORT_S or not failed.timed_out:
+            for index in indices:
+                index.failures.read.begin(failed.cause)
+        return {}
+
+    def _read_records(
+        self, indices: Sequence[SideIndex], keys: Sequence[bytes], remaining_s: Callable[[], float]
+    ) -> ReadSteps:
+        found: dict[bytes, bytes] = {}
+        requests = RecordRequests((yield from self._engine.find()))
+        names = [index.name for index in indices]
+        for start in range(0, len(keys), READ_BATCH_SIZE):
+            timeout_s = min(remaining_s(), READ_TIMEOUT_S)
+            if timeout_s <= 0:
+                break
+            path, params, body = requests.request_records(names, keys[start : start + READ_BATCH_SIZE])
+            response = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
+            exists = requests.has_side_index(response)
+            for index in indices:
+                if exists:
+                    index.exists = True
+                else:
+                    index.mark_missing(LookupError("there is no side index"))
+            if not exists:
+                break
+            found |= requests.parse_records(response)
+        return found
+
+    def _write(self, records: Mapping[str, Mapping[bytes, bytes]], model: str) -> Generator[SideRequest, Any, None]:
+        """Write records, by side index and key. After a failure, nothing more is written to that side index."""
+        for name, index_records in records.items():
+            index = self._by_name(name)
+            for lines in build_record_bodies(name, index_records, model):
+                reason = yield from self._send_bulk(index, lines, describe_bulk_failure)
+                if reason:
+                    index.record_write_failure(OSError(reason))
+                if reason != "":  # the request failed (None) or was refused
+                    break
+
+    def _send_bulk(self, index: SideIndex, lines: str, read: Callable[[Any], Value]) -> BulkSteps[Value]:
+        """Send a bulk request. Return what ``read`` finds in its response, or None if the request failed."""
+        try:
+            return read((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_TIMEOUT_S})))
+        except EngineError as failed:
+            index.record_write_failure(failed.cause, is_forbidden=failed.is_forbidden)
+        except (LookupError, TypeError) as error:  # a malformed response
+            index.record_write_failure(error)
+        return None
+
+
+def _report_outcome(response: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the status of a report in a bulk response, and why it was refused (empty if it was not)."""
+    return int(response["items"][0]["create"]["status"]), describe_bulk_failure(response, "create")
