@@ -156,7 +156,7 @@ def _report_missing_vectors(client: Any, index: str) -> None:
 
     with suppress(ConfigError):  # a cross-encoder has no vectors
         missing = estimate(client, index)
-        if missing.coverage.missing:
+        if missing.coverage.lacks:
             click.echo(f"searches compute the missing vectors of their hits; to build all now: {missing}", err=True)
 
 

@@ -56,7 +56,7 @@ class Estimate:
 
     def __str__(self) -> str:
         index, counts = self.coverage.index, str(self.coverage)
-        if not self.coverage.missing:
+        if not self.coverage.lacks:
             return f"{index}: {counts}"
         if self.rate is not None:
             counts = f"{counts}; about {format_duration(self.build_s)} here"
@@ -68,8 +68,8 @@ class Estimate:
         return {
             "documents": coverage.documents,
             "built": coverage.built,
-            "looked_at": coverage.examined,
-            "lacking": coverage.missing,
+            "looked_at": coverage.looked_at,
+            "lacking": coverage.lacks,
             "share": coverage.share,
             "build_s": round(self.build_s, 1),
             "build_bytes": round(self.build_bytes),
@@ -88,12 +88,12 @@ def estimate(client: Client, index: str) -> Estimate:
     if vectors.store is None and client.searcher.vectors is None:
         raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
     coverage = client.coverage(index)
-    if not coverage.missing_texts:
+    if not coverage.texts:
         return Estimate(coverage)
-    rate = measure_rate(vectors, coverage.missing_texts)
-    distinct_share = len(coverage.missing_texts) / coverage.examined_missing  # equal texts are encoded once
-    missing_texts = coverage.missing * distinct_share
-    mean_characters = sum(text.characters for text in coverage.missing_texts) / len(coverage.missing_texts)
+    rate = measure_rate(vectors, coverage.texts)
+    distinct_share = len(coverage.texts) / coverage.lacking  # equal texts are encoded once
+    missing_texts = coverage.lacks * distinct_share
+    mean_characters = sum(text.characters for text in coverage.texts) / len(coverage.texts)
     build_s = missing_texts * mean_characters / rate.characters_per_s
     return Estimate(coverage, build_s, missing_texts * rate.text_bytes, rate)
 

@@ -60,42 +60,42 @@ class Coverage:
         index: the name of the index, an alias or a pattern.
         documents: the number of documents in the index.
         built: the number of documents that vector builds have encoded, according to their saved progress.
-        examined: the number of other documents that were examined: all, or a sample.
-        examined_missing: the number of examined documents without vectors.
-        missing_texts: the distinct texts of the examined documents without vectors.
+        looked_at: the number of other documents that were examined: all, or a sample.
+        lacking: the number of examined documents without vectors.
+        texts: the distinct texts of the examined documents without vectors.
     """
 
     index: str
     documents: int
     built: int
-    examined: int
-    examined_missing: int
-    missing_texts: Sequence[ModelText] = ()
+    looked_at: int
+    lacking: int
+    texts: Sequence[ModelText] = ()
 
     @property
     def is_sample(self) -> bool:
         """Whether the count is an estimate, because only a sample of the other documents was examined."""
-        return self.built + self.examined < self.documents
+        return self.built + self.looked_at < self.documents
 
     @property
-    def missing(self) -> int:
+    def lacks(self) -> int:
         """The number of documents without vectors. It is an estimate if only a sample was examined."""
         if not self.is_sample:
-            return self.examined_missing
-        return math.ceil((self.documents - self.built) * self.examined_missing / max(1, self.examined))
+            return self.lacking
+        return math.ceil((self.documents - self.built) * self.lacking / max(1, self.looked_at))
 
     @property
     def share(self) -> float:
         """The share of documents with vectors, in [0, 1]. An empty index has a share of 1."""
-        return 1 - self.missing / self.documents if self.documents else 1.0
+        return 1 - self.lacks / self.documents if self.documents else 1.0
 
     def __str__(self) -> str:
         documents = f"{self.documents:,} documents"
-        if self.missing:
-            lack = f"{self.missing:,} of {documents} lack vectors"
-            return f"about {lack}, by a sample of {self.examined:,}" if self.is_sample else lack
+        if self.lacks:
+            lack = f"{self.lacks:,} of {documents} lack vectors"
+            return f"about {lack}, by a sample of {self.looked_at:,}" if self.is_sample else lack
         if self.is_sample:
-            return f"none of a sample of {self.examined:,} of {documents} lacks vectors"
+            return f"none of a sample of {self.looked_at:,} of {documents} lacks vectors"
         return f"none of {documents} lacks vectors"
 
 
@@ -136,7 +136,7 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
     missing = [(key, text) for key, _, text in texts if key not in stored_keys]
     coverage = Coverage(index, documents, built, len(hits), len(missing), list(dict(missing).values()))
     VECTORS_DOCUMENTS.labels(index).set(documents)
-    VECTORS_LACKING.labels(index).set(coverage.missing)
+    VECTORS_LACKING.labels(index).set(coverage.lacks)
     return coverage
 
 

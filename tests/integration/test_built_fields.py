@@ -77,11 +77,11 @@ def test_a_search_that_names_fields_reads_the_named_fields(client: Client, url: 
 def test_coverage_reads_what_searches_read(client: Client, url: str) -> None:
     with connect(url, scorer=Letters()) as another:
         coverage = another.coverage(INDEX)
-        assert (coverage.documents, coverage.missing) == (20, 0)
+        assert (coverage.documents, coverage.lacks) == (20, 0)
     build_vectors(client, INDEX)
     with connect(url, scorer=Letters()) as another:
         coverage = another.coverage(INDEX)
-        assert (coverage.documents, coverage.built, coverage.missing) == (20, 20, 0)
+        assert (coverage.documents, coverage.built, coverage.lacks) == (20, 20, 0)
 
 
 def test_the_log_says_once_that_a_build_read_other_fields_than_the_mapping_gives(

@@ -118,12 +118,12 @@ def test_following_sees_changes_deletions_and_a_rebuilt_index(
     client.indices.put_alias(index=notes, name="notes-now")
     follower = begun(engine_url, "notes-now", tmp_path / "log", "follow_vectors")
     try:
-        wait_until(lambda: client.coverage("notes-now").missing == 0, 60)
+        wait_until(lambda: client.coverage("notes-now").lacks == 0, 60)
         fill(client, notes, {"7": {"text": "changed"}, "new": {"text": "new"}})
         for number in range(100, 200):
             client.delete(index=notes, id=str(number))
         client.indices.refresh(index=notes)
-        wait_until(lambda: client.coverage("notes-now").missing == 0, 60)
+        wait_until(lambda: client.coverage("notes-now").lacks == 0, 60)
         assert client.coverage("notes-now").built == COUNT + 1 - 100
         assert missing(client, notes, ["changed", "new"]) == 0
         fill(client, f"{notes}-2", [{"text": f"rebuilt {number}"} for number in range(300)])
@@ -132,7 +132,7 @@ def test_following_sees_changes_deletions_and_a_rebuilt_index(
             {"add": {"index": f"{notes}-2", "alias": "notes-now"}},
         ]
         client.indices.update_aliases(body={"actions": switch})
-        wait_until(lambda: client.coverage("notes-now").missing == 0, 60)
+        wait_until(lambda: client.coverage("notes-now").lacks == 0, 60)
         assert client.coverage("notes-now").built == 300
         follower.send_signal(signal.SIGINT)
         assert follower.wait(30) != 0

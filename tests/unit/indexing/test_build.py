@@ -106,7 +106,7 @@ def test_after_vectors_were_dropped_every_document_is_read(tmp_path):
         fill(client, "notes", NOTES)
         build_vectors(client, "notes")
         document_vectors(client).store.drop()
-        assert client.coverage("notes").missing == len(NOTES)
+        assert client.coverage("notes").lacks == len(NOTES)
         assert build_vectors(client, "notes").encoded == len(NOTES)
 
 
@@ -115,7 +115,7 @@ def test_a_build_of_other_fields_reads_every_document(tmp_path):
         fill(client, "notes", [{**note, "title": "a title"} for note in NOTES])
         build_vectors(client, "notes")
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters(), rerank={"fields": "text"}) as client:
-        assert client.coverage("notes").missing == len(NOTES)
+        assert client.coverage("notes").lacks == len(NOTES)
         assert build_vectors(client, "notes").encoded == len(NOTES)
 
 

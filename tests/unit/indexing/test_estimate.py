@@ -35,7 +35,7 @@ def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path)
         assert str(client.coverage("notes")) == "4 of 5 documents lack vectors"
         client.searcher.service.load_vectors(Rerank()).build(["two"])  # type: ignore[union-attr]
         coverage = client.coverage("notes")
-        assert (coverage.documents, coverage.missing, coverage.share) == (5, 2, 0.6)  # equal texts count one each
+        assert (coverage.documents, coverage.lacks, coverage.share) == (5, 2, 0.6)  # equal texts count one each
         build_vectors(client, "notes")
         assert str(client.coverage("notes")) == "none of 5 documents lacks vectors"
         assert str(estimate(client, "notes")) == "notes: none of 5 documents lacks vectors"
@@ -58,7 +58,7 @@ def test_a_sample_covers_the_whole_index_and_is_reported_as_a_sample(tmp_path: P
         fill(client, texts)
         client.searcher.service.load_vectors(Rerank()).build(texts[: 2 * SAMPLE_SIZE])  # type: ignore[union-attr]
         coverage = client.coverage("notes")
-    assert (coverage.is_sample, coverage.examined) == (True, SAMPLE_SIZE)
+    assert (coverage.is_sample, coverage.looked_at) == (True, SAMPLE_SIZE)
     assert coverage.share == pytest.approx(2 / 3, abs=0.05)
     assert str(coverage).startswith("about ")
     assert str(coverage).endswith(f"of 3,000 documents lack vectors, by a sample of {SAMPLE_SIZE:,}")
@@ -81,7 +81,7 @@ def test_an_index_is_ready_with_its_model_and_vectors(tmp_path: Path) -> None:
 
     async def asked() -> tuple[bool, int]:
         client = connect_async(url, scorer=Letters())
-        warm_and_lacking = await client.is_warm("notes", at_least=0.7), (await client.coverage("notes")).missing
+        warm_and_lacking = await client.is_warm("notes", at_least=0.7), (await client.coverage("notes")).lacks
         await client.close()
         return warm_and_lacking
 
