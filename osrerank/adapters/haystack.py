@@ -1,4 +1,4 @@
-"""A ranker component for Haystack, with the extra ``haystack``."""
+"""A ranker component for Haystack. It needs the extra ``haystack``."""
 
 import asyncio
 import math

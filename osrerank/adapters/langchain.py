@@ -1,4 +1,4 @@
-"""A document compressor for LangChain, with the extra ``langchain``."""
+"""A document compressor for LangChain. It needs the extra ``langchain``."""
 
 from collections.abc import Sequence
 from typing import Any, cast

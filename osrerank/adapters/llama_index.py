@@ -1,4 +1,4 @@
-"""A node postprocessor for LlamaIndex, with the extra ``llama-index``."""
+"""A node postprocessor for LlamaIndex. It needs the extra ``llama-index``."""
 
 from typing import Any, cast
 

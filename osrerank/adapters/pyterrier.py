@@ -1,4 +1,4 @@
-"""A transformer for PyTerrier, with the extra ``pyterrier``."""
+"""A transformer for PyTerrier. It needs the extra ``pyterrier``."""
 
 from typing import Any, cast
 

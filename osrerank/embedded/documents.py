@@ -24,8 +24,8 @@ ACTIONS = ("index", "create", "delete")
 MAX_ID_BYTES = 512
 MAX_DEPTH = 100
 """Documents with more levels of objects and arrays are refused. OpenSearch maps 20 levels and parses 1,000."""
-FOLDER_STATUSES = (403, 429, 500, 503)
-"""The statuses of errors for which the folder or its disk is the cause, not a single document."""
+STORAGE_ERROR_STATUSES = (403, 429, 500, 503)
+"""Errors with these statuses come from the storage, not from a document, and so fail the whole bulk request."""
 
 
 class WriteBatch:
@@ -135,7 +135,7 @@ def _run_action(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
             return batch.delete(name, meta["_id"])
         return batch.index(name, doc_id, text, create=action == "create")
     except ApiError as error:
-        if error.status in FOLDER_STATUSES:
+        if error.status in STORAGE_ERROR_STATUSES:
             raise
         return {"_index": name, "_id": doc_id, "status": error.status, "error": error.error_object()}
 

@@ -68,7 +68,7 @@ class ModernBertGraph:
         self._weights = weights
         self._shape = shape
         self._tokens = self.graph.add("Shape", ["input_ids"], start=1, end=2)
-        scalar = self.graph.add("Squeeze", [self._tokens, self._axis(0)])
+        scalar = self.graph.add("Squeeze", [self._tokens, self._int_vector(0)])
         positions = self.graph.add("Range", [self._integer("zero", 0), scalar, self._integer("one", 1)])
         self._positions = self.graph.add("Cast", [positions], to=FLOAT32)
         self._rope = {base: self._rope_angles(base) for base in dict.fromkeys(shape.rope_bases)}
@@ -92,7 +92,7 @@ class ModernBertGraph:
         rope_base, window = self._shape.rope_bases[layer], self._shape.windows[layer]
         key = self._apply_rope(key, rope_base)
         if only_first:  # RoPE changes nothing at position 0
-            query, states = self._truncate(query, self._axis(1)), self._truncate(states, self._axis(1))
+            query, states = self._truncate(query, self._int_vector(1)), self._truncate(states, self._int_vector(1))
             if window is not None:
                 window_end = self.graph.constant(f"window_end.{window}", np.array([window + 1]))
                 key, value = self._truncate(key, window_end), self._truncate(value, window_end)
@@ -126,13 +126,15 @@ class ModernBertGraph:
         The mask's shape is ``(1, 1, tokens, tokens)`` or, for long sequences, ``(n * blocks, 1, window, 3 * window)``.
         """
         limit = self.graph.constant(f"short.{window}", np.array([MAX_MASKED_WINDOWS * window]))
-        is_short = self.graph.add("Squeeze", [self.graph.add("LessOrEqual", [self._tokens, limit]), self._axis(0)])
+        is_short = self.graph.add(
+            "Squeeze", [self.graph.add("LessOrEqual", [self._tokens, limit]), self._int_vector(0)]
+        )
         return is_short, self._if_else(is_short, lambda: self._pair_mask(window), lambda: self._block_mask(window))
 
     def _pair_mask(self, window: int) -> str:
         """Return the mask of all pairs of tokens, which hides distant tokens."""
         add = self.graph.add
-        rows = add("Unsqueeze", [self._positions, self._axis(1)])
+        rows = add("Unsqueeze", [self._positions, self._int_vector(1)])
         distances = add("Abs", [add("Sub", [rows, self._positions])])
         is_near = add("LessOrEqual", [distances, self._number(f"window.{window}", window)])
         return add("Unsqueeze", [self._mask_bias(is_near), self.graph.constant("axes.0.1", np.array([0, 1]))])
@@ -142,7 +144,7 @@ class ModernBertGraph:
         add, constant = self.graph.add, self.graph.constant
         positions = np.arange(3 * window)
         is_near = np.abs(positions - window - np.arange(window)[:, None]) <= window
-        block_count = add("Squeeze", [self._block_count(window), self._axis(0)])
+        block_count = add("Squeeze", [self._block_count(window), self._int_vector(0)])
         numbers = add("Range", [self._integer("zero", 0), block_count, self._integer("one", 1)])
         starts = add("Mul", [numbers, constant(f"window.{window}.int", np.array(window))])
         column = add("Unsqueeze", [starts, constant("axes.1.2.3", np.array([1, 2, 3]))])
@@ -154,7 +156,7 @@ class ModernBertGraph:
         rows = add("Shape", ["input_ids"], start=0, end=1)
         unit = constant("shape.1", np.array([1]))
         shape = add("Concat", [rows, unit, unit, unit, unit], axis=0)
-        masks = add("Expand", [add("Unsqueeze", [mask, self._axis(0)]), shape])
+        masks = add("Expand", [add("Unsqueeze", [mask, self._int_vector(0)]), shape])
         return add("Reshape", [masks, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
 
     def _block_attention(self, query: str, key: str, value: str, window: int, mask: str) -> str:
@@ -163,7 +165,7 @@ class ModernBertGraph:
         width = constant(f"window.{window}.shape", np.array([window]))
         padding = add("Sub", [add("Mul", [self._block_count(window), width]), self._tokens])
         block_shape = constant(f"block.{window}", np.array([-1, window, hidden]))
-        queries = add("Reshape", [self._pad(query, self._axis(0), padding), block_shape])
+        queries = add("Reshape", [self._pad(query, self._int_vector(0), padding), block_shape])
         end_padding = add("Add", [padding, width])
         keys = self._with_neighbours(self._pad(key, width, end_padding), window)
         values = self._with_neighbours(self._pad(value, width, end_padding), window)
@@ -183,14 +185,14 @@ class ModernBertGraph:
         neighbours = []
         for start, end in enumerate(ends):
             bounds = constant(f"from.{start}", np.array([start])), constant(f"to.{end}", np.array([end]))
-            neighbours.append(add("Slice", [blocks, *bounds, self._axis(1)]))
+            neighbours.append(add("Slice", [blocks, *bounds, self._int_vector(1)]))
         joined_blocks = add("Concat", neighbours, axis=2)
         shape = constant(f"joined_blocks.{window}", np.array([-1, 3 * window, hidden]))
         return add("Reshape", [joined_blocks, shape])
 
     def _pad(self, states: str, before: str, after: str) -> str:
         """Add ``before`` and ``after`` rows of zeros at the ends of the states."""
-        zero = self._axis(0)
+        zero = self._int_vector(0)
         widths = self.graph.add("Concat", [zero, before, zero, zero, after, zero], axis=0)
         return self.graph.add("Pad", [states, widths])
 
@@ -221,11 +223,11 @@ class ModernBertGraph:
         powers = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
         frequencies = (1.0 / np.float32(base) ** powers).astype(np.float32)
         columns = self.graph.constant(f"frequencies.{base}", frequencies)
-        angles = add("Mul", [add("Unsqueeze", [self._positions, self._axis(1)]), columns])
+        angles = add("Mul", [add("Unsqueeze", [self._positions, self._int_vector(1)]), columns])
         return add("Cos", [angles]), add("Sin", [angles])
 
     def _apply_rope(self, states: str, base: float) -> str:
-        inputs = [states, self._axis(0), *self._rope[base]]  # from position 0 on
+        inputs = [states, self._int_vector(0), *self._rope[base]]  # from position 0 on
         return self.graph.add("RotaryEmbedding", inputs, domain=RUNTIME_DOMAIN, num_heads=self._shape.heads)
 
     def _linear(self, states: str, node_name: str, weights_name: str) -> str:
@@ -244,7 +246,7 @@ class ModernBertGraph:
 
     def _truncate(self, states: str, end: str) -> str:
         """Return the states of the tokens whose position is less than ``end``."""
-        return self.graph.add("Slice", [states, self._axis(0), end, self._axis(1)])
+        return self.graph.add("Slice", [states, self._int_vector(0), end, self._int_vector(1)])
 
     def _constant(self, name: str, parameter: str) -> str:
         return self.graph.constant(f"{name}.{parameter}", self._weights[f"{name}.{parameter}"])
@@ -255,5 +257,5 @@ class ModernBertGraph:
     def _integer(self, name: str, value: int) -> str:
         return self.graph.constant(name, np.array(value))
 
-    def _axis(self, number: int) -> str:
+    def _int_vector(self, number: int) -> str:
         return self.graph.constant(f"axis.{number}", np.array([number]))

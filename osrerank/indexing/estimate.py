@@ -19,11 +19,11 @@ from osrerank.vectors.store import VECTORS_OFF
 WARM_UP_TEXTS = 8
 """The number of texts that are encoded before the measurement, because the first batch is slow."""
 MEASURED_S = 4.0
-"""The measurement ends after the batch with which it has taken this many seconds."""
+"""Texts are encoded batch by batch until this many seconds have passed."""
 UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
 """The units of a duration: the seconds below which a unit is used, its length in seconds, and its name."""
 GOLDEN_RATIO = 0.618
-"""Multiples of this, modulo 1, are spread evenly. As offsets, they make each batch sample other texts."""
+"""Multiples of this, modulo 1, are spread evenly. As sampling offsets, they give each batch different texts."""
 
 
 class EncodingRate(NamedTuple):

@@ -138,12 +138,12 @@ def load_model(
         kinds: the accepted kinds of models. If empty, all kinds are accepted.
 
     Returns:
-        An encoder for a bi-encoder or late-interaction model, a scorer of ``(i,)`` tuples for a cross-encoder, and a
-        scorer of ``(i, j)`` tuples for a duo model.
+        An encoder if the model is a bi-encoder or uses late interaction, else a scorer. A cross-encoder scores single
+        documents, given as tuples ``(i,)`` of their index; a duo model scores pairs, given as ``(i, j)``.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
-        ModelLoadError: the model was not found, cannot be loaded, or has another kind.
+        ModelLoadError: the model was not found, cannot be loaded, or is of a kind that is not in ``kinds``.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
     from osrerank.scoring.checkpoints.convert import convert_if_needed  # noqa: PLC0415 - imports tokenizers
@@ -168,7 +168,7 @@ def load_model(
 
 
 def _self_check_once(model: "CrossEncoder | BiEncoder", converted: "ConvertedModel") -> None:
-    """Check a converted reranker, or a bi-encoder's graph that another program exported, when it is first loaded."""
+    """Run the self-check when a converted reranker or another program's bi-encoder graph is first loaded."""
     from osrerank.scoring.checkpoints.convert import ExternalGraph  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers
 

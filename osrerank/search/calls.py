@@ -30,7 +30,7 @@ def search_steps(
     rerank: RerankArgument,
     headers: Any = None,
 ) -> ClientSteps:
-    """Perform a search, and return the response.
+    """Yield the requests and computations of a client's search, and return the response.
 
     Args:
         searcher: the client's searcher.
@@ -42,7 +42,7 @@ def search_steps(
         headers: the headers of the caller's request.
 
     Raises:
-        ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to raise.
+        ConfigError: the rerank options are invalid; or no query text was found, and ``on_failure`` is ``"raise"``.
         ValueError: both a query and a body with a query are given.
         EngineError: the search engine refused the search.
         PropagatedError: reranking failed and ``on_failure`` is ``"raise"``.

@@ -40,21 +40,21 @@ UNUSED_RESPONSE_OPTIONS = {
     "traffic": SEARCH_CALLS,
     "boosts": "client.search",
 }
-"""Option that another client's response cannot use -> the calls that use it."""
+"""Options without effect on a response that another client received -> the calls that support them."""
 UNUSED_TEXT_OPTIONS = {
     **UNUSED_RESPONSE_OPTIONS, "fields": RESPONSE_CALLS, "explain": RESPONSE_CALLS, "interleave": RESPONSE_CALLS,
 }  # fmt: skip
-"""Option that plain texts cannot use -> the calls that use it."""
+"""Options without effect on plain texts -> the calls that support them."""
 UNUSED_RANKING_OPTIONS = {**UNUSED_TEXT_OPTIONS, "min_score": f"{RESPONSE_CALLS}, and in Reranker"}
-"""Option that a call which returns the whole ranking cannot use -> the calls that use it."""
+"""Options without effect if the whole ranking is returned -> the calls that support them."""
 
 
 def check_unused_options(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
-    """Raise an error if the caller sets an option that has no effect here. In defaults, such options are ignored.
+    """Raise an error if the caller sets an option without effect here. Default options may contain such options.
 
     Args:
         rerank: the caller's ``rerank`` argument.
-        unused: option without an effect here -> the calls that use it.
+        unused: the options without effect here -> the calls that support them.
 
     Raises:
         ConfigError: the caller sets such an option, or an option has an invalid value.

@@ -146,7 +146,7 @@ class LongText:
 
     Attributes:
         content: a digest of the document and of the options for splitting it.
-        cut: a function that splits the document into at least one passage.
+        cut: a function that splits the document into passages, at least one.
     """
 
     content: bytes
@@ -163,8 +163,8 @@ class PassageScores(Counts):
             attempted.
         failures: ``(document, passage)`` indices -> the reason why the passage could not be scored.
         identity: the model's identity, as in `osrerank.types.Scores`.
-        odds: the log-odds of each document's passages ``(n,)``, as in `osrerank.types.Scores`.
-        cut: the indices of documents with a truncated passage.
+        odds: the calibrated log-odds of each document's passages ``(n,)``. None if the logits are log-odds already.
+        cut: the indices of the documents with a truncated passage.
         unread: the number of documents that were not completely split before the deadline.
     """
 
@@ -204,7 +204,7 @@ class PassageScores(Counts):
 
     @property
     def reached(self) -> int:
-        """The number of documents before the first that has no attempted passage."""
+        """The number of leading documents of which at least one passage was scored or failed."""
         attempted = {*self.scored, *self.failed}
         return next((index for index in range(len(self.logits)) if index not in attempted), len(self.logits))
 

@@ -38,10 +38,11 @@ WHOLE_TEXT: Sequence[Span | None] = (None,)
 MAX_LATE_TEXTS = 256
 """After the deadline of a call, at most this many of its unfinished texts are encoded in the background."""
 MAX_QUEUED_LATE_TEXTS = 1024
-"""The queue of these texts drops the oldest ones when it is longer than this."""
+"""If more texts than this wait to be encoded in the background, the oldest ones are dropped."""
 LATE_BATCH_SIZE = 8
+"""Texts are encoded in the background in batches of this size."""
 LATE_WAIT_S = 1.0
-"""These texts are encoded in batches, each of which first waits up to this many seconds for running searches."""
+"""Before each batch in the background, running searches are given up to this many seconds to end."""
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -144,7 +145,7 @@ class DocumentVectors:
         """Read the records of texts from all stores. Then compute and store the missing ones, as `encode_missing` does.
 
         Args:
-            texts: the texts. After half of the time to the deadline, no more of them are taken.
+            texts: the texts. They are read until half of the time to the deadline has passed.
             deadline: the time after which no text is split and no batch begins.
 
         Raises:
@@ -221,8 +222,8 @@ class DocumentVectors:
 
         Args:
             texts: the texts, as the model's input.
-            store: the store to fill. If None, it is this model's own store. Another store gets copies of the records in
-                the own store, and new records are written to both stores.
+            store: the store to fill, by default this model's own. Records that are already in the model's own store are
+                copied to another store, and new records are written to both.
             deadline: the time after which no text is split and no batch begins.
 
         Raises:

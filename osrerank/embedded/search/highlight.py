@@ -29,7 +29,7 @@ _OPTIONS = frozenset({"pre_tags", "post_tags", "number_of_fragments"})
 MAX_CHARACTERS = 1_000_000
 """Longer texts are not highlighted but refused, as in OpenSearch (``index.highlight.max_analyzed_offset``)."""
 PASSAGE_CHARACTERS = 100
-"""A passage ends at the latest with the word that reaches this length."""
+"""Passages are at most this long, except that the last word is not split."""
 AVERAGE_PASSAGE_CHARACTERS = 87
 """The average length of a passage according to Lucene's PassageScorer, which calls it the pivot."""
 # The following expressions find sentences and words nearly as Java's BreakIterator does.
@@ -78,7 +78,7 @@ class Highlighter:
         term_counts = Counter(token.term for tokens in matches for token in tokens)
         text_start = 0
         for text, tokens in zip(texts, matches, strict=True):
-            returns_whole_text = limit == 0 and tokens
+            returns_whole_text = limit == 0 and bool(tokens)
             passages = [_Passage(0, len(text), tokens)] if returns_whole_text else _find_passages(text, tokens)
             for passage in passages:
                 score = _score_passage(passage, term_counts, total_length, text_start + passage.start)

@@ -39,7 +39,7 @@ MAX_SENDS = 6
 """A chunk is sent at most this many times."""
 NO_WORKER = "no worker is left"
 NO_BROKER = "the broker cannot be reached"
-LOST = "every worker that took it was lost"
+LOST = "all workers that received the texts were lost"
 
 
 @dataclass(slots=True, eq=False)

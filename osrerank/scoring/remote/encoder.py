@@ -12,7 +12,7 @@ from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
 from osrerank.vectors.record import Bits, VectorRecord, record_bytes, stack_vectors
 
-OTHER_MODEL = "the workers' {model} differs from that of this process; use the same model and version for both"
+OTHER_MODEL = "the workers run another {model} than this process; use the same model and version for both"
 
 
 class RemoteEncoder:
