@@ -21,7 +21,7 @@ __all__ = ["convert", "download", "index"]
 @click.argument("loader", type=click.Choice(sorted(LOADERS)))
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--index", "index_name", required=True, help="Name of the index.")
-@click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
+@click.option("--url", help="Search engine: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
 @click.option("--k1", type=click.FloatRange(min=0), help="BM25 k1.  [default: the collection's published value]")
 @click.option("--b", type=click.FloatRange(0, 1), help="BM25 b.  [default: the collection's published value]")
 @click.option(

@@ -36,21 +36,21 @@ class QuerySetRun:
         queries: the queries, in order.
         search: a function that takes a query and its start time, and returns a record. Several threads call it.
         ranking_options: the options that determine the rankings. A side file with other options is not resumed.
-        must_rerank: whether a query fails if it was not completely reranked.
+        require_reranked: whether a query fails if it was not completely reranked.
         workers: the number of threads.
     """
 
     queries: Sequence[Query]
     search: Callable[[Query, float], QueryRecord]
     ranking_options: Mapping[str, Any]
-    must_rerank: bool
+    require_reranked: bool
     workers: int = 1
 
 
 def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
     """Search for all queries that the side file does not contain yet, then write the run.
 
-    The command's ``options`` are those that `osrerank.cli.options.run_options` adds.
+    The ``options`` are the values of the command-line options that `osrerank.cli.options.run_options` adds.
 
     Raises:
         EvaluationError: queries failed. They are listed on standard error.
@@ -70,7 +70,7 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
                 batch.search,
                 side_file,
                 workers=batch.workers,
-                require_reranked=batch.must_rerank,
+                require_reranked=batch.require_reranked,
                 allow_partial=allow_partial,
                 advance=advance,
             )
@@ -80,11 +80,11 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
             raise EvaluationError(f"{reason}: pass --allow-partial again, or delete the file")
         if not failures or skip_failed:
             tag = options.get("tag") or output.stem
-            has_hits_by_query = _write_run(output, tag, options.get("run_format", "trec"), side_file, batch.queries)
+            have_hits = _write_run(output, tag, options.get("run_format", "trec"), side_file, batch.queries)
             side_file.finish(ids)
-            counts = f"{len(has_hits_by_query)} queries"
-            if not all(has_hits_by_query):
-                counts += f", {has_hits_by_query.count(False)} of them without hits"
+            counts = f"{len(have_hits)} queries"
+            if not all(have_hits):
+                counts += f", {have_hits.count(False)} of them without hits"
             if n_partial:
                 counts += f", {n_partial} of them only partly reranked"
             click.echo(f"{output}: {counts}; scores and timings in {side_path}", err=True)
@@ -100,15 +100,15 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
 
 def _write_run(output: Path, tag: str, form: RunForm, side_file: SideFile, queries: Sequence[Query]) -> list[bool]:
     """Write the run. For each query, in order, return whether it has hits."""
-    has_hits_by_query: list[bool] = []
+    have_hits: list[bool] = []
 
     def rankings() -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
         for query_id, documents in read_rankings(side_file, queries):
-            has_hits_by_query.append(bool(documents))
+            have_hits.append(bool(documents))
             yield query_id, documents
 
     write_rankings(output, tag, rankings(), form=form)
-    return has_hits_by_query
+    return have_hits
 
 
 def allow_long_retries(reranker: RerankService) -> None:

@@ -68,7 +68,7 @@ def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
     ranking_options = resolve_ranking_options(rerank_argument, defaults, reranker)
     ranking_options = {"candidates": query_set.digest, **ranking_options}
     allow_long_retries(reranker)
-    return QuerySetRun(query_set.queries, search, ranking_options, must_rerank=True)
+    return QuerySetRun(query_set.queries, search, ranking_options, require_reranked=True)
 
 
 def _read_candidates(options: dict[str, Any]) -> Any:

@@ -53,10 +53,12 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
 @click.argument("qrels", type=FILE)
 @click.argument("run", type=FILE)
 @click.option("-m", "--measure", default="nDCG@10", show_default=True, help="Any measure of `osrerank evaluate`.")
-@click.option("--k0", type=IntegersParam(), help="Depths of monoBERT.  [default: 0,10,20,50,100,... down to RUN's]")
-@click.option("--k1", type=IntegersParam(), help="Depths of duoBERT, if it ran.  [default: 0,10,20,... down to RUN's]")
+@click.option("--k0", type=IntegersParam(), help="Depths of monoBERT.  [default: 0,10,20,50,100,... up to the run's]")
 @click.option(
-    "--duo-k0", type=IntegersParam(), help="Depths of monoBERT before duoBERT, a curve each.  [default: RUN's]"
+    "--k1", type=IntegersParam(), help="Depths of duoBERT, if it ran.  [default: 0,10,20,... up to the run's]"
+)
+@click.option(
+    "--duo-k0", type=IntegersParam(), help="Depths of monoBERT before duoBERT, one curve each.  [default: the run's]"
 )
 @click.option("--pairs-from", type=FILE, multiple=True, help="Side file of another run whose pairs are also used.")
 @click.option(
@@ -87,10 +89,16 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     osrerank tradeoff qrels.txt duo.run.jsonl --pairs-from duo50.run.jsonl --duo-k0 50,1000
 
     RUN is the side file that `osrerank run` and `osrerank rerank` write beside a run. The cost is the mean number of
-    inferences per query: k0 for monoBERT, and k1(k1-1) for duoBERT's pairs. A blended run gets a curve with the first
-    pass and one without; duoBERT's curves start from the blend. The --hits of a blended run must be at least its
-    --depth. A run contains only the pairs for its own --depth. For another --duo-k0, create a run with that --depth and
-    pass it with --pairs-from. For a run of vectors-mono, k0 is its --mono-depth, and 0 is the order by vectors.
+    inferences per query: k0 for monoBERT, and k1(k1-1) for duoBERT's pairs.
+
+    A blended run gets two curves for monoBERT, with and without the first pass's score. DuoBERT reranks the blended
+    order. Such a run needs --hits of at least its --depth.
+
+    A run contains only the pairs for its own --depth. For another --duo-k0, create a run with that --depth and pass it
+    with --pairs-from.
+
+    For the pipeline vectors-mono, k0 is the number of documents that the cross-encoder reads (--mono-depth). At k0 = 0,
+    the curve shows the order by vectors.
     """
     curves = _compute_curves(options)
     if options["plot"]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 SEQUENCE_NUMBER = "_seq_no"
-"""The value of ``--follow`` if it names no date field: changes are found by the sequence numbers of writes."""
+"""The value of ``--follow`` without a date field. Changes are then found by the writes' sequence numbers."""
 
 
 @click.group()

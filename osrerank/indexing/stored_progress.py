@@ -33,20 +33,20 @@ class StoredProgress(ABC):
         """Load and return the progress. It is empty if the store has none, or if its content is invalid."""
 
     @abstractmethod
-    def update(self, change: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:
+    def update(self, transform: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:
         """Change the stored progress.
 
         Args:
-            change: a function that takes the current progress and returns the new progress and any value. If another
+            transform: a function that takes the current progress and returns the new progress and any value. If another
                 builder stores its progress first, the function is called again.
 
         Returns:
-            The value that ``change`` returned last.
+            The value that ``transform`` returned last.
         """
 
-    def change(self, change: Callable[[BuildProgress], BuildProgress]) -> None:
-        """Change the stored progress by a function that returns only the new progress."""
-        self.update(lambda progress: (change(progress), None))
+    def change(self, transform: Callable[[BuildProgress], BuildProgress]) -> None:
+        """Change the stored progress, as `update` does, by a function that returns nothing else."""
+        self.update(lambda progress: (transform(progress), None))
 
 
 class SideIndexProgress(StoredProgress):
@@ -62,9 +62,9 @@ class SideIndexProgress(StoredProgress):
         self.latest = _parse_progress(content, self._side_index.index)
         return self.latest
 
-    def update(self, change: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:
+    def update(self, transform: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:
         while True:
-            progress, value = change(self.latest)
+            progress, value = transform(self.latest)
             if progress == self.latest:
                 return value
             version = self._side_index.write_build_state(self._key, progress.to_bytes(), self._version)
@@ -77,7 +77,7 @@ class SideIndexProgress(StoredProgress):
 class FileProgress(StoredProgress):
     """The progress in this machine's vector file.
 
-    Two processes that build at the same time might both encode a text, but neither skips one.
+    Builds that run at the same time might encode a text twice, but miss none.
     """
 
     def __init__(self, store: FileStore, key: bytes) -> None:
@@ -89,9 +89,9 @@ class FileProgress(StoredProgress):
         self.latest = progress if progress.is_valid(self._store.files()) else BuildProgress()
         return self.latest
 
-    def update(self, change: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:
+    def update(self, transform: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:
         files = self._store.files()  # listed first: if one is deleted meanwhile, the next load rejects the progress
-        progress, value = change(self.load())
+        progress, value = transform(self.load())
         if progress != self.latest:
             self.latest = replace(progress, files=files)
             self._store.write({self._key: self.latest.to_bytes()})

@@ -149,7 +149,7 @@ def make_ranking(query: str, documents: Sequence[str | Mapping[str, Any]], separ
         ValueError: the query has no text, or two documents have the same id.
     """
     if isinstance(documents, str):
-        raise TypeError("documents is one text; give a list of them")
+        raise TypeError("documents must be a list of texts, not a single text")
     candidates = [_candidate(index, document, separator) for index, document in enumerate(documents)]
     return Ranking(Query(QUERY_ID, query), tuple(candidates))
 

@@ -137,7 +137,7 @@ def _request_analyzer(engine: Engine, name: str | None, body: Json) -> Analyzer:
         analyzers = engine.open_index(engine.resolve_single(name)).analyzers if name else Analyzers()
         return analyzers.compose(body.get("tokenizer"), body.get("filter", []))
     if name is None or {"tokenizer", "filter"} & body.keys():
-        raise argument_error("[field] in [analyze] needs an index, and neither [tokenizer] nor [filter]")
+        raise argument_error("[field] in [analyze] needs an index, and cannot be combined with [tokenizer] or [filter]")
     live_index = engine.open_index(engine.resolve_single(name))
     field = live_index.fields.by_path.get(require_string(body["field"], "field"))
     if field is None or field.column != "text":

@@ -39,7 +39,7 @@ class BrokerClock:
         self.is_set = False
 
     def adjust(self, reply: tuple[int, int], sent_s: float, received_s: float) -> None:
-        """Set the offset by a reply of the server.
+        """Set the offset from the server's reply.
 
         Args:
             reply: the reply to ``TIME``: seconds and microseconds.
@@ -131,7 +131,7 @@ class WorkerRegistry:
     def _check(self, name: bytes, heartbeat: Heartbeat) -> None:
         """Raise `PayloadError` unless a heartbeat is under its worker's key, in the set of its model, and recent."""
         if heartbeat.worker.encode(errors="surrogatepass") != name:
-            raise PayloadError("a heartbeat is from another worker than its key", reason="misplaced")
+            raise PayloadError("a heartbeat names another worker than its key", reason="misplaced")
         if heartbeat.queue != queue_name(self._model, heartbeat.identity):
             raise PayloadError("a heartbeat is from a worker of another model", reason="misplaced")
         if abs(self.clock.to_server(time.monotonic()) - heartbeat.sent_s) > MAX_AGE_S:

@@ -63,8 +63,8 @@ class EndpointScorer:
     """Scores single documents on a rerank server. Safe to use from many threads, and after a fork.
 
     ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. If the deadline passes
-    first, `Scores.reached` tells how far the scores go. A document that the server refuses or does not score is in
-    `Scores.failures`.
+    first, `Scores.reached` is the number of leading documents that were attempted. A document that the server refuses
+    or does not score is in `Scores.failures`.
     """
 
     def __init__(self, target: Target, key: str = "") -> None:
@@ -172,15 +172,15 @@ class EndpointScorer:
     def _score_batch(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
         """Score a batch. Split it into halves while the server refuses its size or one of its documents.
 
-        If the server refuses a document that is sent alone, parts from the other end are sent next. If it refuses a
-        second one before it has accepted any part, the batch fails.
+        If the server refuses a single document before it has accepted anything, the end of the batch is sent next, to
+        find out whether only that document is at fault. If a second single document is refused, the batch fails.
         """
         pending = deque([batch])
         refused_documents = 0
         max_accepted = 0  # number of documents in the largest request that the server accepted
         while pending:
-            takes_last = refused_documents > 0 and max_accepted == 0
-            part = pending.pop() if takes_last else pending.popleft()
+            from_end = refused_documents > 0 and max_accepted == 0
+            part = pending.pop() if from_end else pending.popleft()
             try:
                 self._send(dialect, query, part, deadline)
             except EndpointError as error:
@@ -188,7 +188,7 @@ class EndpointScorer:
                     raise
                 if len(part.indices) > 1:
                     HALVINGS.inc()
-                    if takes_last:
+                    if from_end:
                         pending.extend(part.split_in_half())
                     else:
                         pending.extendleft(reversed(part.split_in_half()))
@@ -315,5 +315,5 @@ def _read_tei_batch_size(info: object) -> int:
 
 
 def prepare_text(text: str) -> str:
-    """Truncate a text to one character more than a model reads, and replace unpaired surrogates with "?"."""
+    """Replace unpaired surrogates with "?", and truncate a text just above the limit, so that the server notices it."""
     return text[: MAX_TEXT_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")
