@@ -50,7 +50,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
 
 def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
-    """Return the queries of candidate lists (`osrerank.formats.candidates`), and the function that reranks each."""
+    """Return the `osrerank.cli.batch.QuerySetRun` that reranks each query's candidates."""
     from osrerank.cli.batch import QuerySetRun, allow_long_retries, resolve_ranking_options
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.candidates import CandidatesByQuery

@@ -139,7 +139,8 @@ class SearchPipelines:
             )
             names = {entry["settings"][DEFAULT_PIPELINE_SETTING] for entry in response.values()} - {NO_PIPELINE_NAME}
         except (EngineError, AttributeError, KeyError, TypeError) as error:  # or an unexpected response
-            if isinstance(error, EngineError) and error.is_absent:  # the search raises it, unless it is cross-cluster
+            if isinstance(error, EngineError) and error.is_absent:
+                # The search fails, too. Only a cross-cluster name such as remote:index merely seems to be absent here.
                 if ":" in str(index):
                     self._defaults.put(key, NO_PIPELINE)
                 return NO_PIPELINE

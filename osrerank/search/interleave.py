@@ -52,7 +52,7 @@ def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pi
     return [Pick(doc_id, team) for doc_id, team in picked.items()]
 
 
-def draw_seed(interleave: Interleave, query: str) -> str:
+def team_draft_seed(interleave: Interleave, query: str) -> str:
     """Return the seed of the coin tosses: the user's key, the experiment's name and the query."""
     return f"{interleave.key}\0{interleave.name}\0{query}"
 
@@ -115,7 +115,9 @@ def interleave_rankings(
         obstacle = "; ".join(failures)
         logger.warning("[not-interleaved] a search was not interleaved: %s", obstacle)
         return InterleavedList(interleave.name, obstacle, candidates=ranking_b.candidates)
-    picks = team_draft(_document_ids(ranking_a), _document_ids(ranking_b), draw_seed(interleave, ranking_a.query.text))
+    picks = team_draft(
+        _document_ids(ranking_a), _document_ids(ranking_b), team_draft_seed(interleave, ranking_a.query.text)
+    )
     ids = make_candidate_ids(response["hits"]["hits"])
     hits_by_id = dict(zip(ids, response["hits"]["hits"], strict=True))
     reports = {TEAM_A: ranking_a.reports, TEAM_B: ranking_b.reports}

@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
 
 BELOW_DEPTH = Reason(ReasonCode.PAGING, "search_after names no reranked hit, so the page keeps the first pass's order")
-TIED = SearchWarning(
-    "several hits have the sort values of search_after, so pages may miss hits: sort by a unique field last",
+AMBIGUOUS_SEARCH_AFTER = SearchWarning(
+    "several hits have the sort values of search_after, so pages might miss hits: end the sort with a unique field",
     WarningCode.PAGES_APART,
 )
-"""Warns that the sort is not unique, so that the next page may not begin exactly after this one."""
+"""Warns that the sort is not unique, so that it is unclear where the next page begins."""
 SHORTENED = Reason(
     ReasonCode.SHORTENED,
     "the search pipeline changes the number of hits: only the first page of a search without sort can be reranked",
@@ -49,7 +49,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     - If a first pass that names the query's clauses is refused, it is sent again without names.
 
     Raises:
-        EngineError: the engine refused the caller's own request, or it refused the first pass and would refuse both.
+        EngineError: the caller's own request failed, or the first pass failed in a way in which it would fail, too.
     """
     first_pass = plan.first_pass
     if first_pass is None:
@@ -111,7 +111,7 @@ def _page_after_hit(
     hit_indices = first_pass.find_last_seen_hits(response)
     if hit_indices:
         page = replace(first_pass.page, search_after_indices=hit_indices)
-        warnings = plan.warnings if len(hit_indices) == 1 else (*plan.warnings, TIED)
+        warnings = plan.warnings if len(hit_indices) == 1 else (*plan.warnings, AMBIGUOUS_SEARCH_AFTER)
         second_plan = plan.second_plan and replace(plan.second_plan, page=page)
         first_pass = replace(first_pass, page=page)
         return replace(plan, page=page, first_pass=first_pass, warnings=warnings, second_plan=second_plan), response

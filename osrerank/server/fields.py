@@ -63,12 +63,12 @@ def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequenc
             raise
     if not mappings:
         return [f"there is no index behind {index}"] if index else []
-    indices = f"index behind {index}" if index else "index"
+    scope = f"index behind {index}" if index else "index"
     sentences = []
     for name in find_missing_names(mappings, field_names):
         similar_name = find_most_similar_field(mappings, name)
         suggestion = f"; the nearest name is {similar_name}" if similar_name else ""
-        sentences.append(f"no {indices} has {name}{suggestion}")
+        sentences.append(f"no {scope} has {name}{suggestion}")
     return sentences
 
 

@@ -12,7 +12,7 @@ class CandidateVectors:
     If there is little time before the deadline, ``texts`` and ``keys`` contain only the first candidates.
 
     Attributes:
-        model_key: a digest of everything except the text that a vector depends on, above all the model.
+        model_key: a digest of everything that determines a vector besides the text, above all the model.
         texts: ``doc_id`` -> the text to encode, a `str` or a `LongText`.
         keys: ``doc_id`` -> the key of the text's record.
         stored_records: key -> the record that was in a store, a `osrerank.vectors.records.TextRecord`.

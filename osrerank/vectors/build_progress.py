@@ -74,7 +74,7 @@ class BuildProgress:
         shards: how far each shard is leased, by shard number.
         leases: the ranges that builders are working on, or left when they died.
         files: the names of the files that store the vectors. Empty if a side index stores them.
-        newest: the latest value of the date field that was built. None if builds do not follow a date field.
+        newest: the latest date among the built documents. None if builds do not follow a date field.
     """
 
     shards: Mapping[str, ShardProgress] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class BuildProgress:
         return replace(self, shards=shards, leases=leases)
 
     def restart_shard(self, shard: str) -> Self:
-        """Return the progress without anything that was built of a shard."""
+        """Return the progress as if nothing of a shard had been built."""
         leases = tuple(lease for lease in self.leases if lease.shard != shard)
         return replace(self, shards={**self.shards, shard: ShardProgress(self.shards[shard].history)}, leases=leases)
 

@@ -62,7 +62,7 @@ class Engine:
 
     @classmethod
     def shared(cls, folder: Path) -> "Engine":
-        """Return the folder's engine to one more client, which must call ``release`` at the end."""
+        """Return the folder's engine, which clients share. Each client must call ``release`` at the end."""
         key = (os.getpid(), folder.resolve())
         with _engines_lock:
             if key not in _engines:

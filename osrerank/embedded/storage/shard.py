@@ -1,4 +1,4 @@
-"""The search index of one index: a tantivy index on disk, which can be rebuilt from the documents in the store.
+"""The tantivy index on disk behind an embedded index. It can be rebuilt from the documents in the store.
 
 osrerank's analyzers turn a text into terms and pass them to tantivy, joined by a separator. tantivy's own analysis only
 splits at the separator and drops `GAP`, the placeholder of a removed stop word. The other terms keep their positions.
@@ -278,7 +278,7 @@ class Shard:
         self._writer.commit()
 
     def close_writer(self, *, wait: bool = True) -> None:
-        """Close the writer. Uncommitted changes are lost. With ``wait``, this waits for the end of its merges."""
+        """Close the writer. Uncommitted changes are lost. If ``wait`` is True, wait until running merges have ended."""
         writer, self._writer = self._writer, None
         if writer is not None and wait:
             with translate_tantivy_errors(self.folder):

@@ -20,7 +20,7 @@ from osrerank.settings import ONLY_ONE_REDIS
 CONNECT_TIMEOUT_S = 1.0
 """Timeout for connecting to the broker, in seconds."""
 REPLY_TIMEOUT_S = 5.0
-"""Celery waits this many seconds for a reply of Redis. This must be longer than its blocking commands take."""
+"""Celery waits this many seconds for a reply from Redis. Celery's blocking commands must end sooner."""
 PLAIN_REPLY_TIMEOUT_S = 2.0
 """The plain client waits this many seconds for a reply of Redis. This is short, because its callers have deadlines."""
 CONNECTIONS = 64
@@ -97,7 +97,7 @@ def explain_broker_failure(error: BaseException) -> str:
 
 
 def explain_redis_error(error: BaseException, default: str) -> str:
-    """Return the cause and fix of redis-py's error, or of its cause. Returns ``default`` if Redis did not reply."""
+    """Explain an error of redis-py, and say how to fix it. Return ``default`` if Redis did not reply."""
     code = read_error_code(error)
     if not code and error.__cause__:
         code = read_error_code(error.__cause__)

@@ -88,7 +88,7 @@ class PageConfig(BaseModel):
     version: str
     model: str
     pipelines: list[PipelineEntry]
-    default_depth: int = Field(description="How many candidates `rerank=True` reranks in the field index.")
+    default_depth: int = Field(description="How many candidates `rerank=True` reranks in the default index.")
     max_depth: int
     index: str = Field(description="The index that is searched by default; empty if the cluster has no index.")
     indexes: list[str]
@@ -141,7 +141,7 @@ class ComparisonPage:
         return names[:MAX_INDICES]
 
     def default_depth(self, index: str) -> int:
-        """Return how many candidates ``rerank=True`` reranks in an index, or `MAX_DEPTH` if that is less."""
+        """Return how many candidates ``rerank=True`` reranks in an index, at most `MAX_DEPTH`."""
         return min(self.client.searcher.defaults.options_for(index).min_depth, MAX_DEPTH)
 
     def search(
@@ -229,7 +229,7 @@ def _find_obstacle(reranker: RerankService, pipeline: str) -> str:
 
 
 def refusal_from_error(error: TransportError, index: str = "", engine: str = "OpenSearch") -> RefusedRequest:
-    """Turn an error of the engine or of the connection into a message that contains no addresses or credentials."""
+    """Return the response for an error of the engine or of the connection, without addresses or credentials."""
     if isinstance(error, ConnectionTimeout):
         return RefusedRequest(504, "OpenSearch did not respond in time: try again, or check its load")
     if isinstance(error, Unreachable):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.search.orders import MAY_OVERLAP
-from osrerank.search.perform import BELOW_DEPTH, TIED
+from osrerank.search.perform import AMBIGUOUS_SEARCH_AFTER, BELOW_DEPTH
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types.reasons import ReasonCode
 from tests.rankings import client_for, ids, response_of
@@ -83,7 +83,7 @@ def test_a_missing_hit_of_the_previous_page_is_named():
 
 def test_a_sort_without_a_unique_field_is_warned_of():
     pages = pages_of(index_of(["a" * n for n in range(20)], 1, unique=False), 3, {"depth": 20}, ["_score"])
-    assert [page["rerank"]["warnings"] for page in pages][:2] == [[], [TIED]]
+    assert [page["rerank"]["warnings"] for page in pages][:2] == [[], [AMBIGUOUS_SEARCH_AFTER]]
     every = [doc_id for page in pages for doc_id in ids(page)]
     assert len(every) == len(set(every))
 
