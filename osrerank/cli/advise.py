@@ -62,7 +62,7 @@ def advise(context: click.Context, /, **options: Any) -> None:
     models, and your own query. A paired t-test shows whether reranking with the current settings helps or hurts, or
     how many more queries would decide it. Other settings are chosen by cross-validation, so that the reported value
     holds for new queries. They replace the current settings only if they are significantly better, or if the current
-    settings hurt. Only a change is written to the settings file, which `connect` reads.
+    settings hurt. If they are replaced, the new ones are written to the settings file, which `connect` reads.
     """
     from osrerank.cli.batch import progress
     from osrerank.decision.advice import report

@@ -68,7 +68,7 @@ class IdTable:
     Args:
         database: the open database. It is closed by `close`, or when the table is garbage-collected.
         count: the number of rows.
-        name: the file's name, for errors.
+        name: the file's name, for error messages.
     """
 
     def __init__(self, database: sqlite3.Connection, count: int, name: str = "the temporary folder") -> None:

@@ -1,8 +1,8 @@
 """Build the document vectors of a whole index, and keep them up to date as the index changes.
 
-The engine gives each write the next sequence number of its shard. A build stores up to which numbers it has encoded
-documents (`osrerank.indexing.stored_progress`), so the next one reads only changed documents. The *head* of a shard
-tells the numbers of its latest writes.
+The engine gives each write the next sequence number of its shard. A build stores the number that it has
+reached in each shard (`osrerank.indexing.stored_progress`), so the next build reads only documents that changed since
+then. The *head* of a shard holds the numbers of its latest writes.
 """
 
 import logging

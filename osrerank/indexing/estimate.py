@@ -91,7 +91,7 @@ def estimate(client: Client, index: str) -> Estimate:
     if not coverage.texts:
         return Estimate(coverage)
     rate = measure_rate(vectors, coverage.texts)
-    distinct_share = len(coverage.texts) / coverage.lacking  # equal texts are encoded once
+    distinct_share = len(coverage.texts) / coverage.lacking_examined  # equal texts are encoded once
     missing_texts = coverage.lacks * distinct_share
     mean_characters = sum(text.characters for text in coverage.texts) / len(coverage.texts)
     build_s = missing_texts * mean_characters / rate.characters_per_s
@@ -122,6 +122,6 @@ def format_duration(seconds: float) -> str:
 
 
 def _sample_evenly(texts: Sequence[ModelText], count: int, offset: float) -> list[ModelText]:
-    """Return up to ``count`` texts at even distances. ``offset`` in [0, 1) shifts them by a share of a distance."""
+    """Return up to ``count`` evenly spaced texts. ``offset``, in [0, 1), shifts them by this share of the spacing."""
     step = max(1.0, len(texts) / count)
     return [texts[int((number + offset) * step)] for number in range(min(count, len(texts)))]

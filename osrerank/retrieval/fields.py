@@ -51,7 +51,8 @@ class FieldChoice:
         second_ranking_fields: the names in the option ``fields`` of an interleaved search's second ranking.
         defined_by_body: the fields that the caller's query body defines, such as runtime fields.
         is_checked: whether the names were already checked against the mapping.
-        uses_build_fields: whether the fields that the last vector build read are the default.
+        uses_build_fields: whether the default is the fields that the last vector build read, instead of text fields of
+            the mapping.
     """
 
     query_fields: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ Row = npt.NDArray[np.float32]
 NEWEST_WEIGHT = 0.3
 """Weight of the newest batch in the moving average of seconds per token."""
 REFUSAL_FACTOR = 0.8
-"""The average is multiplied by this for each batch that is not started for lack of time, until one is tried again."""
+"""Each time a batch is not started for lack of time, the average is multiplied by this, so that one is tried again."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
@@ -85,7 +85,7 @@ class Batcher:
 
     Args:
         backend: computes the batches.
-        model: the model's name, for errors.
+        model: the model's name, for error messages.
         clock: returns the time in seconds.
     """
 

@@ -45,7 +45,7 @@ def score_parts(
         query: the query.
         parts: for each document, an iterator that splits off its parts, at least one. Blank parts are not scored.
         deadline: the time after which no further part is scored.
-        stage: the stage's name, for errors.
+        stage: the stage's name, for error messages.
 
     Raises:
         InferenceError: a score is not a finite number.

@@ -61,7 +61,7 @@ class Coverage:
         documents: the number of documents in the index.
         built: the number of documents that vector builds have encoded, according to their saved progress.
         looked_at: the number of other documents that were examined: all, or a sample.
-        lacking: the number of examined documents without vectors.
+        lacking_examined: the number of examined documents without vectors.
         texts: the distinct texts of the examined documents without vectors.
     """
 
@@ -69,7 +69,7 @@ class Coverage:
     documents: int
     built: int
     looked_at: int
-    lacking: int
+    lacking_examined: int
     texts: Sequence[ModelText] = ()
 
     @property
@@ -81,8 +81,8 @@ class Coverage:
     def lacks(self) -> int:
         """The number of documents without vectors. It is an estimate if only a sample was examined."""
         if not self.is_sample:
-            return self.lacking
-        return math.ceil((self.documents - self.built) * self.lacking / max(1, self.looked_at))
+            return self.lacking_examined
+        return math.ceil((self.documents - self.built) * self.lacking_examined / max(1, self.looked_at))
 
     @property
     def share(self) -> float:

@@ -64,14 +64,14 @@ def _log_with_build_fields(
     advice: Sequence[LogLine], index: str, search_fields: Sequence[str], searcher: Searcher
 ) -> Generator[SideRequest, Any, None]:
     """Look up which fields a build of vectors encodes, and log the advice."""
-    build_fields = (
+    next_build_fields = (
         yield from searcher.find_fields(searcher.defaults.options_for(index), index, uses_build_fields=False)
     ).model_fields
     before_building = ""
-    if set(build_fields) != set(search_fields):
+    if set(next_build_fields) != set(search_fields):
         quoted_fields = ", ".join(f'"{name}"' for name in search_fields)
         before_building = (
-            f"a build would encode {', '.join(build_fields) or 'no field'}, and this search uses "
+            f"a build would encode {', '.join(next_build_fields) or 'no field'}, and this search uses "
             f"{', '.join(search_fields)}: first write fields = [{quoted_fields}] under "
             f'[index."{index}".rerank] in osrerank.toml, then '
         )

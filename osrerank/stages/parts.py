@@ -102,7 +102,7 @@ def score_all_parts(
         query: the query's text.
         candidates: candidates with text.
         split_candidate: the function that splits a candidate into parts.
-        stage: the stage's name, for errors.
+        stage: the stage's name, for error messages.
         deadline: as for ``Scorer.score``.
         leaves_words_out: the function that finds out whether a candidate was truncated. If None, none was.
 

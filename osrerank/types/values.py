@@ -262,6 +262,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Qrels:
-    """Relevance judgments, as ``{query_id: {doc_id: relevance}}``. Spam and other junk has a negative relevance."""
+    """Relevance judgments, as ``{query_id: {doc_id: relevance}}``. The relevance of spam is negative."""
 
     judgments: Mapping[str, Mapping[str, int]]

@@ -18,8 +18,8 @@ PREFIX = "{osrerank:vectors:1}:"
 """The prefix of all keys. The number is the version of the format. The braces put all keys in one slot of a cluster."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
 """The keys of the two generations, and of their sizes in bytes."""
-PRUNED, PRUNED_BYTES = PREFIX + "kept", PREFIX + "kept-bytes"
-"""The keys of the records that `RedisStore.prune` has copied, and of their size in bytes."""
+KEPT, KEPT_BYTES = PREFIX + "kept", PREFIX + "kept-bytes"
+"""Temporary keys for the records that `RedisStore.prune` keeps, and for their size in bytes."""
 CONNECT_TIMEOUT_S = 0.2
 RESPONSE_TIMEOUT_S = 0.5
 BATCH_BYTES = 1 << 20
@@ -147,32 +147,32 @@ class RedisStore:
         """Copy the records to keep, and replace both generations by the copies. These expire with the older one."""
         ttls_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
         ttl_ms = min((ttl_ms for ttl_ms in ttls_ms if ttl_ms > 0), default=self._ttl_ms)
-        self._redis.unlink(PRUNED, PRUNED_BYTES)
+        self._redis.unlink(KEPT, KEPT_BYTES)
         try:
             for keys in keys_to_keep:
                 records = self._read(keys)
                 if records:
-                    copies = self._redis.hmget(PRUNED, list(records))
+                    copies = self._redis.hmget(KEPT, list(records))
                     new = [record for record, copy in zip(records.values(), copies, strict=True) if copy is None]
-                    self._redis.hset(PRUNED, mapping=records)
-                    self._redis.incrby(PRUNED_BYTES, sum(len(record) + RECORD_OVERHEAD_BYTES for record in new))
-            count = int(self._redis.hlen(PRUNED))
+                    self._redis.hset(KEPT, mapping=records)
+                    self._redis.incrby(KEPT_BYTES, sum(len(record) + RECORD_OVERHEAD_BYTES for record in new))
+            count = int(self._redis.hlen(KEPT))
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
             if count:
-                for source, target in ((PRUNED, YOUNG), (PRUNED_BYTES, YOUNG_BYTES)):
+                for source, target in ((KEPT, YOUNG), (KEPT_BYTES, YOUNG_BYTES)):
                     pipeline.rename(source, target)
                     pipeline.pexpire(target, ttl_ms)
             pipeline.execute()
         except BaseException:
             with suppress(RedisError):
-                self._redis.unlink(PRUNED, PRUNED_BYTES)
+                self._redis.unlink(KEPT, KEPT_BYTES)
             raise
         return count
 
     def _drop(self) -> int:
         count = self._size().records
-        self._redis.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, PRUNED, PRUNED_BYTES)
+        self._redis.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
         return count
 
 

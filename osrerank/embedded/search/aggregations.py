@@ -29,7 +29,7 @@ def count_terms(aggregations: Json, queries: list[tuple[Snapshot, tantivy.Query]
     """Return the ``aggregations`` of a search response. They count the documents that match each index's query.
 
     Raises:
-        ApiError: 400 for other aggregations than ``terms``, for sub-aggregations, and for text fields.
+        ApiError: 400 for aggregations other than ``terms``, for sub-aggregations, and for text fields.
     """
     return {name: _aggregate(name, body, queries) for name, body in aggregations.items()}
 

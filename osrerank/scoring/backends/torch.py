@@ -44,7 +44,7 @@ class TorchBackend:
         engine: the network on its device.
         device: ``cpu`` or ``cuda``.
         precision: ``fp32``, ``bf16`` or ``fp16``.
-        model: the model's name, for errors.
+        model: the model's name, for error messages.
         files: the weight files, relative to the model's directory.
         description: text for users about torch's version, the device, the precision and the implementation.
     """

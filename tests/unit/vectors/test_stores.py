@@ -16,7 +16,7 @@ from osrerank.errors import OsrerankError
 from osrerank.testing import ManualClock
 from osrerank.vectors import file as file_module
 from osrerank.vectors.file import FileStore, file_store
-from osrerank.vectors.redis import OLD, PRUNED, PRUNED_BYTES, RECORD_OVERHEAD_BYTES, YOUNG, RedisStore
+from osrerank.vectors.redis import KEPT, KEPT_BYTES, OLD, RECORD_OVERHEAD_BYTES, YOUNG, RedisStore
 from osrerank.vectors.store import VectorStore
 from tests import servers
 from tests.memory_store import MemoryStore
@@ -318,7 +318,7 @@ def test_pruning_redis_keeps_the_age_of_vectors_and_leaves_no_empty_key(redis_ur
     store.write(records(5))
     client.pexpire(YOUNG, 60_000)
     assert store.prune([[key(1), key(4)]]) == 2
-    assert store._redis.exists(PRUNED, PRUNED_BYTES) == 0
+    assert store._redis.exists(KEPT, KEPT_BYTES) == 0
     assert store.size().stored_bytes == 2 * (2_004 + RECORD_OVERHEAD_BYTES)
     assert 0 < client.pttl(YOUNG) <= 60_000
     store.prune([])
