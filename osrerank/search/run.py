@@ -202,7 +202,10 @@ def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computat
 def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher) -> Generator[SendLater, Any, None]:
     """Store the vectors that the search computed, and report to builders which documents still have none."""
     side_indices, vectors = searcher.vectors, reranked.vectors
-    if side_indices is None or vectors is None or not vectors.missing_keys:
+    if side_indices is None or vectors is None:
+        return
+    missing_keys = vectors.missing_keys
+    if not missing_keys:
         return
     hits_by_id = dict(zip(make_candidate_ids(hits), hits, strict=True))
     if vectors.new_records:
@@ -213,9 +216,7 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
         writes = side_indices.write_steps(source.records.to_contents(vectors.new_records), index_by_key, source.label)
         if writes is not None:
             yield SendLater(writes)
-    hits_without_vector = [
-        hits_by_id[doc_id] for doc_id, key in vectors.missing_keys.items() if key not in vectors.new_records
-    ]
+    hits_without_vector = [hits_by_id[doc_id] for doc_id, key in missing_keys.items() if key not in vectors.new_records]
     if hits_without_vector:
         report = side_indices.report_steps((str(hit.get("_index")), str(hit["_id"])) for hit in hits_without_vector)
         if report is not None:
