@@ -148,11 +148,14 @@ def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
         if isinstance(ranking, Reason):
             set_search_outcome(applied=False, reason=str(ranking), code=ranking.code)
         else:
-            reports = ranking.reports
-            set_search_outcome(
-                applied=find_applied(reports), reason=describe_failures(reports), code=find_reason_code(reports)
-            )
+            trace_outcome(ranking)
     return ranking
+
+
+def trace_outcome(ranking: Ranking) -> None:
+    """Write to the current tracing span whether a ranking was reranked, and if not or only in part, why."""
+    reports = ranking.reports
+    set_search_outcome(applied=find_applied(reports), reason=describe_failures(reports), code=find_reason_code(reports))
 
 
 def _rerank(ranking: Ranking, plan: Plan) -> Ranking:

@@ -6,14 +6,13 @@ from typing import Any, Protocol
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank
-from osrerank.pipeline import describe_failures, find_applied, find_reason_code
 from osrerank.response import FIRST_PASS, Page, parse_hits, squash
 from osrerank.retrieval.bm25_scale import find_response_scale
 from osrerank.search.exact_names import move_exact_names_up
 from osrerank.search.interleave import InterleavedList, interleave_rankings
 from osrerank.search.outcome import make_report
 from osrerank.search.plan import NOT_ASKED, Plan, RerankArgument, SearchCall
-from osrerank.search.rank import QUERY_ID, read_ranking
+from osrerank.search.rank import QUERY_ID, read_ranking, trace_outcome
 from osrerank.search.report import write_report
 from osrerank.search.spans import rerank_span
 from osrerank.service import RerankService
@@ -158,10 +157,7 @@ def rerank_ranking(service: RerankService, options: Rerank, ranking: Ranking) ->
     """Rerank a ranking by the options' pipeline, in a tracing span of its own."""
     with rerank_span(service, ranking.query.text):
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.explicit_deadline_ms, service.clock))
-        reports = ranking.reports
-        set_search_outcome(
-            applied=find_applied(reports), reason=describe_failures(reports), code=find_reason_code(reports)
-        )
+        trace_outcome(ranking)
     return ranking
 
 
