@@ -105,4 +105,5 @@ class Services:
 
 
 def _is_loaded(service: RerankService) -> bool:
+    # What kind of model it is becomes known when it is loaded.
     return service.scoring_model.is_encoder is not None

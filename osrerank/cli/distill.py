@@ -47,7 +47,7 @@ def distill(layers: int | tuple[int, ...] | None, student: Path | None, **option
         raise click.UsageError("pass --layers or --student")
     if isinstance(layers, int) and student is not None:
         raise click.UsageError(
-            "with --student, --layers must list layers of the teacher to learn from, such as 1,2,5,6"
+            "with --student, --layers must list the teacher's layers that the student learns from, such as 1,2,5,6"
         )
     request = training_request(options, "simplified-tinybert")
     print_output(fit(request, layers=layers or 0, student=student))

@@ -47,7 +47,7 @@ def report(context: click.Context, /, *, files: tuple[Path, ...], html: Path | N
     outcomes = [(escape(name), *counts) for name, *counts in shadow_page.outcome_rows(shadow_report)]
     screen.print(table(shadow_page.COLUMNS, outcomes))
     if shadow_report.compared:
-        screen.print(table(("among the first ten", *shadow_page.COLUMNS[1:]), shadow_page.change_rows(shadow_report)))
+        screen.print(table(("in the top ten", *shadow_page.COLUMNS[1:]), shadow_page.change_rows(shadow_report)))
     screen.print(table(("", "p50", "p95"), shadow_page.number_rows(shadow_report)))
     for note in shadow_page.notes(shadow_report):
         screen.print(note, highlight=False, markup=False)

@@ -180,7 +180,12 @@ class IndexStore:
                     if entry["status"] == HTTPStatus.OK:  # another builder has not deleted it first
                         counts.update(reports[entry["_id"]])
         except OpenSearchException as error:
-            logger.warning("[vectors-away] %s: reports of missing vectors cannot be read: %s", self.index, error)
+            logger.warning(
+                "[vectors-away] cannot read from %s which documents searches found without a vector, so the build does "
+                "not begin with them: %s",
+                self.index,
+                error,
+            )
         return counts
 
     def models(self) -> dict[str, int]:

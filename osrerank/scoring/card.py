@@ -203,7 +203,8 @@ class ModelCard:
         if self.tokens != TokenVectorSettings() and self.kind != "late-interaction":
             raise ValueError(f"tokens is set, but only late-interaction can use it, and kind is {self.kind}")
         if self.query_model and not (self.is_bi_encoder and is_inside(self.query_model)):
-            raise ValueError(f"query_model is {self.query_model!r}; it must be a subfolder of a bi-encoder's folder")
+            reason = "only a bi-encoder can have one, and it must be a folder inside the model's own"
+            raise ValueError(f"query_model is {self.query_model!r}; {reason}")
         if self.vectors_weight and self.kind != "cross-encoder":
             raise ValueError(f"vectors_weight is set, but only a cross-encoder can use it, and kind is {self.kind}")
         if self.dimensions < 0:

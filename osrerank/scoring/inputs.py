@@ -149,7 +149,7 @@ class InputBuilder:
         ids = [self._tokenizer.token_to_id(token) for token in tokens]
         if None in ids:
             raise ValueError(
-                f"the card uses the token {tokens[ids.index(None)]!r}, which the tokenizer does not contain"
+                f"the model's card names the token {tokens[ids.index(None)]!r}, but the tokenizer does not contain it"
             )
         return tuple(ids)
 

@@ -168,7 +168,9 @@ def weight_files(directory: Path) -> list[str]:
     names = sorted(file.name for file in directory.glob("*.safetensors"))
     if len(names) > 1:
         reason = f"{directory} contains {', '.join(names)}, but neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
-        raise ModelLoadError(f"{reason}; rename the model's weights to {WEIGHTS_FILE}", path=str(directory))
+        raise ModelLoadError(
+            f"{reason}; rename the file with the model's weights to {WEIGHTS_FILE}", path=str(directory)
+        )
     return names
 
 

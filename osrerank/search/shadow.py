@@ -79,7 +79,11 @@ class Shadows:
         """Run the waiting searches for at most ``wait_s`` seconds. Drop the others, and log their number."""
         self._is_closed.set()
         if dropped := self._queue.drain(wait_s):
-            logger.warning("[shadow-lost] %d shadow searches were not run in %g s, and were dropped", dropped, wait_s)
+            logger.warning(
+                "[shadow-lost] the client was closed, and %d shadow searches that waited longer than %g s were dropped",
+                dropped,
+                wait_s,
+            )
         if self._dropped:
             self._write({"time": _now()})
 

@@ -75,7 +75,7 @@ class IndexCalibration:
         """
         pairs = tuple((float(threshold), float(precision)) for threshold, precision in content["precisions"])
         if not all(math.isfinite(value) for pair in pairs for value in pair):
-            raise ValueError("precisions has a value that is not finite")
+            raise ValueError("a number in precisions is infinite or NaN")
         return cls(**{**content, "map": map_from_json(content["map"]), "precisions": pairs})
 
 

@@ -49,7 +49,9 @@ class ReplayGuard:
         if expires_s is None:
             expires_s = request.sent_s + MAX_AGE_S
             if self._now_s() > expires_s:
-                raise PayloadError("a request without a deadline is more than an hour old", reason="expired")
+                raise PayloadError(
+                    "a scoring request is more than an hour old and has no deadline; it is not scored", reason="expired"
+                )
         with self._arrivals as arrivals:
             previous = arrivals.get(request.chunk)
             times = 1 if previous is None else previous.times + 1

@@ -18,8 +18,8 @@ def headline(report: ShadowReport) -> str:
     counted = "1 search" if report.searches == 1 else f"{report.searches:,} searches"
     if not report.compared:
         return f"{counted} in shadow; reranking was applied to none of them"
-    summary = f"{counted} in shadow; reranking brings other hits among the first ten to"
-    return f"{summary} {_share(report.compared - report.new_hits[0], report.compared)} of those that it was applied to"
+    changed_share = _share(report.compared - report.new_hits[0], report.compared)
+    return f"{counted} in shadow; reranking brings new hits into the top ten in {changed_share} of the reranked ones"
 
 
 def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
@@ -36,17 +36,17 @@ def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
 
 
 def change_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return table rows that count the searches by number of new hits, and those whose first hit changes."""
+    """Return table rows that count the searches by number of new hits, and those whose top hit changes."""
     changes = [(_new_hits_text(count), report.new_hits[count]) for count in sorted(report.new_hits)]
-    changes.append(("another first hit", report.first_changed))
+    changes.append(("another top hit", report.first_changed))
     return [(name, f"{count:,}", _share(count, report.compared)) for name, count in changes]
 
 
 def number_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
     """Return table rows with the median and the 95th percentile of moves and times."""
     measured: tuple[tuple[str, Sequence[float]], ...] = (
-        ("hits of the first ten that moved", report.moved),
-        ("most ranks that one of them moved", report.farthest),
+        ("hits of the new top ten that moved", report.moved),
+        ("largest move of one of them, in ranks", report.farthest),
         ("milliseconds, with reranking", report.ms),
         ("milliseconds, OpenSearch's first pass", report.first_pass_ms),
     )
@@ -75,7 +75,7 @@ def html_page(report: ShadowReport) -> str:
     blocks = [heading(TITLE, 1), paragraph(headline(report), "verdict"), *map(paragraph, notes(report))]
     blocks += [heading("Outcomes"), table(COLUMNS, outcome_rows(report))]
     if report.compared:
-        blocks += [heading("What changes among the first ten"), table(COLUMNS, change_rows(report))]
+        blocks += [heading("What changes in the top ten"), table(COLUMNS, change_rows(report))]
     blocks += [heading("Moves and times"), table(("", "p50", "p95"), number_rows(report))]
     if report.most_changed:
         blocks.append(heading("Searches that change most"))

@@ -169,7 +169,9 @@ def _guess_type(path: str, value: Any) -> Json:
     if values.looks_like_date(value):
         return {"type": "date"}
     if values.SLASHED_DATE.fullmatch(value):
-        raise unsupported_error(f"[{path}] as a date written {value!r:.40}", f"map [{path}] as text or keyword")
+        raise unsupported_error(
+            f"dates with slashes, such as {value!r:.40} in [{path}]", f"map [{path}] as text or keyword"
+        )
     return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 
 

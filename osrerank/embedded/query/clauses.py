@@ -39,7 +39,9 @@ def read_single_field(clause: str, body: Json, value_key: str | None, allowed: f
     ((path, options),) = body.items()
     if not isinstance(options, dict):
         if value_key is None:
-            raise parsing_error(f"[{clause}] query malformed: the options of [{path}] are {options!r:.100}")
+            raise parsing_error(
+                f"[{clause}] query malformed: [{path}] must have an object with options, found {options!r:.100}"
+            )
         options = {value_key: options}
     reject_unknown_keys(clause, options, allowed)
     if value_key is not None and options.get(value_key) is None:

@@ -56,7 +56,7 @@ def _read_terms(name: str, body: Json) -> tuple[str, int]:
         raise parsing_error(f"Invalid aggregation name [{name}]: it is empty or contains [, ] or >")
     for key in require_object(body, f"aggs.{name}"):
         if key in ("aggs", "aggregations"):
-            raise unsupported_error(f"sub-aggregations ([{key}] in [{name}])")
+            raise unsupported_error(f"aggregations inside of another one ([{key}] in [{name}])")
         if key != "terms":
             raise unsupported_error(f"the aggregation [{key}] (in [{name}])", "use [terms]")
     options = body.get("terms")

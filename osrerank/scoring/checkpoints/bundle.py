@@ -90,7 +90,7 @@ def _count_shards(header: Fields) -> int:
 def _read_table(file: Path) -> Iterator[tuple[bytes, bytes]]:
     content = file.read_bytes()
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:
-        raise ValueError("its last bytes are not those of a checkpoint index")
+        raise ValueError("it does not end like the index of a checkpoint, so it is another kind of file or incomplete")
     footer = content[-FOOTER_BYTES:]
     _, end = _read_handle(footer, 0)  # the meta index block, which is not needed
     index_handle, _ = _read_handle(footer, end)

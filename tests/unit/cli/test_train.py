@@ -92,7 +92,7 @@ def test_distill_and_pretrain_need_exactly_one_start(examples, tmp_path, capsys)
     assert run(*command) == 2
     assert "pass --layers or --student" in capsys.readouterr().err
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
-    assert "--layers must list layers of the teacher" in capsys.readouterr().err
+    assert "--layers must list the teacher" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2
     assert "must list layers in ascending order; the first layer is 1" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2

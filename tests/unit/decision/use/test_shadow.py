@@ -74,7 +74,10 @@ def test_the_shadow_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> 
     file, html = written(tmp_path / "shadow.jsonl", *lines), tmp_path / "shadow.html"
     outcome = run(file, "--html", html)
     assert outcome.exit_code == 0
-    assert "3 searches in shadow; reranking brings other hits among the first ten to 100.0% of those" in outcome.output
+    assert (
+        "3 searches in shadow; reranking brings new hits into the top ten in 100.0% of the reranked ones"
+        in outcome.output
+    )
     for name, count, share in (("reranked", 2, "28.6%"), ("because: no [text]", 1, "14.3%"), ("dropped", 4, "57.1%")):
         assert re.search(rf"{re.escape(name)} +{count} +{share}", outcome.output)
     assert "<b>salt</b> in notes: 9 new hits of 10, 5 moved, 12 ranks at the farthest" in outcome.output
