@@ -73,7 +73,7 @@ _MODULES = {
     "connect": "osrerank.client",
     "wrap": "osrerank.existing",
 }
-"""Public name -> its module, which is imported when the name is first used."""
+"""The module of each public name. It is imported when the name is first used."""
 
 
 def __getattr__(name: str) -> Any:

@@ -97,7 +97,7 @@ REMOVED: dict[str, str] = {
     "secrets.workersKey": "name its Secret as secrets.signingKey, which signs both messages and scores",
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }
-"""Removed name -> what to do instead.
+"""What to do instead of using a removed name.
 
 Search options are ``rerank.NAME``, commands ``osrerank NAME``, their options ``osrerank NAME --OPTION``. Variables,
 fields of model cards, and values of the Helm chart (``secrets.NAME``, also in ``docker/chart/templates/_names.tpl``)

@@ -145,7 +145,7 @@ def make_candidates(
         hits: the hits, as `parse_hits` returns them, in the first pass's order.
         fields: the fields whose text the model gets, in order. They are read from the hit's ``fields`` or ``_source``.
         separator: the text between fields and between list values.
-        fields_by_index: index -> its fields, if the indices have different fields.
+        fields_by_index: the fields of each index, if the indices have different fields.
 
     Raises:
         ResponseFormatError: a score is not a finite number.

@@ -63,7 +63,7 @@ def join_run_and_texts(
 
     Args:
         files: the files of the run.
-        queries: query_id -> text.
+        queries: the text of each query, by id.
         documents: the records of the collection.
 
     Raises:

@@ -58,7 +58,7 @@ class CalibrationFit:
         calibration: the map from score to probability, fitted to all judged queries.
         before: the reliability bins of the model's own probabilities.
         after: the reliability bins of calibrated probabilities on held-out queries.
-        losses: kind of map -> log loss on held-out queries. The kind with the lowest loss was chosen.
+        losses: the log loss of each kind of map on held-out queries. The kind with the lowest loss was chosen.
     """
 
     calibration: IndexCalibration

@@ -19,7 +19,7 @@ def compute_corrected(measure: Any, judged: Mapping[str, int], doc_ids: Sequence
 
     Args:
         measure: the measure as ir-measures parsed it.
-        judged: document id -> relevance.
+        judged: the relevance of each judged document.
         doc_ids: document ids in rank order.
     """
     level = measure["rel"]

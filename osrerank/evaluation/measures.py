@@ -58,9 +58,9 @@ class Evaluation:
 
     Attributes:
         run: the run's name.
-        per_query: measure -> query_id -> value. Queries for which the measure is undefined are left out, such as
-            Accuracy for a ranking without relevant documents.
-        overall: measure -> the mean over the queries, or their sum if the measure is a count (``NumRel``).
+        per_query: the value of each measure for each query. Queries for which the measure is undefined are left out,
+            such as Accuracy for a ranking without relevant documents.
+        overall: each measure's mean over the queries, or the sum if the measure is a count (``NumRel``).
     """
 
     run: str
@@ -170,7 +170,7 @@ def select_judgments(
 
 
 def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, Any]:
-    """Return display name -> ir-measures' measure object.
+    """Return ir-measures' objects for the named measures, by the names to display.
 
     Args:
         names: names from ir-measures or trec_eval. A trec_eval name can be an alias of several measures.
@@ -192,7 +192,7 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
 
 
 def msmarco_mrr(qrels: Qrels, run: Run) -> dict[str, float]:
-    """Return query_id -> reciprocal rank of each judged query, as MS MARCO's official script computes it.
+    """Return the reciprocal rank of each judged query, as MS MARCO's official script computes it.
 
     Grades above 0 are relevant. A query that is not in the run counts as 0. In a three-column run, ranks come from
     the rank column, even if there are gaps.
@@ -214,7 +214,7 @@ def _reciprocal_rank(judged: Mapping[str, int], run: Run, query_id: str) -> floa
 def _compute_values(
     measures: Mapping[str, Any], judged: Mapping[str, Mapping[str, int]], run: Run, averaging: Averaging
 ) -> dict[str, dict[str, float]]:
-    """Return measure -> query_id -> value, with the queries in the order of the judgments."""
+    """Return each measure's values by query, in the order of the judgments."""
     rankings = {query_id: _rank_doc_ids(run, query_id, averaging) for query_id in judged}
     per_query: dict[str, dict[str, float]] = {name: {} for name in measures}
     provider_measures = {}  # measure -> display name
@@ -249,7 +249,7 @@ def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
 
 
 def _encode_ranks(doc_ids: Sequence[str]) -> dict[str, float]:
-    """Return document id -> a score that encodes the rank: n, n-1, ..., 1."""
+    """Return a score for each document that encodes its rank: n, n-1, ..., 1."""
     return {doc_id: float(len(doc_ids) - index) for index, doc_id in enumerate(doc_ids)}
 
 

@@ -28,7 +28,7 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
 
     Args:
         path: the file to write, ``.svg``, ``.png`` or ``.pdf``.
-        curves: label -> points.
+        curves: the points of each curve, by its label.
         measure: the label of the vertical axis.
     """
     with _axes(path) as axes:
@@ -50,7 +50,7 @@ def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]],
 
     Args:
         path: the file to write.
-        curves: label -> pairs (a, value), by rising a.
+        curves: the pairs (a, value) of each curve, by rising a.
         measure: the label of the vertical axis.
     """
     with _axes(path) as axes:
@@ -84,7 +84,7 @@ def plot_reliability(path: Path, curves: Mapping[str, Sequence[tuple[float, floa
 
     Args:
         path: the file to write.
-        curves: label -> pairs (mean probability, relevant share) of bins of hits, by rising probability.
+        curves: for each curve, the pairs (mean probability, relevant share) of bins of hits, by rising probability.
     """
     with _axes(path) as axes:
         axes.plot([0, 1], [0, 1], linestyle="--", linewidth=1.0, color="0.5")

@@ -57,7 +57,7 @@ class Collection:
         description: a description in one line.
         queries: the number of judged queries.
         qrels: the file with the judgments.
-        candidates: depth -> the file with BM25's candidates and their texts.
+        candidates: for each depth, the file with BM25's candidates and their texts.
         bm25: nDCG@10 of these candidates in BM25's order, to four decimals.
         values: the published values of other systems on the top 100, lowest first.
     """

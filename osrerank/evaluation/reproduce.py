@@ -48,7 +48,7 @@ class Reproduction:
         collection: the collection.
         depth: the number of candidates of each query.
         model: the model's name, which is also the name of its run.
-        values: name of a run -> its measured value, for the model, BM25 and all other runs.
+        values: the measured value of each run, for the model, BM25 and all other runs.
         published: other systems' published values on the same candidates. It is empty if the candidates differ.
         has_published_candidates: whether the candidates are the published ones, because BM25 has its published value.
         comparisons: comparisons of the model's run with each other run. Holm's method corrects the p-values.

@@ -16,7 +16,7 @@ def count_self_hits(rankings: Mapping[str, Sequence[str]]) -> int:
     """Return how many queries have a self-hit among their top ten, or 0 if so few can be chance.
 
     Args:
-        rankings: query id -> document ids, best first.
+        rankings: the document ids of each query, best first.
     """
     count = sum(query_id in doc_ids[:MAX_RANK] for query_id, doc_ids in rankings.items())
     return count if count >= MIN_SHARE * len(rankings) else 0

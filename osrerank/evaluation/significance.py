@@ -85,7 +85,7 @@ def compare(
 
     Args:
         qrels: the judgments, as for `evaluate`.
-        runs: name -> run, as for `evaluate`. The first run is the baseline.
+        runs: the runs by name, as for `evaluate`. The first run is the baseline.
         measures: the measures' names.
         averaging: the documents and queries to measure, as for `evaluate`.
         all_pairs: whether to compare each run with all runs before it, not only with the first.

@@ -59,10 +59,10 @@ class QueryScores:
     Attributes:
         query_id: the query's id.
         first_pass_ids: the document ids in first-pass order.
-        mono: document id -> monoBERT's score, higher is better. Documents whose scoring failed are absent.
+        mono: monoBERT's score of each document, higher is better. Documents whose scoring failed are absent.
         mono_depth: the number of top candidates passed to monoBERT.
-        pairs: (i, j) -> p_ij in [0, 1], the probability that document i is better than document j.
-        first_pass_scores: document id -> first-pass score. Only settings with a blend need it.
+        pairs: for each pair (i, j), the probability p_ij that document i is better than document j.
+        first_pass_scores: the first-pass score of each document. Only settings with a blend need it.
         blend: the run's blend, or None if the run has none.
     """
 
@@ -293,7 +293,7 @@ def _average_trials(setting: RerankSetting, trials: Sequence[_Trial]) -> Point:
 def _aggregate_pairs(
     scored: QueryScores, doc_ids: Sequence[str], setting: RerankSetting
 ) -> tuple[dict[str, float], int]:
-    """Return document id -> aggregated pair probability, and the number of pairs."""
+    """Return each document's aggregated pair probability, and the number of pairs."""
     rivals = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(doc_ids)
     aggregated = {}
     for doc_id, rival_indices in zip(doc_ids, rivals, strict=True):

@@ -151,7 +151,7 @@ def cross_validate(
     """Choose a setting for each fold, by the mean of a measure over the queries of all other folds.
 
     Args:
-        query_values: query_id -> value of the measure with each setting ``(n_settings,)``.
+        query_values: for each query, the measure's value with each setting ``(n_settings,)``.
         folds: the query ids of each fold. Queries without values are ignored.
         settings: the settings. If several have the same mean to four decimals, the first one is chosen.
 

@@ -23,9 +23,9 @@ MPNET_NAMES = {
     "attention.attn.o": "attention.output.dense",
     "attention.LayerNorm": "attention.output.LayerNorm",
 }
-"""Name of a module in MPNet's layers -> its name in BERT's layers."""
+"""The modules in MPNet's layers, with their names in BERT's layers."""
 TENSORFLOW_NAMES = {"gamma": "weight", "beta": "bias"}
-"""TensorFlow's name of a LayerNorm's weight, which some versions of transformers write -> PyTorch's name."""
+"""PyTorch's names of a LayerNorm's weights, by TensorFlow's names, which some versions of transformers write."""
 MAX_BUCKET_DISTANCE = 128
 """From this distance on, all distances between two tokens share a bucket in MPNet."""
 
@@ -40,7 +40,7 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
     has a second input ``attention_mask``, which is 0 for the appended tokens.
 
     Args:
-        weights: name in transformers -> weight. The names of a module's weights begin with the module's folder.
+        weights: the weights by their names in transformers. The names of a module's weights begin with its folder.
         config: the model's ``config.json``, which `osrerank.scoring.saved_encoder.check_architecture` accepts.
         card: the bi-encoder's card.
 

@@ -33,7 +33,7 @@ class JudgedQuery:
         first_pass_scores: the first-pass scores ``(n,)``, scaled so that the query's best score is 1. They are zeros if
             the best score is not positive.
         doc_ids: the ids of the n candidates.
-        relevance: document id -> grade. A document without a judgment is not relevant.
+        relevance: the grade of each judged document. A document without a judgment is not relevant.
     """
 
     raw_scores: Floats

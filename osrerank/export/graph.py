@@ -96,8 +96,8 @@ class Graph:
         """Return the finished graph as an ``onnx.ModelProto``.
 
         Args:
-            inputs: name of an int64 input -> its shape.
-            outputs: name of a float32 output -> the value in the graph, and its shape.
+            inputs: the shape of each int64 input, by name.
+            outputs: for each float32 output, by name, the value in the graph and its shape.
         """
         onnx = require("onnx", extra="onnx")
         make, types = onnx.helper, onnx.TensorProto

@@ -36,7 +36,7 @@ def add_head(graph: GraphBuilder, states: str, head: Head, weights: Mapping[str,
         graph: the graph.
         states: the name of the encoder's states ``(n, tokens, hidden)``. For [CLS] pooling, the first token's suffice.
         head: the head.
-        weights: name -> a weight of the head's steps.
+        weights: the weights of the head's steps, by name.
 
     Raises:
         KeyError: a weight is missing.

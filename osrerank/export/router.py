@@ -32,7 +32,7 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
     """Write the models for queries and documents into the folder, as sentence-transformers saves bi-encoders.
 
     Returns:
-        "query" and "document" -> the model's directory.
+        the directory of the model for each of "query" and "document".
 
     Raises:
         ModelLoadError: a route is missing, or the Router's file sets an unknown parameter.

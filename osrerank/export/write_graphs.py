@@ -32,7 +32,7 @@ PUNCTUATION_SAMPLES = 16
 SPACE_MARKERS = "\u2581\u0120"
 """The characters that stand for a space in the word pieces of XLM-R and RoBERTa."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
-"""Precision -> the graph's file in a model directory."""
+"""The graph's file in a model directory, for each precision."""
 
 
 def write_graphs(

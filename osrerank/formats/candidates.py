@@ -223,7 +223,7 @@ def assemble_candidates(run: Path | str, corpus: Path | str | Texts, queries: Pa
 
 
 def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
-    """Return document id -> title and text, from a file of JSON lines. If an id is repeated, the last line counts.
+    """Return the title and text of each document from a file of JSON lines. If an id is repeated, the last line counts.
 
     Raises:
         FormatError: a line is malformed.

@@ -39,7 +39,7 @@ def read_frame_rows(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, A
 
 
 def group_by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
-    """Group the rows of a frame by query: query id -> pairs of row number and row, highest score first.
+    """Return the rows of each query of a frame with their numbers, highest score first.
 
     Rows without scores come last, by rank. Rows without ranks stay in the order of the frame.
 

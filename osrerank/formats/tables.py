@@ -21,7 +21,7 @@ def is_table(source: SourceFile) -> bool:
 
 
 def read_table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each row as column -> value, with the number of its last line.
+    """Yield each row as a dict of its columns, with the number of its last line.
 
     Args:
         source: a file for which `is_table` is true.

@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</
 _LABEL = re.compile(r"^\s*(?:Topic|Description|Narrative)\b\s*:?", re.IGNORECASE)
 _TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|dom)\b"
 _TAG_NAMES: dict[TopicField, str] = {"title": "title|query", "desc": "desc", "narr": "narr"}
-"""Topic field -> its tags, as an alternative of a pattern. TREC Microblog's title is ``<query>``."""
+"""The tags of each topic field, as alternatives in a pattern. TREC Microblog's title is ``<query>``."""
 _CAR_PREFIX = re.compile(r"^(?:enwiki|tqa\d*):")
 _CAR_ID_PART = re.compile(rb"\A(?:enwiki|tqa\d*):|%[0-9A-Fa-f]{2}|[^\s:/]/[^\s/]")
 """Matches what only TREC-CAR's ids contain, such as ``enwiki:Soil/Use%20of%20water``: a prefix, an escape, a slash."""

@@ -187,7 +187,7 @@ def sort_as_trec_eval(
     """Sort documents as trec_eval does: score, then document id, both descending.
 
     Args:
-        scores: document id -> score, or scored documents.
+        scores: the score of each document id, or scored documents.
         single_precision: whether to compare scores as 32-bit floats, as trec_eval up to 9.0.8 does.
     """
 

@@ -18,7 +18,7 @@ class Backlog:
     Searches store their reports in side indices (the hidden indices with the vectors of other indices).
 
     Args:
-        side_indices: index -> its side index. Documents of other indices are left out.
+        side_indices: the side index of each index. Documents of other indices are left out.
     """
 
     def __init__(self, side_indices: Mapping[str, IndexStore]) -> None:

@@ -27,7 +27,7 @@ class DocumentBatch(NamedTuple):
     """A batch of an index's documents, as texts for a model to encode.
 
     Attributes:
-        texts: index -> the texts of its documents. The model encodes a `LongText` passage by passage.
+        texts: the texts of each index's documents. The model encodes a `LongText` passage by passage.
         documents: the number of documents in the batch.
         empty: the number of documents without text.
     """

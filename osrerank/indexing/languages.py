@@ -33,7 +33,7 @@ class Languages:
     """The languages of an index's documents.
 
     Attributes:
-        counts: language -> the number of sampled documents in it. Languages below `MIN_SHARE` are left out.
+        counts: the number of sampled documents in each language. Languages below `MIN_SHARE` are left out.
         model: the index's model.
         model_languages: the languages that the model supports. Empty if they are unknown.
         generic_field: the first searched field, if its analyzer is in `GENERIC_ANALYZERS`. Otherwise empty.

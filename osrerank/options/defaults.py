@@ -22,8 +22,8 @@ class Defaults:
 
     Attributes:
         base: the options of indices that ``by_index`` does not list.
-        by_index: name or pattern of an index -> its options.
-        models: name or pattern of an index -> its model. Other indices use the client's model.
+        by_index: the options of each index, by the index's name or a pattern.
+        models: the models of some indices, by the index's name or a pattern. Other indices use the client's model.
     """
 
     base: Rerank = field(default_factory=Rerank)

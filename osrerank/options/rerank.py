@@ -302,7 +302,7 @@ GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "interleave": (Interleave, None, Interleave.of),
     "traffic": (Traffic, None, Traffic.of),
 }
-"""Group of options -> its class, its default, and the function that parses a value."""
+"""Each group of options, with its class, its default, and the function that parses a value."""
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a string or None"),
     "pipeline": (
@@ -340,4 +340,4 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a number of at least 0, or None",
     ),
 }
-"""Option -> whether a value is valid, and a description of the valid values for error messages."""
+"""For each option, a test of its value, and a description of the valid values for error messages."""

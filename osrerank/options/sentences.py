@@ -13,7 +13,7 @@ PUNKT_LANGUAGES = {
     "fi": "finnish", "fr": "french", "it": "italian", "ml": "malayalam", "nl": "dutch", "no": "norwegian",
     "pl": "polish", "pt": "portuguese", "ru": "russian", "sl": "slovene", "sv": "swedish", "tr": "turkish",
 }  # fmt: skip
-"""Two-letter language code -> the name of NLTK's Punkt model for that language."""
+"""The names of NLTK's Punkt models, by two-letter code of the language."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Bm25Scale:
 
     Attributes:
         default: the factor of an index with the default similarity. 1 if the engine does not multiply.
-        factors: index -> factor, for indices whose settings define a similarity.
+        factors: the factors of the indices whose settings define a similarity.
     """
 
     default: float = 1.0

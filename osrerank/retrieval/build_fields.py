@@ -28,9 +28,9 @@ MAX_INDICES = 100
 """The fields of at most this many indices of the same name are stored. Beyond it, the oldest entry is dropped."""
 
 FieldsByIndex = Mapping[str, tuple[str, ...]]
-"""Index -> the fields that its last build read."""
+"""The fields that each index's last build read."""
 FieldsByUuid = Mapping[str, tuple[str, ...]]
-"""Index uuid -> the fields that its last build read. In a side index, the uuid is empty, because one suffices."""
+"""The fields that each index's last build read, by index uuid. In a side index, which serves one index, it is empty."""
 
 
 def build_fields_key(index: str) -> bytes:

@@ -47,13 +47,13 @@ class _CacheEntry:
     """The cached mapping of the indices that a search names, and the fields chosen from this mapping.
 
     Attributes:
-        leaves_by_index: index -> the fields in its mapping.
+        leaves_by_index: the fields in each index's mapping.
         loaded_at_s: the time of the clock when the mapping was read, in seconds.
         top_level_names: all top-level field names seen so far, in mappings and in hits.
         indices: the names of all indices seen so far, in mappings and in hits.
         groups: the fields of a search that specifies none, chosen by the mapping alone.
-        build_fields: index -> the fields that its last vector build read. None if they were not looked up yet.
-        fields_by_choice: the caller's choice of fields -> the fields that the search uses.
+        build_fields: the fields that each index's last vector build read. None if they were not looked up yet.
+        fields_by_choice: the fields that the search uses for each choice of fields by a caller.
     """
 
     def __init__(self, leaves_by_index: dict[str, Leaves], loaded_at_s: float) -> None:

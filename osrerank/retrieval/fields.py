@@ -98,8 +98,8 @@ class MappedTraits:
     """What the mappings say about fields: how a query must search them, and where a hit has their text.
 
     Attributes:
-        nested: field -> the nested object that contains it.
-        nested_indices: nested object -> the indices in which it is nested, if it is an ordinary object in others.
+        nested: for each field in a nested object, that object.
+        nested_indices: for objects that are nested in some indices only, these indices.
         semantic: ``semantic_text`` fields, each of which needs a separate clause.
         non_text: keywords, numbers and other fields without text. Ignored in comparisons, because requests do not
             depend on them.
@@ -122,10 +122,10 @@ class OptionNames:
     """The field names in the options, without boosts, and what the mappings say about them.
 
     Attributes:
-        paths: name -> the fields that it stands for.
-        is_searched: name -> whether a plain-text query searches it. Empty if the names were already checked.
+        paths: the fields that each name stands for.
+        is_searched: for each name, whether a plain-text query searches it. Empty if the names were already checked.
         missing: the names that are not in the mapping.
-        similar: name -> the most similar name in the mapping.
+        similar: for each missing name, the most similar name in the mapping.
     """
 
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class SearchFields:
         return union(self.names.paths.get(name, (name,)) for name in unboosted)
 
     def model_fields_by_index(self, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
-        """Return index -> the fields whose text the model scores.
+        """Return the fields whose text the model scores, for each index.
 
         Args:
             names: the names in a ranking's ``fields`` option. If the caller specified any, they apply to all indices,
@@ -352,7 +352,7 @@ def add_body_fields(leaves_by_index: Mapping[str, Leaves], choice: FieldChoice) 
 def _find_nested_indices(
     leaves_by_index: Mapping[str, Leaves], nested: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Find the objects that are nested in only some indices. Returns object -> the indices in which it is nested."""
+    """Find the objects that are nested in only some indices. Returns the indices in which each of them is nested."""
     indices_by_object: dict[str, tuple[str, ...]] = {}
     for path in dict.fromkeys(nested.values()):
         names = [name for name, object_path in nested.items() if object_path == path]

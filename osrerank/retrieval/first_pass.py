@@ -34,7 +34,7 @@ _PAGING_REASONS = {
     "search_after": "search_after continues a reranked list only if the search is sorted by _score first",
     "pit": "a point in time is for paging by sort values, which reranking replaces",
 }
-"""Key of a request with another kind of paging -> the reason why such a search is not reranked."""
+"""Keys of requests with another kind of paging, with the reasons why such searches are not reranked."""
 HYBRID_PAGING_REASON = "a hybrid query has later pages only with pagination_depth"
 _FIELD_DEFINING_KEYS = ("docvalue_fields", "stored_fields", "script_fields", "derived", "runtime_mappings")
 """Keys of a request that add other values to ``fields``, under names that the caller chooses."""

@@ -51,7 +51,7 @@ class Leaf:
 
 
 Leaves = Mapping[str, Leaf]
-"""Path -> field, for all fields of a mapping."""
+"""All fields of a mapping, by path."""
 
 
 def read_leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:

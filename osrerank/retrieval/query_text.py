@@ -48,7 +48,7 @@ COMPOUND_CLAUSES = {
     "has_parent": ("query",),
     "boosting": ("positive",),
 }
-"""Clause -> the keys of the clauses in it that score. Others, such as ``filter``, do not contain the query text."""
+"""For each compound clause, the keys under which clauses score. Others, such as ``filter``, have no query text."""
 
 
 def shorten_to_clauses(text: str, fields: SearchFields) -> str:

@@ -13,7 +13,7 @@ WINDOW_PARAMETERS = {
     "linear": "rank_window_size",
     "diversify": "size",
 }
-"""Retriever -> its parameter for the number of hits that it ranks. Another number would change their order."""
+"""Each retriever's parameter for the number of hits that it ranks. Another number would change their order."""
 DEFAULT_WINDOW = 10
 """The number of hits that these retrievers rank by default."""
 UNSUPPORTED_RETRIEVERS = {
@@ -21,7 +21,7 @@ UNSUPPORTED_RETRIEVERS = {
     "pinned": "pinned hits keep their places",
     "rule": "the hits that query rules pin keep their places",
 }
-"""Retriever -> the reason why its hits are not reranked."""
+"""The retrievers whose hits are not reranked, with the reasons."""
 
 
 def read_queries(body: Mapping[str, Any]) -> Any:

@@ -28,7 +28,7 @@ class FeedbackDocument:
 
     Attributes:
         score: the document's score for the plain query.
-        frequencies: term -> its number of occurrences in the document.
+        frequencies: how often each term occurs in the document.
     """
 
     score: float

@@ -21,7 +21,7 @@ REQUIRED_RIGHTS = "indices:monitor/stats and indices:admin/refresh"
 """The rights that a user needs to follow the changes of an index by sequence numbers."""
 
 Heads = Mapping[str, Mapping[str, Head]]
-"""Index -> shard number -> the latest sequence numbers of the shard."""
+"""The latest sequence numbers of each index's shards, by index and shard number."""
 
 
 def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, dict[str, dict[str, Head]]]:

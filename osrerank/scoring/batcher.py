@@ -55,9 +55,9 @@ class CallOutcome:
     Sequences that have neither an output nor a failure were not computed before the deadline.
 
     Attributes:
-        outputs: index -> the head's outputs ``(labels,)``, or the tokens' vectors ``(tokens, dimensions)``. All values
+        outputs: by index, the head's outputs ``(labels,)``, or the tokens' vectors ``(tokens, dimensions)``. All values
             are finite.
-        failures: index -> reason why the sequence has no output.
+        failures: why sequences have no output, by index.
     """
 
     outputs: dict[int, Row] = field(default_factory=dict)

@@ -37,7 +37,7 @@ CHOICES = {
     "truncation_side": get_args(TruncationSide),
     "normalization": get_args(Normalization),
 }
-"""Field of a card -> its valid values."""
+"""The valid values of a card's fields."""
 OPTIONAL_FIELDS = (
     "modules", "dimensions", "languages", "query_prefix", "document_prefix", "weights", "vectors_weight",
     "truncation_side", "query_model", "normalization",

@@ -18,7 +18,7 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, hash_files, tokenizer_file
 
 CHUNK_SIZES = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
-"""Kind of model -> number of sequences that are tokenised at a time, while the previous ones are computed."""
+"""How many sequences each kind of model tokenises at a time, while the previous ones are computed."""
 CHUNK_CHARACTERS = 1 << 17
 """At most this many characters are tokenised at a time. A longer text is tokenised alone."""
 MAX_CHUNK_SIZE = 256

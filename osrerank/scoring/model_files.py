@@ -25,7 +25,7 @@ ONNX_FILES = {
     "int8": ("onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
     "fp32": ("onnx/model.onnx", "model.onnx"),
 }
-"""Precision -> the paths of graphs that other programs export. Graphs for one type of processor are ignored."""
+"""The paths of graphs that other programs export, by precision. Graphs for one type of processor are ignored."""
 GRAPH_PATTERNS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
 """Lists of patterns of graph files, best first. Only the files of the first list that matches any are downloaded."""
 WEIGHT_PATTERNS = (
@@ -94,7 +94,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "modernbert": _MODERN_BERT,
     }
 )
-"""``model_type`` of a supported family -> transformers' defaults for the keys that a config leaves out."""
+"""For each supported ``model_type``, transformers' defaults for the keys that a config leaves out."""
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def weight_files(directory: Path) -> list[str]:
 
 
 def find_graphs(directory: Path) -> dict[str, str]:
-    """Return the graphs of `ONNX_FILES` in a directory: precision -> file, relative to the directory."""
+    """Return the graphs of `ONNX_FILES` in a directory, by precision, with their paths in the directory."""
     graphs: dict[str, str] = {}
     for precision, names in ONNX_FILES.items():
         for name in names:

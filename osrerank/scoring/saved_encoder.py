@@ -32,7 +32,7 @@ OTHER_MODEL_TYPES = ("CrossEncoder", *late_interaction.MODEL_TYPES)
 PROVISIONAL_CALIBRATION = Calibration(20.0, -15.0)
 """Maps common cosines, .6 to .9, to logits around 0. Until a calibration is fitted, probabilities are meaningless."""
 FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1}
-"""Pooling -> weight of the first pass, relative to the cosine. It was measured in docs/research/joined.md."""
+"""The first pass's weight relative to the cosine for each pooling, as measured in docs/research/joined.md."""
 DEFAULT_FIRST_PASS_WEIGHT = 0.05
 """Weight of the first pass for all other poolings."""
 POSITION_BUCKETS = 32
@@ -167,7 +167,7 @@ def public_model(directory: Path) -> Mapping[str, Any]:
 
 @cache
 def _public_models() -> Mapping[str, Mapping[str, Any]]:
-    """Read `PUBLIC_MODELS`: hub id -> values of the model's published card."""
+    """Read `PUBLIC_MODELS`: the values in each model's published card, by hub id."""
     models = tomllib.loads(PUBLIC_MODELS.read_text("utf-8"))["models"]
     return {name: model for model in models for name in model["names"]}
 

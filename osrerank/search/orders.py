@@ -261,7 +261,7 @@ def _make_order(ranking: Ranking, names: Mapping[str, str], identity: str) -> Or
 
     Args:
         ranking: the reranked hits.
-        names: candidate id -> ``index/id`` of its hit.
+        names: ``index/id`` of each candidate's hit.
         identity: the identity of the models that ranked the hits.
     """
     head = {

@@ -39,13 +39,13 @@ UNUSED_RESPONSE_OPTIONS = {
     "traffic": SEARCH_CALLS,
     "boosts": "client.search",
 }
-"""Options without effect on a response that another client received -> the calls that support them."""
+"""Options without effect on a response that another client received, each with the calls that support it."""
 UNUSED_TEXT_OPTIONS = {
     **UNUSED_RESPONSE_OPTIONS, "fields": RESPONSE_CALLS, "explain": RESPONSE_CALLS, "interleave": RESPONSE_CALLS,
 }  # fmt: skip
-"""Options without effect on plain texts -> the calls that support them."""
+"""Options without effect on plain texts, each with the calls that support it."""
 UNUSED_RANKING_OPTIONS = {**UNUSED_TEXT_OPTIONS, "min_score": f"{RESPONSE_CALLS}, and in Reranker"}
-"""Options without effect if the whole ranking is returned -> the calls that support them."""
+"""Options without effect if the whole ranking is returned, each with the calls that support it."""
 
 
 def check_unused_options(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
@@ -53,7 +53,7 @@ def check_unused_options(rerank: RerankArgument, unused: Mapping[str, str]) -> N
 
     Args:
         rerank: the caller's ``rerank`` argument.
-        unused: the options without effect here -> the calls that support them.
+        unused: the options without effect here, each with the calls that support it.
 
     Raises:
         ConfigError: the caller sets such an option, or an option has an invalid value.

@@ -66,7 +66,7 @@ class Searcher:
         pipelines: looks up the search pipelines of indices.
         bm25_scales: looks up the factor by which the engine multiplies an index's BM25 scores.
         calibrations: looks up an index's probability calibration.
-        named_score_failures: index -> why its engine returned no scores of named queries. Entries expire in a minute.
+        named_score_failures: for indices whose engine returned no scores of named queries, why. Kept for a minute.
         vectors: reads and writes document vectors in side indices. None if the settings turn side indices off.
     """
 

@@ -150,7 +150,7 @@ class SideIndices:
         """Read vector records from side indices, and return those found, by key.
 
         Args:
-            index_by_key: key of each record to read -> the index of its document.
+            index_by_key: the index of each record's document, by the key of the record to read.
             remaining_s: a function that returns the seconds until the deadline.
         """
         name_by_key = {key: side_index(index) for key, index in index_by_key.items()}
@@ -166,7 +166,7 @@ class SideIndices:
 
         Args:
             records: the records, by key.
-            index_by_key: key of a record -> the index of its document.
+            index_by_key: the index of each record's document, by the record's key.
             model: the label of the model.
         """
         by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)

@@ -56,7 +56,7 @@ class ReadRecords(NamedTuple):
     """A request for records of document vectors, which side indices store.
 
     Attributes:
-        index_by_key: the key of each record -> the index of its document.
+        index_by_key: the index of each record's document, by the record's key.
         deadline: the search's deadline.
     """
 

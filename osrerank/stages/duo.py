@@ -172,7 +172,7 @@ class DuoStage:
 
 
 def _choose_failed(scores: Scores, plan: PairPlan, compared: int) -> dict[int, str]:
-    """Choose the candidates to leave out so that no failed pair remains. Return index -> why one of its pairs failed.
+    """Choose candidates to leave out so that no failed pair remains. Return by index why a pair of each of them failed.
 
     The candidate with the most failed pairs is left out first, then the one with the most remaining failed pairs, and
     so on. If two have the same number, the lower one is left out. So if all pairs of one document fail, only this

@@ -51,7 +51,7 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "th": ("THAI",),
     "zh": ("CJK", "BOPOMOFO"),
 }
-"""ISO 639-1 code -> the first words of the Unicode names of the language's letters. Other languages use Latin."""
+"""For ISO 639-1 codes, the first words of the Unicode names of the language's letters. Other languages use Latin."""
 TOP_HITS = 10
 """The texts to examine come from this many top hits."""
 MAX_TEXTS = 5
@@ -71,7 +71,7 @@ EQUIVALENT_LANGUAGES = {
     **dict.fromkeys(("ary", "arz"), "ar"),
     "ms": "id",
 }
-"""Language -> the language that it counts as. A few lines do not tell them apart, and models support both."""
+"""Languages that count as another one. A few lines do not tell them apart, and models support both."""
 MAX_LISTED_LANGUAGES = 10
 """If a model supports more languages than this, a message states only their number."""
 OTHER_MODEL_FIX = 'name a model for this index in the settings file: [index."NAME"] model = "..."'

@@ -57,7 +57,7 @@ class StageAttempt:
         scored: the scored candidates.
         reached: the number of leading scorable candidates that were attempted before the deadline. Some candidates
             below them can be scored as well.
-        failures: doc_id -> the reason why the candidate could not be scored.
+        failures: why candidates could not be scored, by doc_id.
     """
 
     block: Sequence[Candidate]
@@ -196,7 +196,7 @@ def nothing_scored_error(
 
     Args:
         model: the stage's model.
-        failures: the attempted candidate or part -> the reason why it could not be scored. Empty if the deadline
+        failures: why each attempted candidate or part could not be scored. Empty if the deadline
             passed first.
         stage: the stage's name.
     """

@@ -85,7 +85,7 @@ def calibration_file(settings: Settings) -> Path:
 
 
 def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
-    """Return index name -> calibration, or an empty dict if the file does not exist.
+    """Return the calibration of each index, or an empty dict if the file does not exist.
 
     Raises:
         ConfigError: the file cannot be read or is invalid.
@@ -144,7 +144,7 @@ def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
 
 
 def _flatten(properties: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return field path -> definition, for all fields and sub-fields."""
+    """Return the definitions of all fields and sub-fields, by path."""
     definitions: dict[str, Any] = {}
     for name, definition in properties.items():
         path = f"{prefix}{name}"

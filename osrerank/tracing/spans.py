@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from osrerank._version import __version__
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str] | None]
-"""Name -> value. Attributes that are None are not recorded."""
+"""A span's attributes by name. Those that are None are not recorded."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -39,7 +39,7 @@ from osrerank.training.recipes import Recipe
 
 logger = logging.getLogger(__name__)
 DEFAULT_BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
-"""Device type -> the tokens in a micro-batch, including padding, unless the recipe sets ``budget_tokens``."""
+"""The tokens in a micro-batch, including padding, for each device type. A recipe can set ``budget_tokens`` instead."""
 SEED_STRIDE = 1_000_003
 """The distance between the random seeds of two processes. It exceeds any number of steps, each of which adds 1."""
 SAVE_EVERY_S = 120.0

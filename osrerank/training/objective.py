@@ -14,7 +14,7 @@ from osrerank.training.examples.batches import MicroBatch
 from osrerank.training.recipes import Loss, Recipe
 
 LossParts = Mapping[str, Tensor]
-"""Name -> part of a micro-batch's loss, a mean over lists, sequences or masked pieces. The parts add up to the loss."""
+"""The named parts of a micro-batch's loss, which add up to it: means over lists, sequences or masked pieces."""
 
 
 class Objective(nn.Module, ABC):

@@ -13,10 +13,10 @@ class CandidateVectors:
 
     Attributes:
         model_key: a digest of everything that determines a vector besides the text, above all the model.
-        texts: ``doc_id`` -> the text to encode, a `str` or a `LongText`.
-        keys: ``doc_id`` -> the key of the text's record.
-        stored_records: key -> the record that was in a store, a `osrerank.vectors.records.TextRecord`.
-        new_records: key -> the record that a stage computed in this search.
+        texts: the text to encode for each ``doc_id``, a `str` or a `LongText`.
+        keys: the key of the text's record for each ``doc_id``.
+        stored_records: the records that were in a store, by key, as `osrerank.vectors.records.TextRecord`.
+        new_records: the records that a stage computed in this search, by key.
     """
 
     model_key: bytes
@@ -31,5 +31,5 @@ class CandidateVectors:
 
     @property
     def missing_keys(self) -> dict[str, bytes]:
-        """``doc_id`` -> the key of the text's record, for texts without a stored record."""
+        """The keys of the texts without a stored record, by ``doc_id``."""
         return {doc_id: key for doc_id, key in self.keys.items() if key not in self.stored_records}

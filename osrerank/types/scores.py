@@ -119,7 +119,7 @@ class Scores(Counts):
     Attributes:
         values: the logits of the tuples, in order, float32 ``(n,)``. Higher is better. NaN marks a tuple that failed or
             was not attempted.
-        failures: index of a tuple -> the reason why it could not be scored.
+        failures: why tuples could not be scored, by index of the tuple.
         reached: the number of tuples before the first that was not attempted. By default, all were attempted.
         identity: `Scorer.identity` at the time of the call. Empty if it never changes.
         odds: the log-odds of relevance ``(n,)``. None if ``values`` are log-odds. They differ for a next-sentence head,

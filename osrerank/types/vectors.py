@@ -26,7 +26,7 @@ class Vectors:
     Attributes:
         rows: a vector per text, float32 ``(n, dimensions)``. For late interaction, a vector per token: n arrays
             ``(tokens, dimensions)``. NaN marks texts that failed or were not encoded before the deadline.
-        failures: index of a text -> the reason why it could not be encoded.
+        failures: why texts could not be encoded, by index of the text.
         cut: the indices of the truncated texts.
     """
 
@@ -161,7 +161,7 @@ class PassageScores(Counts):
         spans: the spans of each document's passages, at least one per document. The span of a whole text is None.
         logits: the logits of each document's passages, float32 ``(n,)``. NaN marks a passage that failed or was not
             attempted.
-        failures: ``(document, passage)`` indices -> the reason why the passage could not be scored.
+        failures: why passages could not be scored, by the indices ``(document, passage)``.
         identity: the model's identity, as in `osrerank.types.Scores`.
         odds: the calibrated log-odds of each document's passages ``(n,)``. None if the logits are log-odds already.
         cut: the indices of the documents with a truncated passage.
@@ -198,7 +198,7 @@ class PassageScores(Counts):
 
     @property
     def failed(self) -> dict[int, str]:
-        """Index of a document without a scored passage -> the reason why its first passage failed."""
+        """For documents without a scored passage, why the first passage failed, by index of the document."""
         reasons = {index: reason for (index, _), reason in sorted(self.failures.items(), reverse=True)}
         return {index: reasons[index] for index in sorted(reasons) if np.isnan(self.logits[index]).all()}
 

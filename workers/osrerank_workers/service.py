@@ -50,7 +50,7 @@ SINGLE_TASKS = 4
 """How many chunks are scored at a time with other models: enough that the next chunk is always ready."""
 
 PROBE_TUPLES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo": (0, 1)}
-"""Kind of model -> the tuple of document indices that a check scores."""
+"""The tuple of document indices that a check scores, for each kind of model."""
 
 
 class WorkerModel(NamedTuple):

@@ -30,7 +30,7 @@ class Loader:
             read.
         k1: BM25's term frequency saturation, as published for this collection.
         b: BM25's length normalisation, as published for this collection.
-        fields: metadata field -> its mapping.
+        fields: the mapping of each metadata field.
         allows_other_fields: whether documents can have further fields, which are mapped dynamically.
         is_for_own_collections: whether users load their own collections, for which no k1 and b are published.
         allows_empty_files: whether a file may contain no documents of the collection.

@@ -11,7 +11,7 @@ from osrerank.errors import FormatError
 from osrerank_loaders.collections.base import CONTENTS, Record
 
 _WINDOWS_1252_BYTES = {bytes([byte]).decode("cp1252", "ignore") or chr(byte): byte for byte in range(0x80, 0xA0)}
-"""Windows-1252 character -> byte, for the bytes that are control characters in ISO 8859-1."""
+"""The Windows-1252 characters for the bytes that are control characters in ISO 8859-1, each with its byte."""
 _CONTINUATION = f"[\x80-\xbf{''.join(_WINDOWS_1252_BYTES)}]"
 _SEQUENCE = f"(?:[\xc2-\xdf]{_CONTINUATION}|[\xe0-\xef]{_CONTINUATION}{{2}}|[\xf0-\xf4]{_CONTINUATION}{{3}})"
 _SUSPECTS = re.compile(f"{_SEQUENCE}+")

@@ -53,7 +53,7 @@ class IndexAdvice:
         current_hits: the hits of each judged query with the current model, fields and form of query.
         alternative_hits: the hits with other fields, another model or the caller's own query, by their key.
         first_pass_values: the measure of each query in the first pass ``(queries,)``, in the order of ``current_hits``.
-        values: setting -> the measure of each query ``(queries,)``, in the same order.
+        values: for each setting, the measure of each query ``(queries,)``, in the same order.
 
         judged_shares: the shares of the top ten hits that are judged, in the first pass and after reranking.
         missing_documents: the number of documents judged relevant that are not in the index, and the number of all

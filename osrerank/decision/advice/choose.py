@@ -67,7 +67,7 @@ def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSett
     Args:
         query_ids: the queries' ids.
         current: the values of the current setting ``(queries,)``.
-        values: setting -> its values ``(queries,)``. If two means are equal, the earlier setting is chosen.
+        values: the values of each setting ``(queries,)``. If two means are equal, the earlier setting is chosen.
 
     Raises:
         EvaluationError: there are too few queries.

@@ -124,12 +124,12 @@ class QueryHits:
         query: the query.
         candidates: the hits in first-pass order. ``trace`` contains the first-pass score, then the model's score if the
             hit was reranked.
-        texts: document id -> the model's input text.
+        texts: the model's input text of each document.
         pairwise_order: the document ids in the order of the current setting, if it compares pairs. Otherwise empty.
         vector_candidates: if the model is a cross-encoder, the hits with the stage ``vectors`` in ``trace``. Otherwise
             empty.
         vectors_weight: the weight of the logit from vectors in ``vectors-mono``, relative to the cross-encoder's logit.
-        stage_ms: stage -> its time for all hits, in milliseconds. Empty if the search encoded documents.
+        stage_ms: the time of each stage for all hits, in milliseconds. Empty if the search encoded documents.
     """
 
     query: Query
@@ -330,7 +330,7 @@ class _QuerySearcher:
 
 
 def _stage_times(response: Mapping[str, Any]) -> dict[str, float]:
-    """Return stage -> time in milliseconds. If a stage encoded documents, which later searches do not, return none."""
+    """Return each stage's time in milliseconds, or none if a stage encoded documents, which later searches do not."""
     stages = response["rerank"]["stages"]
     if any(stage.get("encoded") for stage in stages):
         return {}

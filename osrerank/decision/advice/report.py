@@ -36,7 +36,7 @@ CHOICE_TEXTS: dict[Outcome, str] = {
     "undecided": "not shown to be better than the current setting, which stays",
 }
 NAMES = {NO_STAGES: "first pass", AUTO_PIPELINE: "mono"}
-"""Pipeline -> its name in the report, if clearer than the option's value."""
+"""The names of pipelines in the report, where the option's value is less clear."""
 CSS_CLASSES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
 

@@ -31,9 +31,9 @@ class ShadowReport:
         searches: the number of searches that were run again with reranking.
         dropped: the number of searches that were not run again, because too many were waiting or the process ended.
         unreadable: the number of lines that are not records, such as a line truncated by a full disk.
-        applied: whether reranking was applied, ``true``, ``partial`` or ``false`` -> number of searches.
-        reasons: reason code -> number of searches that were not or only partly reranked.
-        new_hits: number of new hits among the first ten -> number of reranked searches.
+        applied: the number of searches that were reranked (``true``), in part (``partial``) or not (``false``).
+        reasons: for each reason code, the number of searches that were not or only partly reranked.
+        new_hits: for each number of new hits in the top ten, the number of reranked searches with as many.
         first_changed: the number of searches whose first hit changes.
         moved: for each search, the number of its first ten hits whose rank changes.
         farthest: for each search, the maximum change of a hit's rank.

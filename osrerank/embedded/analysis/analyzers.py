@@ -14,7 +14,7 @@ TOKENIZERS: Mapping[str, Callable[[str], list[str]]] = {
     "standard": tokens.split_standard,
     "whitespace": tokens.split_whitespace,
 }
-"""Name -> the function that splits a text into words."""
+"""The functions that split a text into words, by name of the tokenizer."""
 BUILT_IN_FILTERS: Mapping[str, tuple[Filter, ...]] = {
     "standard": (tokens.lowercase,),
     "english": (
@@ -24,7 +24,7 @@ BUILT_IN_FILTERS: Mapping[str, tuple[Filter, ...]] = {
         tokens.stem_porter,
     ),
 }
-"""Name of an analyzer that is built into OpenSearch -> its filters, in order. Its tokenizer is ``standard``."""
+"""The filters of OpenSearch's built-in analyzers, in order. Their tokenizer is ``standard``."""
 
 
 @lru_cache(maxsize=len(BUILT_IN_FILTERS))

@@ -59,4 +59,4 @@ SNOWBALL: Mapping[str, Callable[[str], str]] = MappingProxyType(
         "Swedish": stem_swedish,
     }
 )
-"""Name of a language in Lucene's filter -> the function that stems its words."""
+"""The function that stems a language's words, by the language's name in Lucene's filter."""

@@ -27,7 +27,7 @@ COLUMNS: Mapping[str, Column] = {
     "boolean": "long",
     "float": "double",
 }
-"""OpenSearch's type of a field -> its column. Dates are stored as milliseconds, and booleans as 0 or 1."""
+"""The column for each of OpenSearch's field types. Dates are stored as milliseconds, and booleans as 0 or 1."""
 _PARAMETERS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "analyzer", "index", "fields"}),
     "keyword": frozenset({"type", "ignore_above", "index", "doc_values", "fields"}),
@@ -92,7 +92,7 @@ class IndexFields:
     """The fields that the mappings of an index define.
 
     Attributes:
-        by_path: path -> the field.
+        by_path: the fields by path.
         disabled_paths: the paths of objects that are stored but not indexed.
 
     Raises:

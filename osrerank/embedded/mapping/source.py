@@ -95,7 +95,7 @@ def _patterns(patterns: Any) -> list[str]:
 
 
 def select_fields(source: Json, patterns: list[Any], fields: IndexFields) -> dict[str, list[Any]]:
-    """Return field path -> a document's values, for the fields whose paths match one of the patterns."""
+    """Return a document's values by field path, for the fields whose paths match one of the patterns."""
     by_source: dict[str, list[Any]] = {}
     for path, value in iterate_values(source, disabled_paths=fields.disabled_paths):
         by_source.setdefault(path, []).append(value)

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 INTEGER_BITS = {"long": 63, "integer": 31}
-"""Type -> the number of bits of a whole number, without its sign."""
+"""The number of bits of each type of whole numbers, without the sign."""
 _DAY_MS = 86_400_000
 DURATIONS_MS = (_DAY_MS, _DAY_MS, _DAY_MS, 3_600_000, 60_000, 1000)
 """The length of the period that a date stands for, if its last part is the year, month, day, hour, minute or second.
@@ -149,4 +149,4 @@ CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "boolean": as_boolean,
     "float": as_float,
 }
-"""OpenSearch's type of a field -> the function that converts a value to the type of the column."""
+"""For each of OpenSearch's field types, the function that converts a value to the type of the column."""

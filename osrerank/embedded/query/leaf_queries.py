@@ -43,7 +43,7 @@ class LeafQueries:
     """Compiles queries without subqueries for one snapshot of an index.
 
     Attributes:
-        terms: field path -> the terms to highlight.
+        terms: the terms to highlight in each field.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -152,7 +152,7 @@ class LeafQueries:
         return build_best_of(queries, parse_number(body.get("tie_breaker", 0.0), "tie_breaker"))
 
     def _find_weighted_fields(self, names: list[str]) -> dict[str, float]:
-        """Return field path -> boost for the ``fields`` of a multi_match, such as ``title^2`` or ``meta.*``."""
+        """Return the boost of each field in the ``fields`` of a multi_match, such as ``title^2`` or ``meta.*``."""
         boosts: dict[str, float] = {}
         for name in names:
             pattern, _, factor = name.partition("^")

@@ -71,7 +71,7 @@ def _read_terms(name: str, body: Json) -> tuple[str, int]:
 
 
 def _count_values(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[Any, int], int]:
-    """Return value -> document count for an index's most frequent values, and the total count of the other values."""
+    """Return the document counts of an index's most frequent values, and the total count of the other values."""
     field = snapshot.fields.by_path.get(path)
     if path in METADATA:
         raise unsupported_error(f"[{path}] in [terms]", "use a field of the mapping")

@@ -29,7 +29,7 @@ class IndexQuery:
         snapshot: the index as of its last refresh.
         query: the query for aggregations, without the post filter.
         hits_query: the query for hits, with the post filter.
-        terms: field path -> the terms of the query, for highlighting.
+        terms: the query's terms in each field, for highlighting.
     """
 
     snapshot: Snapshot

@@ -58,7 +58,7 @@ class Highlighter:
                     self._fields[field.path] = (field, {**common_options, **options})
 
     def highlight(self, source: Json) -> dict[str, list[str]]:
-        """Return field path -> the highlighted fragments of a document, for the fields that contain a term."""
+        """Return a document's highlighted fragments by field path, for the fields that contain a term."""
         highlights = {}
         for field, options in self._fields.values():
             terms = self._terms.get(field.path, set())

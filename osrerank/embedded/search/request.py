@@ -62,7 +62,7 @@ class SearchRequest:
         source: the filter for the ``_source`` of hits.
         fields: the patterns for the ``fields`` of hits.
         highlight: the options for the highlights of hits. None if hits have no highlights.
-        aggregations: name -> the aggregation of that name.
+        aggregations: the aggregations by name.
     """
 
     query: Any

@@ -38,7 +38,7 @@ MAX_WRITERS = 4
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _engines: dict[tuple[int, Path], "Engine"] = {}
-"""Process id and folder -> the open engine. A forked child does not use its parent's engines."""
+"""The open engines, by process id and folder. A forked child does not use its parent's engines."""
 _engines_lock = fork_safe_lock()
 
 

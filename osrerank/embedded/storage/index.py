@@ -78,7 +78,7 @@ def field_analyzer(analyzers: Analyzers, field: Field) -> Analyzer:
 
 
 def build_layout(fields: IndexFields) -> dict[str, str]:
-    """Return the layout of a search index: field path -> column type."""
+    """Return the layout of a search index: the type of each field's column."""
     return {path: field.column for path, field in sorted(fields.by_path.items()) if field.is_indexed}
 
 

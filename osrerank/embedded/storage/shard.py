@@ -114,7 +114,7 @@ class CheckedSearcher:
         return self._totals[path]
 
     def _count_numbers(self, prefix: str) -> dict[int, int]:
-        """Return n -> the number of documents with the token ``<prefix>n`` in `FIELD_NAMES`."""
+        """Return for each number n how many documents have the token ``<prefix>n`` in `FIELD_NAMES`."""
         with translate_tantivy_errors(self._folder):
             tokens = self._searcher.terms_with_prefix(FIELD_NAMES, prefix)
             return {int(token[len(prefix) :]): count for token, count in tokens}
@@ -143,12 +143,12 @@ class Shard:
 
     Args:
         folder: the folder, which is created if it is missing. If it is None, the index is in memory.
-        layout: field path -> the type of its column.
+        layout: the type of each field's column, by field path.
 
     Attributes:
-        columns: field path -> the name of its column.
-        frequency_columns: path of a text field -> the name of its frequency column.
-        length_columns: path of a text field -> the name of its length column.
+        columns: the name of each field's column, by field path.
+        frequency_columns: the name of each text field's frequency column, by field path.
+        length_columns: the name of each text field's length column, by field path.
 
     Raises:
         ValueError, OSError: the files in the folder are damaged.

@@ -43,7 +43,7 @@ class IndexRow:
     """An index's row in the store.
 
     Attributes:
-        layout: field path -> the type of its column in the search index.
+        layout: the type of each field's column in the search index, by field path.
         generation: the number of times that the search index was built.
         indexed_seq: the sequence number up to which the search index has committed the documents.
     """
@@ -121,7 +121,7 @@ class SqliteStore:
             return self._indices
 
     def aliases(self) -> dict[str, set[int]]:
-        """Return alias -> the ids of its indices."""
+        """Return the ids of each alias's indices."""
         with self.lock, self._translate_errors():
             self._reload()
             return self._aliases

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from osrerank.scoring.backends.networks.engine import DeviceNetwork  # imports torch
 
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
-"""Device -> maximum number of tokens in a batch."""
+"""The maximum number of tokens in a batch on each device."""
 THREADS = {"cpu": 1, "cuda": 2}
-"""Device -> number of threads that compute batches. With two, one prepares a batch while the GPU computes another."""
+"""The number of threads that compute batches on each device. One can prepare a batch while a GPU computes another."""
 
 logger = logging.getLogger(__name__)
 

@@ -159,8 +159,8 @@ class _NewScores:
     """The scores that one call of `CachedScorer.score` has computed.
 
     Attributes:
-        scores: key -> score.
-        failures: key -> reason why it could not be scored.
+        scores: the scores by key.
+        failures: why some could not be scored, by key.
         calls: the return values of the scorer.
         identity: the identity of the model that computed the scores. Empty if the identity never changes, or if
             nothing was computed.

@@ -34,7 +34,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types of protocol buffers."""
 
 Fields = dict[int, list[Any]]
-"""Number of a protocol buffer's field -> its values."""
+"""The values of each field of a protocol buffer, by the field's number."""
 
 
 class Variable(NamedTuple):

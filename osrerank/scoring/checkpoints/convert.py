@@ -40,7 +40,7 @@ FAMILIES = {
     "deberta-v2": "DebertaV2",
     "modernbert": "ModernBert",
 }
-"""``model_type`` -> prefix of transformers' classes."""
+"""The prefix of transformers' classes for each ``model_type``."""
 CLASSIFIER_WEIGHTS = ("classifier.weight", "classifier.out_proj.weight")
 NEXT_SENTENCE_WEIGHT = "cls.seq_relationship.weight"
 SOURCE_FILE = "source.json"

@@ -67,7 +67,7 @@ def build_tokenizer(directory: Path) -> Tokenizer:
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Return token -> id. The id of a token is the number of its line, from 0.
+    """Return the id of each token, which is the number of its line, from 0.
 
     Raises:
         ModelLoadError: the file cannot be read, or contains a token twice.

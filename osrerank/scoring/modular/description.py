@@ -43,7 +43,7 @@ OLD_MODES: Mapping[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Pooling mode in files of older versions -> our name. Current versions use the same names as we do."""
+"""Our names of the pooling modes in files of older versions. Current versions use the same names as we do."""
 ACTIVATIONS: Mapping[str, Activation] = {
     "Identity": "",
     "GELU": "gelu",
@@ -52,7 +52,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "SiLU": "silu",
     "Tanh": "tanh",
 }
-"""Class name of a Dense's activation in torch -> our name."""
+"""Our names of a Dense's activations, by their class names in torch."""
 SEQUENCE_OUTPUT = "sentence_embedding"
 """Name of a module's input or output with a vector for each sequence, after pooling."""
 TOKENS_OUTPUT = "token_embeddings"
@@ -88,7 +88,7 @@ KNOWN_FIELDS: Mapping[str, Collection[str]] = {
     "LayerNorm": ("dimension",),
     "Normalize": ("module_input_name", "module_output_name"),
 }
-"""Kind of module -> the fields of its file that osrerank reads, or that do not change the model's output."""
+"""For each kind of module, the fields of its file that osrerank reads, or that do not change the model's output."""
 
 Content = Mapping[str, Any]
 

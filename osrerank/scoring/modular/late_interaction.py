@@ -49,7 +49,7 @@ SIMILARITIES = ("maxsim", "meanmaxsim")
 DENSE_FIELDS = (*KNOWN_FIELDS["Dense"], "use_residual")
 MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 POOLING_FIELDS: Content = {"num_protected_tokens": 1, "normalize_embeddings": True, "tasks": ["document"]}
-"""Field of a HierarchicalTokenPooling -> the only value that osrerank supports."""
+"""The only supported value of each field of a HierarchicalTokenPooling."""
 DEFAULT_QUERY_TOKENS = 32
 """The token limit of queries in PyLate and Stanford's ColBERT, unless the files set another."""
 DEFAULT_DOCUMENT_TOKENS = 180

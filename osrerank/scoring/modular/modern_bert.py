@@ -13,7 +13,7 @@ CLASSIFIER_PREFIX = "model."
 FULL_ATTENTION = "full_attention"
 WINDOW_ATTENTION = "sliding_attention"
 EMBEDDINGS = {"word": "embeddings.tok_embeddings", "norm": "embeddings.norm", "final_norm": "final_norm"}
-"""Our name of a module outside the layers -> transformers' name."""
+"""Transformers' names of the modules outside the layers, by our names."""
 LAYER = {
     "attention_norm": "attn_norm",
     "projections": "attn.Wqkv",
@@ -22,7 +22,7 @@ LAYER = {
     "widen": "mlp.Wi",
     "narrow": "mlp.Wo",
 }
-"""Our name of a module in a layer -> transformers' name."""
+"""Transformers' names of the modules in a layer, by our names."""
 
 
 @dataclass(frozen=True, slots=True)

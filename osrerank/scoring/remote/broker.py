@@ -37,7 +37,7 @@ CAUSES_AND_FIXES = {
     "MISCONF": "it cannot write to its disk; free space, or repair the disk",
     "LOADING": "it is still loading its data; wait until it has finished",
 }
-"""Code of a Redis error -> cause and fix."""
+"""The cause and fix of each Redis error, by its code."""
 ADDRESS_OPTIONS = ("host", "port", "path", "db", "username", "password")
 SHARED_OPTIONS = ("health_check_interval", "client_name", "max_connections", "retry_on_timeout")
 """Options of a broker URL that both Kombu and the plain client accept."""
@@ -46,7 +46,7 @@ SOCKET_OPTIONS = ("socket_timeout", "socket_connect_timeout", "socket_keepalive"
 OPTIONS = ("db", "username", "password", *SHARED_OPTIONS, *SOCKET_OPTIONS, "ssl_...")
 URL_SETTINGS = "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL if the broker uses that"
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-"""Value of ``ssl_cert_reqs`` -> how Celery verifies the broker's certificate."""
+"""How Celery verifies the broker's certificate for each value of ``ssl_cert_reqs``."""
 
 
 def celery_app(url: str) -> Any:

@@ -24,7 +24,7 @@ class Chunk:
 
     Attributes:
         indices: indices of the chunk's tuples among the search's tuples.
-        documents: index of a document in the search -> its index in the chunk.
+        documents: each document's index in the chunk, by its index in the search.
         cost: estimated number of characters that the model reads.
         characters: total length of the texts, in characters.
         max_tuples: maximum number of tuples in the chunk.

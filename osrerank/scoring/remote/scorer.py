@@ -44,7 +44,7 @@ class EncodedDocuments(NamedTuple):
 
     Attributes:
         identity: identity of the workers' model.
-        contents: index of a text -> its record without a digest (`osrerank.vectors.record`), or the error as a `str`.
+        contents: by index of the text, a record without a digest (`osrerank.vectors.record`), or an error as a `str`.
             Texts whose reply did not arrive in time are left out.
     """
 

@@ -20,7 +20,7 @@ from osrerank.training.examples.texts import TextFile
 DEFAULT_DEPTH = 1000
 """The number of a query's first-pass documents that are read by default: k0 in the papers on monoBERT and duoBERT."""
 Queries = Mapping[str, str]
-"""Query id -> text."""
+"""The texts of queries, by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ FILE_OPTIONS: Mapping[str, Callable[[Path], Any]] = {
     "qrels": Path,
     "tweets": Path,
 }
-"""Name of an option whose value is a file -> the function that opens the file."""
+"""The functions that open files, by the name of the option with the file's path."""
 BOOLEAN_OPTIONS = frozenset({"inject"})
 KINDS: Mapping[str, SourceKind] = {
     "examples": SourceKind(read_examples),
@@ -307,4 +307,4 @@ KINDS: Mapping[str, SourceKind] = {
     "pairs": SourceKind(read_pairs),
     "microblog": SourceKind(read_microblog, ("qrels", "tweets"), ("relevant",)),
 }
-"""Name of a kind of source -> its reader and options."""
+"""The kinds of sources, by name, each with its reader and options."""

@@ -90,7 +90,7 @@ class TextFile:
         return _read_text(line, value, self._path, row.number)
 
     def _index_offsets(self, *, is_stored: bool) -> IdTable:
-        """Return a table of id -> line offset. It is temporary, or stored next to the file."""
+        """Return a table with the offset of each id's line. It is temporary, or stored next to the file."""
         if is_stored:
             offsets_file = self._path.with_name(f"{self._path.name}{OFFSETS_SUFFIX}")
             state = self._path.stat()

@@ -43,7 +43,7 @@ INITIAL_STD = 0.02
 HEAD_PREFIXES = ("classifier.", "pre_classifier.", "head.", "score.", "pooler.", "cls.", "lm_head.")
 """The prefixes of a head's weights. Such weights are initialised if the checkpoint lacks them."""
 TWO_LOGIT_HEADS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
-"""Head -> its weights' prefix in BERT. Both heads compute two logits from the pooled [CLS]. The second is relevance."""
+"""The prefix of each head's weights in BERT. Both compute two logits from the pooled [CLS]. The second is relevance."""
 TOKEN_TYPE_TABLE = "embeddings.token_type_embeddings.weight"  # noqa: S105 - the name of a weight
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ class WrongScaleError(EndpointError):
 def read_scores(
     dialect: Dialect, scale: Scale, content: Any, count: int, headers: Mapping[str, str]
 ) -> tuple[dict[int, float], dict[int, str]]:
-    """Return index -> logit, and index -> reason of each document that has no logit.
+    """Return the logits of documents, and why other documents have none, both by index.
 
     ``content`` and ``headers`` are the response's. ``count`` is the number of documents in the request.
 

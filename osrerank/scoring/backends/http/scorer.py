@@ -44,8 +44,8 @@ class EndpointBatch:
     Attributes:
         indices: indices of the documents in `EndpointScorer.score`'s tuples.
         texts: texts of the documents.
-        logits: index -> logit of a document that the server scored.
-        failures: index -> reason why the server did not score a document.
+        logits: the logits of the documents that the server scored, by index.
+        failures: why the server did not score other documents, by index.
     """
 
     indices: Sequence[int]

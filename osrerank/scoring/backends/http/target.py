@@ -12,9 +12,9 @@ from osrerank.settings_file import HttpSettings
 
 AUTO = "auto"
 HOSTS = {"cohere.com": "cohere-v2", "cohere.ai": "cohere-v2", "jina.ai": "jina", "voyageai.com": "voyage"}
-"""Domain -> dialect of the servers in it and its subdomains."""
+"""The dialects of servers by their domain, which includes its subdomains."""
 PATHS = {"/v1/score": "vllm-score", "/score": "vllm-score", "/v2/rerank": "cohere-v2", "/v1/rerank": "jina"}
-"""End of an address -> dialect. Several dialects use ``/rerank``, so it is not here."""
+"""The dialects by the end of an address. Several use ``/rerank``, so it is not here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class BertFamily:
     Attributes:
         prefix: prefix of the names of the encoder's weights.
         pooler: name, without the prefix, of the head's first matrix. A tanh follows it.
-        classifiers: transformers class -> name of the head's second matrix.
+        classifiers: name of the head's second matrix, by transformers class.
     """
 
     prefix: str
@@ -61,7 +61,7 @@ ROBERTA = BertFamily(
     },
 )
 FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "camembert": ROBERTA}
-"""``model_type`` -> family."""
+"""The family of each ``model_type``."""
 
 
 class BertLayer(nn.Module):

@@ -58,7 +58,7 @@ def _is_head_weight(name: str) -> bool:
 
 
 def _find_smoothing_factors(nodes: Iterable[Any], constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Return ``PRODUCT.smooth`` -> factors ``(inputs,)`` by which the graph multiplies the inputs of a product."""
+    """Return the factors ``(inputs,)`` by which the graph multiplies a product's inputs, under ``PRODUCT.smooth``."""
     factors = {name.removesuffix(".factor"): constants[name] for name in constants if name.endswith(".smooth.factor")}
     product_factors: dict[str, Array] = {}
     for node in nodes:
