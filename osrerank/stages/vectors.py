@@ -191,7 +191,7 @@ class VectorStage:
 
     def _is_truncated(self, candidate: Candidate, document: DocumentRecords) -> bool:
         """Return whether the document has words that none of its vectors covers."""
-        if any([record.is_truncated for record in document.records.values()]):
+        if any(record.is_truncated for record in document.records.values()):
             return True
         is_split = self.passages is not None and isinstance(document.text, LongText)
         return is_split and leaves_words_out(candidate, document.spans, self.passages)
