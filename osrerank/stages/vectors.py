@@ -193,8 +193,9 @@ class VectorStage:
         """Return whether the document has words that none of its vectors covers."""
         if any(record.is_truncated for record in document.records.values()):
             return True
-        is_split = self.passages is not None and isinstance(document.text, LongText)
-        return is_split and leaves_words_out(candidate, document.spans, self.passages)
+        if self.passages is None or not isinstance(document.text, LongText):
+            return False
+        return leaves_words_out(candidate, document.spans, self.passages)
 
     def _make_outcome(
         self,
