@@ -67,8 +67,8 @@ def is_embedded(client: Any) -> bool:
 
 
 def name_engine(client: Any) -> str:
-    """Return the name of a client's engine for messages."""
-    return "the embedded engine" if is_embedded(client) else "OpenSearch"
+    """Return what messages call a client's engine, which may be OpenSearch or Elasticsearch."""
+    return "the embedded engine" if is_embedded(client) else "the search engine"
 
 
 def digest_authentication(client: Any) -> str:

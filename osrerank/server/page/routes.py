@@ -180,7 +180,7 @@ class ComparisonPage:
         try:
             response = self._search_with_highlighting(query, index, depth, options)
         except TransportError as error:
-            raise refusal_from_error(error, index, name_engine(self.client)) from error
+            raise refusal_from_error(error, name_engine(self.client), index) from error
         request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
         fields = response["rerank"].get("fields") or ()
         blend = self._blend_method(response, index, options)
@@ -228,14 +228,14 @@ def _find_obstacle(reranker: RerankService, pipeline: str) -> str:
         return ""  # a rerank server can also start later
 
 
-def refusal_from_error(error: TransportError, index: str = "", engine: str = "OpenSearch") -> RefusedRequest:
+def refusal_from_error(error: TransportError, engine: str, index: str = "") -> RefusedRequest:
     """Return the response for an error of the engine or of the connection, without addresses or credentials."""
     if isinstance(error, ConnectionTimeout):
-        return RefusedRequest(504, "OpenSearch did not respond in time: try again, or check its load")
+        return RefusedRequest(504, f"{engine} did not respond in time: try again, or check its load")
     if isinstance(error, Unreachable):
-        return RefusedRequest(503, "OpenSearch cannot be reached: check that it runs, and that --url has its address")
+        return RefusedRequest(503, f"{engine} cannot be reached: check that it runs, and that --url has its address")
     if isinstance(error, AuthenticationException | AuthorizationException):
-        return RefusedRequest(502, "OpenSearch does not let this server read the index: check the credentials in --url")
+        return RefusedRequest(502, f"{engine} does not let this server read the index: check the credentials in --url")
     if isinstance(error, NotFoundError) and index:
         return RefusedRequest(404, f"there is no index {index}: choose another one")
     return RefusedRequest(502, f"{engine} responded with status {error.status_code}: {str(error.error)[:200]}")
@@ -247,7 +247,7 @@ router = APIRouter(
     responses={
         **{status: ERROR_RESPONSES[status] for status in (401, 422, 429, 500, 503, 504)},
         404: {"model": ErrorBody, "description": "There is no such index."},
-        502: {"model": ErrorBody, "description": "OpenSearch refused the search."},
+        502: {"model": ErrorBody, "description": "The search engine refused the search."},
     },
 )
 
@@ -261,7 +261,7 @@ async def config(http: HttpRequest) -> PageConfig:
     try:
         indexes = await _run_in_thread(http, comparison.list_indices)
     except TransportError as error:
-        problem = str(refusal_from_error(error, engine=name_engine(comparison.client)))
+        problem = str(refusal_from_error(error, name_engine(comparison.client)))
     default_index = indexes[0] if indexes else ""
     judgments = comparison.judgments
     return PageConfig(
