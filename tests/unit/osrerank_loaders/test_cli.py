@@ -23,7 +23,7 @@ def test_a_missing_file_and_an_absent_server_are_errors_of_one_sentence(capsys, 
     url = ["--url", "http://127.0.0.1:9", "--give-up-s", "0.1"]
     code, error = run(capsys, "index", "jsonl", str(path), "--index", "i", *url)
     assert code == 1
-    assert error.startswith("Error: OpenSearch has not responded for 0.1 s (")
+    assert error.startswith("Error: the search engine has not responded for 0.1 s (")
     assert error.endswith("run the same command again to continue\n")
     assert error.count("\n") == 1
 
