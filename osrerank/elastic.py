@@ -33,7 +33,7 @@ from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch  # noqa: E
 __all__ = ["RerankingAsyncElasticsearch", "RerankingElasticsearch"]
 
 SHARED_ATTRIBUTES = ("_searcher", "_background", "_calls", "is_owner")
-"""Attributes that a client passes on to the clients of its method ``options``."""
+"""Attributes that a client passes on to the clients that its method ``options`` returns."""
 
 
 class RecordedCall(NamedTuple):
@@ -60,7 +60,7 @@ class RecordedCall(NamedTuple):
 
 
 class _RecordingClient:
-    """What the synchronous and the asynchronous client have in common."""
+    """Records the requests of search methods; the base of the synchronous and the asynchronous client."""
 
     _searcher: Searcher
     _headers: Any

@@ -6,7 +6,9 @@ SEARCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """Buckets for the duration of a search, in seconds."""
 
 SEARCHES = Counter(
-    "osrerank_searches_total", "Searches with reranking, by outcome: true, false, partial or no_hits.", ["applied"]
+    "osrerank_searches_total",
+    "Searches with reranking, by whether it was applied: true, false, partial or no_hits.",
+    ["applied"],
 )
 RERANK_SECONDS = Histogram(
     "osrerank_rerank_seconds",
@@ -25,10 +27,10 @@ BOOSTS = Counter(
 )
 SEARCHED_TEXTS = Counter(
     "osrerank_searched_texts_total",
-    "Texts of searches: known (with stored vectors), encoded (by the search) or lacking (when its deadline passed).",
+    "Candidates by their vectors: known (stored), encoded (by the search) or lacking (not encoded by the deadline).",
     ["vectors"],
 )
-VECTOR_COUNTS = frozenset({"known", "encoded", "lacking"})
+VECTOR_LABELS = frozenset({"known", "encoded", "lacking"})
 """The labels of `SEARCHED_TEXTS`, which are also keys of a stage's report."""
 SHADOW_SEARCHES = Counter(
     "osrerank_shadow_searches_total",
@@ -42,7 +44,7 @@ SHADOW_SECONDS = Histogram(
 )
 SHADOW_OVERLAP = Histogram(
     "osrerank_shadow_overlap",
-    "Share of the first ten hits that stay among the first ten after reranking, in shadow mode.",
+    "Share of the top ten hits that stay in the top ten after reranking, in shadow mode.",
     buckets=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
 )
 
@@ -59,7 +61,9 @@ HALVINGS = Counter(
 # A client that sends its pairs to workers.
 CHUNKS_RESENT = Counter("osrerank_chunks_resent_total", "Chunks that were sent again because a worker lost them.")
 CHUNKS_LATE = Counter("osrerank_chunks_late_total", "Chunks without a reply at their search's deadline.")
-OVERLOADED = Counter("osrerank_overloaded_total", "Searches that were refused because too much was waiting.")
+OVERLOADED = Counter(
+    "osrerank_overloaded_total", "Searches that were refused because too many chunks were waiting for workers."
+)
 BROKER_FAILURES = Counter("osrerank_broker_failures_total", "Failed requests of a client to the broker.")
 BROKER_AWAY = Gauge(
     "osrerank_broker_away", "1 while a client sends no chunks because the broker does not respond, else 0.", ["model"]

@@ -33,20 +33,20 @@ from osrerank.types import (
 )
 from osrerank.types.reasons import ReasonCode, SearchWarning, WarningCode
 
-CROSS_ENCODER_FIX = "set a cross-encoder with model=..., --model or OSRERANK_MODEL; vector_model has the vectors"
+CROSS_ENCODER_FIX = "set model=..., --model or OSRERANK_MODEL to a cross-encoder, and vector_model to the bi-encoder"
 ReadyModelOrError = ReadyModel | Exception
 """A loaded model, or the error that was raised when it was loaded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """The stages of a search, which depend only on its options and the loaded models.
+    """The stages for searches with the same options and models. It is made once for all of them.
 
     Attributes:
         pipeline: the stages.
         depth: the number of candidates that the first stage always reranks.
-        max_depth: the number of candidates that it reranks at most. Below ``depth``, it reranks only candidates with
-            stored vectors.
+        max_depth: the maximum number of candidates that it reranks. Those after the first ``depth`` are reranked only
+            if their vectors are stored.
         vector_stage: the first stage if it compares vectors, or else None.
         language_guard_model: the first stage's model if ``language_guard`` is on, or else None.
         warnings: warnings about stages that differ from the requested ones.
@@ -101,7 +101,7 @@ class Recipe:
         """The identities of the models, and the blend, which together determine the order. Empty without a model.
 
         Raises:
-            WorkerError: workers score, and no worker runs that reports its model.
+            WorkerError: workers score, but no running worker has reported its model.
         """
         if not self.models:
             return {}
@@ -208,7 +208,7 @@ def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
 
     Raises:
         ConfigError: the requested pipeline needs a cross-encoder, and the model is an encoder.
-        WorkerError: workers score, and no worker runs that reports the model's kind.
+        WorkerError: workers score, but no running worker has reported the model's kind.
     """
     model, requested = ready.model, str(options.pipeline)
     first_stage, kind = name_first_stage(model), model.advice.kind

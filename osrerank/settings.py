@@ -288,7 +288,7 @@ def refuse_settings(options: Mapping[str, Any]) -> None:
     """
     for name in sorted(set(options) & set(Settings.model_fields)):
         variable = f"OSRERANK_{name.upper()}"
-        raise ConfigError(f"{name} is not an argument here: set {variable}", setting=name, source="argument")
+        raise ConfigError(f"{name} cannot be an argument here; set {variable}", setting=name, source="argument")
 
 
 def _find_secret_files() -> list[str]:

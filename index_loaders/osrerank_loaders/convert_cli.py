@@ -103,7 +103,7 @@ def candidates(
 def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: bool, output: Path) -> None:
     """Write TREC-CAR's queries, from outlines or pages, as queries.tsv.
 
-    On the level hierarchical, a page with paragraphs before its first heading is also a query, as in v2.0's judgments.
+    With --level hierarchical, a page with paragraphs before its first heading is also a query, as in v2.0's judgments.
     Outlines have no paragraphs: for v2.0, pass page files instead, or set --pages.
     """
     from osrerank.formats.common_layout import write_queries

@@ -81,8 +81,8 @@ def _validate_backend(_context: click.Context, _option: click.Parameter, backend
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="osrerank")
-@click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
-@click.option("--redis-url", help="Redis of the score cache and of the workers' queue.  [env: OSRERANK_REDIS_URL]")
+@click.option("--url", help="Search engine: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
+@click.option("--redis-url", help="Redis for the score cache and the workers' queue.  [env: OSRERANK_REDIS_URL]")
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
 @click.option("--vector-model", help="Bi-encoder, if --model is a cross-encoder.  [env: OSRERANK_VECTOR_MODEL]")
 @click.option("--duo-model", help="Model that compares pairs, in mono-duo and vectors-duo.  [env: OSRERANK_DUO_MODEL]")
@@ -91,7 +91,7 @@ def _validate_backend(_context: click.Context, _option: click.Parameter, backend
     callback=_validate_backend,
     help=f"Scoring backend: {', '.join(BACKEND_NAMES)}.  [env: OSRERANK_BACKEND]",
 )
-@click.option("--dtype", help=f"Number type of the torch backend: {', '.join(DTYPES)}.  [env: OSRERANK_DTYPE]")
+@click.option("--dtype", help=f"Precision of the torch backend: {', '.join(DTYPES)}.  [env: OSRERANK_DTYPE]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = cli.main(arguments, standalone_mode=False)
     except click.ClickException as error:
-        _name_replacement(error).show()
+        _suggest_replacement(error).show()
         sys.exit(EXIT_USAGE)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(code)
 
 
-def _name_replacement(error: click.ClickException) -> click.ClickException:
+def _suggest_replacement(error: click.ClickException) -> click.ClickException:
     """Return an error that says what to use instead, if the error is about a removed option or command."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error

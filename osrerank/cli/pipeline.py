@@ -32,13 +32,23 @@ def pipeline() -> None:
 @click.option("--index", help="Index, alias or pattern whose mapping determines the fields.")
 @click.option("--fields", help="The model's input fields, comma-separated.  [default: the text fields of --index]")
 @click.option(
-    "--oversample", default=1.0, show_default=True, type=click.FloatRange(1), help="Number of pages to rerank."
+    "--oversample",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="Hits to rerank, as a multiple of the page's size.",
 )
 @click.option("--connect-timeout", default=2, show_default=True, type=SECONDS, help="Seconds to connect to the server.")
 @click.option("--read-timeout", default=8, show_default=True, type=SECONDS, help="Seconds to wait for a response.")
 @click.option("--retries", default=0, show_default=True, type=click.IntRange(0, 10), help="Retries after 429 or 5xx.")
-@click.option("--connections", default=30, show_default=True, type=click.IntRange(1), help="Connections of each node.")
-@click.option("--template", metavar="NAME", help="Also create a search template that needs only a text.")
+@click.option(
+    "--connections",
+    default=30,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Connections of each node.",
+)
+@click.option("--template", metavar="NAME", help="Also create a search template that only needs the query text.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be created.")
 @yes_option
 @click.pass_context

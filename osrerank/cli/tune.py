@@ -42,12 +42,12 @@ GRID_STEPS = 10
     default="logit",
     show_default=True,
     type=click.Choice(["logit", "probability"]),
-    help="Sentence scores to sum: logits, as Birch's code, or probabilities, as the paper.",
+    help="Sentence scores to sum: logits, as in Birch's code, or probabilities, as in the paper.",
 )
 @click.option(
     "--released-grid",
     is_flag=True,
-    help="Try 0 to .9 for a and the weights, as Birch's code, instead of 0 to 1.",
+    help="Try 0 to .9 for a and the weights, as in Birch's code, instead of 0 to 1.",
 )
 @click.option("--plot", type=OUTPUT_FILE, help="Plot AP against a, the first pass's weight, to a .svg, .png or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

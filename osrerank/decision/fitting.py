@@ -69,7 +69,7 @@ def fit_platt(scored: ScoredHits) -> Platt:
     """Fit a logistic function.
 
     Raises:
-        EvaluationError: hits with higher scores are not relevant more often.
+        EvaluationError: hits with higher scores are not more often relevant.
     """
     scores, relevant = scored.scores, scored.relevant
     positives = int(relevant.sum())
@@ -87,7 +87,7 @@ def fit_platt(scored: ScoredHits) -> Platt:
         if np.abs(step).max() < 1e-9:
             break
     if not weights[0] > 0:
-        raise EvaluationError("hits with higher scores are not relevant more often; check the judgments")
+        raise EvaluationError("hits with higher scores are not more often relevant; check the judgments")
     scale = float(weights[0]) / spread
     return Platt(scale, float(weights[1]) - scale * centre)
 

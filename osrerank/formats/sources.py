@@ -267,7 +267,7 @@ def _unpack(
             text = io.BufferedReader(_PrefixedStream(stream, head.removeprefix(codecs.BOM_UTF8), counter), BUFFER_BYTES)
             yield SourceFile(name, cast("io.BufferedReader", text), wide_encoding_error(name, head))
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise FormatError(f"{name}: is truncated or damaged ({error}); fetch it again", file=name) from error
+        raise FormatError(f"{name} is truncated or damaged ({error}); fetch it again", file=name) from error
 
 
 def _read_head(stream: IO[bytes]) -> bytes:

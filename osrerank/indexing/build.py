@@ -50,7 +50,8 @@ StoreName = Literal["file", "redis", "index"]
 MAX_DOCUMENTS = 512
 """A batch has at most this many documents."""
 TARGET_BATCH_S = 1.0
-"""The intended duration of a batch, in seconds. Shorter batches double the size. Four times longer ones halve it."""
+"""The intended duration of a batch, in seconds. After a shorter batch, the size is doubled. After one that took four
+times as long, it is halved."""
 LEASE_S = 60.0
 """If a builder makes no progress for this many seconds, other builders take over its documents."""
 WAIT_S = 1.0
@@ -102,9 +103,9 @@ def build_vectors(
 ) -> BuildSummary:
     """Compute and store the vectors that an index's documents lack.
 
-    Texts are encoded as searches read them. A build reads only documents that changed since the last build. Several
-    builders share the work, and a build continues an interrupted one. If the engine reports no sequence numbers, or if
-    the vectors are in Redis, a build reads all documents.
+    A build puts texts together as a search does, so that searches find their vectors. It reads only documents that
+    changed since the last build. Several builders share the work, and a build continues an interrupted one. If the
+    engine reports no sequence numbers, or if the vectors are in Redis, a build reads all documents.
 
     Args:
         client: a client of the index. Its settings specify the model and the store.
@@ -302,7 +303,9 @@ class Builder:
         progress.change(partial(BuildProgress.with_shards, heads=heads))
         for shard in heads:
             if self._is_rewritten(name, shard, progress.latest):
-                logger.warning("[vectors-again] the build reads shard %s of %s again: it lost changes", shard, name)
+                logger.warning(
+                    "[vectors-again] the build reads shard %s of %s again, because the shard lost changes", shard, name
+                )
                 progress.change(partial(BuildProgress.restart_shard, shard=shard))
         return progress
 
@@ -388,7 +391,7 @@ class Builder:
     ) -> None:
         """Build a lease's documents in batches, until the build stops or another builder takes over the lease.
 
-        Documents that lacked vectors in searches are built before the next batch.
+        Documents that searches found without a vector are encoded before the next batch.
         """
         size = BATCH_SIZE
         remaining: Lease | None = lease

@@ -200,12 +200,12 @@ class FieldFinder:
             indices, searched_names = index or "all indices", ", ".join(fields.query_fields) or "default fields"
             if fields.left_out:
                 left_out = ", ".join(fields.left_out[:MAX_LISTED_NAMES])
-                fix = "to choose, name them as query_fields"
+                fix = "to search other fields, name them as query_fields"
                 logger.warning(
-                    "[fields-left-out] in %s, %s are searched, not %s; %s", indices, searched_names, left_out, fix
+                    "[fields-left-out] searches of %s read %s, but not %s; %s", indices, searched_names, left_out, fix
                 )
             else:
-                logger.info("in %s, %s are searched", indices, searched_names)
+                logger.info("searches of %s read %s", indices, searched_names)
 
     def is_outdated(self, index: Any, options: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
         """Return whether a search's hits contain indices or top-level fields that are not in the cached mapping."""

@@ -140,7 +140,7 @@ class SearchPipelines:
             names = {entry["settings"][DEFAULT_PIPELINE_SETTING] for entry in response.values()} - {NO_PIPELINE_NAME}
         except (EngineError, AttributeError, KeyError, TypeError) as error:  # or an unexpected response
             if isinstance(error, EngineError) and error.is_absent:
-                # The search fails, too. Only a cross-cluster name such as remote:index merely seems to be absent here.
+                # The search will fail, too, so nothing is cached, except for an index on another cluster.
                 if ":" in str(index):
                     self._defaults.put(key, NO_PIPELINE)
                 return NO_PIPELINE
@@ -221,8 +221,8 @@ def _list_processor_kinds(definition: Mapping[str, Any], section: str) -> set[st
 def _remove_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pipeline without its rerank processor, to send with a request.
 
-    Without other processors, the result is empty, which turns off the index's default. Unlike ``_none``, OpenSearch
-    before 2.18 accepts this in the body, where a multi-search needs it.
+    If no other processors remain, the result is an empty object, which turns off the index's default pipeline. In a
+    multi-search, the pipeline must be in the body, where OpenSearch before 2.18 does not accept ``_none``.
     """
     processors = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
     processors["response_processors"] = [step for step in processors["response_processors"] if "rerank" not in step]

@@ -178,7 +178,7 @@ def _self_check_once(model: "CrossEncoder | BiEncoder", converted: "ConvertedMod
         if model.backend.name != "onnx" or (directory / CARD_FILE).exists():
             return
         record = ExternalGraph(hashlib.sha256(model.identity.encode()).hexdigest())
-    if record.is_checked:
+    if not record.needs_self_check:
         return
     try:
         record.record_pass(str(require_self_check(model, directory, model.card, sha256=record.sha256)))

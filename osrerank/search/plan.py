@@ -52,11 +52,11 @@ FIELD_SAMPLE_SIZE = 30
 """If the mapping cannot be read, text fields are chosen from about this many hits."""
 NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
 """Searches with these reasons were not meant to be reranked, so they do not count as failures."""
-NOT_IN_MULTI_SEARCH = Reason(
+NO_BOOSTS_IN_MULTI_SEARCH = Reason(
     ReasonCode.BOOSTS,
     "the boosts of the query do not count: OpenSearch returns no per-clause scores in a multi-search; use search",
 )
-NOT_EMBEDDED = Reason(
+NO_BOOSTS_IF_EMBEDDED = Reason(
     ReasonCode.BOOSTS, "the boosts of the query do not count: the embedded engine returns no per-clause scores"
 )
 
@@ -75,7 +75,8 @@ class SearchCall:
             None if it does not.
         position: the search's position in a multi-search, from 1. A single search has position 0.
         header: the search's header in the multi-search. None for a single search.
-        is_json: whether the caller passed the body as JSON text, which can hold half of a surrogate pair.
+        is_json: whether the caller passed the body as JSON text. It is then sent as text, because it may contain half
+            of a surrogate pair, which the client library cannot encode.
     """
 
     query: Query = None
@@ -365,10 +366,12 @@ def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, 
     boosts = find_boosts(plan.body, plan.call.params, plan.text, plan.fields.traits.non_text)
     first_pass = plan.first_pass
     if isinstance(boosts, Boosts):
-        failure = NOT_EMBEDDED if searcher.is_embedded else searcher.named_score_failures.get(str(plan.call.index))
+        failure = (
+            NO_BOOSTS_IF_EMBEDDED if searcher.is_embedded else searcher.named_score_failures.get(str(plan.call.index))
+        )
         if plan.call.position and failure is None:
             engine = yield from searcher.engine.find()
-            failure = None if engine.scores_names_in_multi_search else NOT_IN_MULTI_SEARCH
+            failure = None if engine.scores_names_in_multi_search else NO_BOOSTS_IN_MULTI_SEARCH
         if failure is None:
             first_pass = first_pass.with_named_query(boosts)
         else:

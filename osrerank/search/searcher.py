@@ -186,8 +186,8 @@ class Searcher:
             body: the caller's body, decoded.
             index_options: the search's `osrerank.retrieval.requests.select_index_options`.
             refresh: whether to read the mapping again, even if it is cached.
-            uses_build_fields: which fields a search without field names uses: those of the last vector build if True,
-                the text fields of the mapping if False.
+            uses_build_fields: whether a search that names no fields uses those of the last vector build. If False, it
+                uses the text fields of the mapping.
         """
         searched_by_body: tuple[str, ...] | None = None
         if not isinstance(query, str):

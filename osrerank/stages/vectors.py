@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded
-from osrerank.metrics import SEARCHED_TEXTS, VECTOR_COUNTS
+from osrerank.metrics import SEARCHED_TEXTS, VECTOR_LABELS
 from osrerank.options.passages import Passages
 from osrerank.scoring.encoder_scorer import NOT_FINITE
 from osrerank.stages.html import lacks_text, model_text
@@ -228,7 +228,7 @@ class VectorStage:
             "truncated": sum([scored_candidate.is_truncated for scored_candidate in scored]),
             "query_truncated": bool(query.cut),
         }
-        for state in VECTOR_COUNTS:
+        for state in VECTOR_LABELS:
             SEARCHED_TEXTS.labels(state).inc(counts[state])
         attempt = StageAttempt(block, scorable, scored, reached, failures)
         return StageOutcome(attempt, counts, reasons)

@@ -325,7 +325,9 @@ class Training:
         total = math.fsum(parts.values())
         if not math.isfinite(total):
             locations = "; ".join(step.locations[:3])
-            raise EvaluationError(f"the loss of step {number + 1} is {total}; lower the rate, or inspect {locations}")
+            raise EvaluationError(
+                f"the loss of step {number + 1} is {total}; lower the learning rate (rate), or inspect {locations}"
+            )
         self._update_weights(recipe.clip)
         self._sequence_count += step.sequences
         self._token_count += step.tokens

@@ -58,14 +58,14 @@ class Recipe:
         budget_tokens: the maximum number of tokens in a forward pass, including padding. A larger step takes several
             passes. If 0, the device determines it.
         measure: the measure on the development set that chooses the best weights.
-        evaluate_every: the number of steps between measurements on the whole development set. If 0, measuring takes
-            at most a tenth of the time: there are at most ten measurements, on a part of the set if necessary.
+        evaluate_every: the number of steps between evaluations on the whole development set. If 0, there are at most
+            ten evaluations, on a part of the set if necessary, so that they take at most a tenth of the time.
         method: the method of distillation: "simplified-tinybert" compares teacher and student layer by layer, "logits"
             only their outputs.
         attention: whether "simplified-tinybert" compares attention logits.
         hidden: whether "simplified-tinybert" compares hidden states.
-        soft: whether training learns from the scores in the examples. Distillation learns from its teacher's instead.
-        hard: whether training from scores, a teacher's or the examples', also learns from the labels.
+        soft: whether to learn from the scores in the examples (soft labels). Distillation uses the teacher's scores.
+        hard: whether to learn from the relevance labels too, in a training that learns from soft labels.
         temperature: the temperature of soft labels.
         mask: the share of the word pieces that pre-training masks.
         pack: whether pre-training fills each sequence with several texts.

@@ -74,7 +74,11 @@ class BackgroundTasks:
         """Wait until all tasks have run. After `CLOSE_S` seconds, drop the unfinished tasks and log their number."""
         count = self.drain()
         if count:
-            logger.warning("[vectors-lost] dropped %d tasks of document vectors, unfinished after %g s", count, CLOSE_S)
+            logger.warning(
+                "[vectors-lost] dropped %d tasks that encode or write document vectors, unfinished after %g s",
+                count,
+                CLOSE_S,
+            )
 
     def drain(self, wait_s: float = CLOSE_S) -> int:
         """Wait at most ``wait_s`` seconds until all tasks have run. Then drop the others, and return their number."""

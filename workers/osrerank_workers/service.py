@@ -259,7 +259,9 @@ class WorkerService:
         """
         request = ChunkRequest.decode(self._signer.verify("request", message))
         if request.chunk != chunk or request.task != task:
-            raise PayloadError("a request arrived with the wrong task", reason="misplaced")
+            raise PayloadError(
+                "a request belongs to another task than the one that it arrived with", reason="misplaced"
+            )
         self._replay_guard.check(request)
         return request
 

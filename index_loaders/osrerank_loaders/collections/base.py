@@ -16,7 +16,7 @@ from osrerank.types import Document
 Record = Document | FormatError
 Read = Callable[[SourceFile], Iterator[Record]]
 CONTENTS = "contents"
-"""The name of an optional field with all text of a document that Anserini indexes."""
+"""The name of an optional field with all text of a document, as Anserini indexes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Loader:
         b: BM25's length normalisation, as published for this collection.
         fields: the mapping of each metadata field.
         allows_other_fields: whether documents can have further fields, which are mapped dynamically.
-        is_for_own_collections: whether users load their own collections, for which no k1 and b are published.
+        is_generic: whether the loader is for users' own collections rather than a published one, so that there are no
+            published k1 and b.
         allows_empty_files: whether a file may contain no documents of the collection.
         read_contents: a function like ``read`` that also adds the field ``contents``. If it is None, the title and the
             text are joined.
@@ -45,7 +46,7 @@ class Loader:
     b: float = 0.4
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     allows_other_fields: bool = False
-    is_for_own_collections: bool = False
+    is_generic: bool = False
     allows_empty_files: bool = False
     read_contents: Read | None = None
 
@@ -78,7 +79,7 @@ def title_and_text(document: Document) -> str:
 
 
 def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool = False) -> Iterator[Record]:
-    """Yield the records of all sources in turn. A source without records yields an error.
+    """Yield the records of all sources in turn. A source without records yields an error, unless that is allowed.
 
     Args:
         loader: the loader of the collection.

@@ -61,7 +61,9 @@ def _pop_first(record: dict[str, Any], keys: tuple[str, ...]) -> Any:
     for key in keys:
         if key in record:
             return record.pop(key)
-    raise ValueError(f"no field {' or '.join(map(repr, keys))}; the fields here are {', '.join(record) or 'none'}")
+    raise ValueError(
+        f"the record has no field {' or '.join(map(repr, keys))}; its fields are {', '.join(record) or 'none'}"
+    )
 
 
 JSONL = Loader(
@@ -69,7 +71,7 @@ JSONL = Loader(
     read=read_jsonl,
     files=("*.jsonl", "*.json", "*.jl", "*.ndjson"),
     allows_other_fields=True,
-    is_for_own_collections=True,
+    is_generic=True,
 )
 BEIR = Loader(
     name="beir",

@@ -80,7 +80,9 @@ def read_documents_v2(source: SourceFile) -> Iterator[Record]:
             if any(name in record for name in _OFFSET_FIELDS):
                 metadata |= {name: record[name] for name in _OFFSET_FIELDS}
         except KeyError as error:
-            yield record_error(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
+            yield record_error(
+                source, f"the record has no field {error}; its fields are {', '.join(record)}", line=number
+            )
             continue
         if not all(type(metadata.get(name, 0)) is int for name in _OFFSET_FIELDS):
             reason = f"start_char and end_char must be whole numbers, in document {doc_id!r}"

@@ -47,7 +47,9 @@ def read_passages_v2(source: SourceFile) -> Iterator[Record]:
             doc_id, text = record["pid"], record["passage"]
             metadata = {"spans": record["spans"], "docid": record["docid"]}
         except KeyError as error:
-            yield record_error(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
+            yield record_error(
+                source, f"the record has no field {error}; its fields are {', '.join(record)}", line=number
+            )
         else:
             if isinstance(doc_id, str) and doc_id and isinstance(text, str):
                 yield check_id(source, Document(doc_id, text, "", metadata), number)

@@ -60,7 +60,7 @@ def build_index_body(
     properties |= fields
     mappings = {"_meta": meta, "dynamic": loader.allows_other_fields, "properties": properties}
     settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING_SETTINGS}
-    uses_defaults = loader.is_for_own_collections and options.k1 is None and options.b is None
+    uses_defaults = loader.is_generic and options.k1 is None and options.b is None
     if not (has_one_similarity and uses_defaults):
         settings["similarity"] = {"default": _build_similarity(loader, options)}
     if options.language in SNOWBALL:

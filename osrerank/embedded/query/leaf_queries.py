@@ -334,7 +334,7 @@ class LeafQueries:
     def _date_bound(self, field: Field, value: Any, *, takes_last: bool) -> int:
         """Convert a bound to the first or last millisecond of the period that it stands for, such as a day."""
         if isinstance(value, str) and ("now" in value or "||" in value):
-            raise unsupported_error(f"date mathematics ([{value}]) in [range]", "pass the date itself")
+            raise unsupported_error(f"date math ([{value}]) in [range]", "pass the date itself")
         try:
             first, last = values.parse_date_range(value)
         except (ValueError, TypeError, OverflowError):

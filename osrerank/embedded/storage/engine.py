@@ -109,7 +109,7 @@ class Engine:
         only if ``hidden`` is set, and aliases only if ``aliases`` is set.
 
         Raises:
-            ApiError: 404 for a name that is neither an index nor an alias; 400 for date mathematics.
+            ApiError: 404 for a name that is neither an index nor an alias; 400 for date math.
         """
         rows, index_ids_by_alias = self.store.indices(), self.store.aliases()
         names_by_id = {row.id: name for name, row in rows.items()}

@@ -64,9 +64,9 @@ class ConvertedModel(NamedTuple):
     sha256: str = ""
 
     @property
-    def is_checked(self) -> bool:
-        """Whether the model needs no self-check, because it was not converted, or because it has passed the check."""
-        return not self.sha256 or (self.directory / SELF_CHECK_FILE).exists()
+    def needs_self_check(self) -> bool:
+        """Whether the model was converted and has not passed its self-check yet."""
+        return bool(self.sha256) and not (self.directory / SELF_CHECK_FILE).exists()
 
     def record_pass(self, check: str) -> None:
         """Record in the directory that the model has passed its self-check."""
@@ -83,12 +83,12 @@ class ExternalGraph(NamedTuple):
     sha256: str
 
     @property
-    def is_checked(self) -> bool:
-        """Whether the graph has passed its self-check."""
+    def needs_self_check(self) -> bool:
+        """Whether the graph has not passed its self-check yet."""
         try:
-            return self._file.exists()
+            return not self._file.exists()
         except RuntimeError:  # this user has no home folder
-            return False
+            return True
 
     def record_pass(self, check: str) -> None:
         """Record that the graph has passed its self-check. If this fails, each load of the model repeats the check."""

@@ -33,8 +33,8 @@ from osrerank.vectors.record import Bits
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""Workers stop this many seconds before the search's deadline, so that their replies arrive in time. If less than four
-times as many seconds are left, workers stop when three quarters of them have passed."""
+"""Workers stop this many seconds before the search's deadline, so that their replies arrive in time. They stop later if
+this is more than a quarter of the time left."""
 MAX_WAIT_SHARE = 0.75
 """A call is refused if its chunks would wait longer than this share of the time left. The rest is for scoring them."""
 

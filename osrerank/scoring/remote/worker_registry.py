@@ -131,11 +131,11 @@ class WorkerRegistry:
     def _check(self, name: bytes, heartbeat: Heartbeat) -> None:
         """Raise `PayloadError` unless a heartbeat is under its worker's key, in the set of its model, and recent."""
         if heartbeat.worker.encode(errors="surrogatepass") != name:
-            raise PayloadError("a heartbeat names another worker than its key", reason="misplaced")
+            raise PayloadError("a heartbeat is stored under the name of another worker", reason="misplaced")
         if heartbeat.queue != queue_name(self._model, heartbeat.identity):
             raise PayloadError("a heartbeat is from a worker of another model", reason="misplaced")
         if abs(self.clock.to_server(time.monotonic()) - heartbeat.sent_s) > MAX_AGE_S:
-            raise PayloadError("a heartbeat is too old, because a worker or this process hung", reason="expired")
+            raise PayloadError("a heartbeat is too old; the worker or this process may have hung", reason="expired")
 
     def _execute(self, pipeline: Any) -> list[Any]:
         """Execute a pipeline, adjust the clock, and return the replies."""

@@ -41,7 +41,8 @@ REMOTE_CHECK_TIMEOUT_S = 0.5
 SERVER_CHECK_TIMEOUT_MS = 6_000.0
 """The timeout of the request that checks a rerank server. A result that comes too late serves the next check."""
 UNLIMITED_TOKENS = 1 << 62
-"""More tokens than any request has: requests are not split, and the wait for all other requests is estimated."""
+"""Stands for no limit. As the size of a task, it keeps requests whole. As the size of a request, it lets the estimated
+wait include everything in the queue."""
 
 
 class Busy(Overloaded):

@@ -164,7 +164,7 @@ def _read_questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str,
             if len(question["question"].split()) >= MIN_QUESTION_WORDS and question["id"]
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{path}: not in SQuAD's layout: {error!r}", file=str(path)) from error
+        raise FormatError(f"{path} is not a SQuAD file: {error!r}", file=str(path)) from error
     return contexts, questions
 
 

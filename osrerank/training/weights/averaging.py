@@ -35,8 +35,8 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
     """
     refuse_existing(output)
     if len(models) != len(shares) or not models or min(shares) < 0 or sum(shares) <= 0:
-        reason = f"{len(models)} models have the shares {list(shares)}; pass a share of at least 0 for each model"
-        raise ConfigError(f"{reason}, at least one of them above 0", setting="shares")
+        reason = f"{len(models)} models have the shares {list(shares)}; pass a share for each model, none below 0"
+        raise ConfigError(f"{reason}, and not all 0", setting="shares")
     first_card = read_card(models[0])
     normalised = [share / sum(shares) for share in shares]
     mean = _load_like(models[0], first_card)

@@ -46,7 +46,9 @@ def find_block_ends(teacher_layers: int, student_layers: int) -> tuple[int, ...]
         ConfigError: the number of the student's layers does not divide the teacher's.
     """
     if not student_layers or teacher_layers % student_layers:
-        raise ConfigError(f"{student_layers} layers do not divide the teacher's {teacher_layers}", setting="layers")
+        raise ConfigError(
+            f"the teacher's {teacher_layers} layers cannot be divided evenly among {student_layers}", setting="layers"
+        )
     block_size = teacher_layers // student_layers
     return tuple(range(block_size - 1, teacher_layers, block_size))
 

@@ -150,8 +150,8 @@ def test_fields_that_are_left_out_are_named_once_in_the_log_and_in_each_response
         assert marks["fields"] == ["title", "f0", "f1", "f2", "f3"]
         assert marks["fields_left_out"] == ["f4", "f5"]
     lines = [record.getMessage() for record in caplog.records if "[fields-left-out]" in record.getMessage()]
-    warning = "title, f0, f1, f2, f3 are searched, not f4, f5; to choose, name them as query_fields"
-    assert lines == [f"[fields-left-out] in wide, {warning}"]
+    warning = "read title, f0, f1, f2, f3, but not f4, f5; to search other fields, name them as query_fields"
+    assert lines == [f"[fields-left-out] searches of wide {warning}"]
     report = client.search("low blood pressure", index="wide", rerank={"query_fields": ["f5"]})["rerank"]
     assert "fields_left_out" not in report
 

@@ -96,5 +96,5 @@ def test_training_examples_are_made_from_questions() -> None:
 
 def test_a_training_file_of_another_layout_is_named(tmp_path: Path) -> None:
     (tmp_path / "squad.json").write_text('{"data": [{"paragraphs": [{"qas": []}]}]}')
-    with pytest.raises(FormatError, match=r"squad.json: not in SQuAD's layout"):
+    with pytest.raises(FormatError, match=r"squad.json is not a SQuAD file"):
         list(examples_from_questions(tmp_path / "squad.json", depth=3))

@@ -38,7 +38,7 @@ def read_scores(
     for entry in _list_entries(dialect, content):
         index = entry.get("index") if isinstance(entry, dict) else None
         if not isinstance(index, int) or isinstance(index, bool) or dialect.score_key not in entry:
-            raise _dialect_error(f"an entry without index or {dialect.score_key}", dialect)
+            raise _dialect_error(f"an entry that has no index or no {dialect.score_key}", dialect)
         if not 0 <= index < count:
             raise EndpointError(
                 f"the server scored document {index}, but the request had only documents 0 to {count - 1}"

@@ -19,7 +19,7 @@ PARAMETERS = ("weight", "bias")
 PROJECTIONS = ("query", "key", "value")
 
 
-def remove_prefix(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:
+def normalise_names(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:
     """Return weights in float32, without the encoder's prefix and with transformers' current names for norms."""
     current_names = {"gamma": "weight", "beta": "bias"}
     renamed: dict[str, Tensor] = {}
@@ -30,7 +30,7 @@ def remove_prefix(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[
 
 
 def from_bert_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Return the weights of an encoder under our names, from those that `remove_prefix` returned.
+    """Return the weights of an encoder under our names, from those that `normalise_names` returned.
 
     Raises:
         KeyError: a weight is missing.

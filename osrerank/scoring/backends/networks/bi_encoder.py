@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, remove_prefix, to_bert_weights
+from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, normalise_names, to_bert_weights
 from osrerank.scoring.card import Pooling
 
 MASKED_LOGIT = -1e4
@@ -43,7 +43,7 @@ class PaddedBiEncoder(nn.Module):
         Raises:
             KeyError: a weight is missing.
         """
-        self.load_state_dict(from_bert_weights(remove_prefix(weights), len(self.layers)))
+        self.load_state_dict(from_bert_weights(normalise_names(weights), len(self.layers)))
         return self.eval()
 
     def export_bert_weights(self) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from osrerank.scoring.backends.networks.bert import (
     PackedNetwork,
     PackedTokenNetwork,
 )
-from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, remove_prefix
+from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, normalise_names
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.modern_bert import encoder as modern_bert
 from osrerank.scoring.card import ModelCard
@@ -80,7 +80,7 @@ def load_packed(
         head_network = HeadNetwork(head or modern_shape.build_classifier_head(config), weights)
         return network_class(encoder, attention, head_network).eval()
     family = FAMILIES[config["model_type"]]
-    weights = remove_prefix(weights, family.prefix)
+    weights = normalise_names(weights, family.prefix)
     encoder = BertEncoder(config, first_position_id(config))
     encoder.load_state_dict(from_bert_weights(weights, config["num_hidden_layers"]))
     encoder.to(dtype)

@@ -26,8 +26,8 @@ BI_ENCODER_SUFFIXES = (".linear", ".norm")
 def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Read the weights in float32, by transformers' names without the prefix ``bert.``.
 
-    A bi-encoder's graph stores only the first row of the token type table. The other rows are never used, and become
-    zeros.
+    A bi-encoder's graph stores only the first row of the token type table. The other rows are never used, so
+    they are filled with zeros.
 
     Raises:
         KeyError: a weight is missing, because osrerank did not export the graph.
@@ -46,7 +46,7 @@ def _read_constants(file: Path) -> dict[str, Array]:
     onnx = require("onnx", extra="torch")
     graph = onnx.load(file).graph
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    for node in graph.node:  # the quantiser turns a head's Gemm into a product of the transposed matrix and a sum
+    for node in graph.node:  # the quantiser splits a head's Gemm into a MatMul with the transposed matrix, and an Add
         if node.op_type == "MatMul" and _is_head_weight(node.input[1]):
             constants[node.input[1]] = constants[node.input[1]].T
     return constants | _find_smoothing_factors(graph.node, constants)

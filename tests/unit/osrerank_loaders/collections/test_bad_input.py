@@ -26,7 +26,7 @@ BAD_LINES = [
     ("msmarco-passage", b"1\tcaf\xe9\n", "not UTF-8: byte 0xe9 at column 6"),
     ("msmarco-document", b"D1\tu\tt\n", "expected docid TAB url TAB title TAB body, found 3 fields"),
     ("msmarco-document", b"\tu\tt\tb\n", "the document has no id"),
-    ("msmarco-v2-passage", b'{"pid": "1", "passage": "x"}\n', "no field 'spans'; the fields here are pid, passage"),
+    ("msmarco-v2-passage", b'{"pid": "1", "passage": "x"}\n', "no field 'spans'; its fields are pid, passage"),
     ("msmarco-v2-passage", b'{"pid": 1, "passage": "x", "spans": "", "docid": ""}\n', "must be strings"),
     ("msmarco-v2-document", b'{"docid": "1"}\n', "no field 'title'"),
     (
@@ -41,7 +41,7 @@ BAD_LINES = [
     ),
     ("jsonl", b'{"id": "1", "text": \n', "not a JSON object"),
     ("jsonl", b'["1"]\n', "expected a JSON object, found '[\"1\"]'"),
-    ("jsonl", b'{"text": "x"}\n', "no field 'id' or '_id' or 'doc_id' or 'docid'; the fields here are text"),
+    ("jsonl", b'{"text": "x"}\n', "no field 'id' or '_id' or 'doc_id' or 'docid'; its fields are text"),
     ("jsonl", b'{"id": "", "text": "x"}\n', "the id must be a non-empty string"),
     ("jsonl", b'{"id": "1", "text": null}\n', "text and title must be strings"),
     ("jsonl", b'{"id": "two words", "text": "x"}\n', "the id 'two words' must be one word"),
