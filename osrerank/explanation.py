@@ -26,7 +26,7 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
     last = candidate.trace[-1]
     stages = "stage" if last.level == 1 else "stages"
     score = f"_score {last.level + last.unit:.6f}"
-    sentences.append(f"{score} = {last.level} {stages} passed + {last.unit:.6f} of {last.stage}")
+    sentences.append(f"{score} = {last.level} ({stages} passed) + {last.unit:.6f} ({last.stage} score between 0 and 1)")
     return sentences
 
 

@@ -31,7 +31,7 @@ class AppendedLines:
         file = os.open(self.path, FLAGS, 0o600)
         try:
             if os.fstat(file).st_size + len(content) > self._max_bytes:
-                raise OSError(f"the file is full ({self._max_bytes / 1e6:g} MB); move it away")
+                raise OSError(f"the file has reached its limit of {self._max_bytes / 1e6:g} MB; move it away")
             written = os.write(file, content)
             if written < len(content):
                 os.write(file, b"\n")  # ends the incomplete line

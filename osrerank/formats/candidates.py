@@ -250,7 +250,8 @@ def _collect_from_index(documents: Iterable[Mapping[str, Any]], missing_ids: set
 def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[str]) -> Iterator[IdRow]:
     """Yield documents as JSON, and remove their ids from ``missing_ids``.
 
-    An `IdTable` returns the row with the lowest number. Rows have negative line numbers, so it returns the last line.
+    If an id is repeated, an `IdTable` returns the row with the lowest number. With negative line numbers, this is the
+    last line.
     """
     for number, value in read_numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)

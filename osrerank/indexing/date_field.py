@@ -35,7 +35,7 @@ class DateFieldChanges(NamedTuple):
             ConfigError: the engine is the embedded one, or the field is not a date or number.
         """
         if is_embedded(client):
-            reason = "the embedded engine needs no date field: write --follow alone"
+            reason = "the embedded engine needs no date field: pass --follow without a field"
             raise ConfigError(reason, setting="follow", source="flag")
         types = _field_types(client, index, field)
         if len(types) != 1 or not types <= DATE_TYPES | NUMBER_TYPES:

@@ -109,8 +109,8 @@ def _read_scale(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest
     try:
         params = {"flat_settings": "true", **options}
         response = yield SideRequest("GET", build_path(index, f"_settings/{SIMILARITY}.*"), params=params)
-    except EngineError as failed:
-        if failed.is_absent:  # the search itself will raise this error
+    except EngineError as error:
+        if error.is_absent:  # the search itself will raise this error
             return NO_FACTOR
         raise
     return Bm25Scale(DEFAULT_K1 + 1, {name: _read_factor(entry["settings"]) for name, entry in response.items()})

@@ -109,8 +109,8 @@ class BuildFieldFinder:
             path, params, body = requests.request_build_states(batch, [*keys.values()])
             try:
                 response = yield SideRequest("POST", path, body, {**params, "request_timeout": TIMEOUT_S})
-            except EngineError as failed:
-                if not failed.is_absent and not failed.is_forbidden:
+            except EngineError as error:
+                if not error.is_absent and not error.is_forbidden:
                     raise
             else:
                 stored |= requests.parse_build_states(response)

@@ -49,8 +49,8 @@ def _identify() -> Generator[SideRequest, Any, Engine]:
     """
     try:
         response = yield SideRequest("GET", "/")
-    except EngineError as failed:
-        if not failed.is_forbidden and not failed.is_absent:
+    except EngineError as error:
+        if not error.is_forbidden and not error.is_absent:
             raise
     else:
         version = response.get("version") if isinstance(response, Mapping) else None
@@ -58,8 +58,8 @@ def _identify() -> Generator[SideRequest, Any, Engine]:
         return Engine.ELASTICSEARCH if is_elasticsearch else Engine.OPENSEARCH
     try:
         yield SideRequest("GET", "/_security/_authenticate")
-    except EngineError as failed:
-        if failed.status is None or failed.is_overload:
+    except EngineError as error:
+        if error.status is None or error.is_overload:
             raise
         return Engine.OPENSEARCH
     return Engine.ELASTICSEARCH

@@ -36,11 +36,11 @@ def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, 
     try:
         response = yield SideRequest("GET", build_path(index, "_stats/docs"), params={"level": "shards"})
         heads_by_index = {name: parse_heads(entry) for name, entry in response["indices"].items()}
-    except EngineError as failed:
-        if failed.kind == "index_not_found_exception" or failed.status in (None, 429, 500, 502, 503, 504):
+    except EngineError as error:
+        if error.kind == "index_not_found_exception" or error.status in (None, 429, 500, 502, 503, 504):
             raise
-        fix = f"grant {REQUIRED_RIGHTS}, or " if failed.is_forbidden else ""
-        raise _error_without_numbers(index, f"{failed.status} {failed.kind}", fix) from failed
+        fix = f"grant {REQUIRED_RIGHTS}, or " if error.is_forbidden else ""
+        raise _error_without_numbers(index, f"{error.status} {error.kind}", fix) from error
     except LookupError as error:
         raise _error_without_numbers(index, str(error), "") from error
     return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}

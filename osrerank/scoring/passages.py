@@ -41,7 +41,7 @@ def score_parts(
     Under a deadline, parts are split off and scored in groups, so that splitting does not use up the time for scoring.
 
     Args:
-        scorer: scores ``(i,)`` tuples.
+        scorer: the model, which scores single documents.
         query: the query.
         parts: for each document, an iterator that splits off its parts, at least one. Blank parts are not scored.
         deadline: the time after which no further part is scored.

@@ -58,8 +58,8 @@ class _RunningSearch:
             except StopIteration as end:
                 self.step, self.outcome = None, end.value
                 return
-            except EngineError as failed:
-                self.step, self.outcome = None, failed
+            except EngineError as error:
+                self.step, self.outcome = None, error
                 return
             if not isinstance(self.step, Computation):
                 return

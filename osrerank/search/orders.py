@@ -248,7 +248,7 @@ def _model_identity(recipe: Recipe | None) -> str:
         return ""
     try:
         return repr(recipe.identity)
-    except Exception as error:  # noqa: BLE001 - workers that cannot be asked did not rank the hits either
+    except Exception as error:  # noqa: BLE001 - if no worker can be asked, none has ranked these hits
         return type(error).__name__
 
 
@@ -331,7 +331,7 @@ def _placeholder(name: str) -> Candidate:
 
 
 def _renumber(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Number hits from rank 1 in the given order. A ``_score`` above that of the hit before is lowered to it."""
+    """Assign ranks from 1 in the given order. Lower each ``_score`` to that of the hit above, if it is greater."""
     renumbered, lowest = [], math.inf
     for rank, hit in enumerate(hits, start=1):
         *earlier, last = hit.trace

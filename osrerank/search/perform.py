@@ -34,7 +34,7 @@ SHORTENED = Reason(
     ReasonCode.SHORTENED,
     "the search pipeline changes the number of hits: only the first page of a search without sort can be reranked",
 )
-NO_CLAUSE_SCORES = "the boosts of the query do not count: the search engine does not return their scores"
+NO_CLAUSE_SCORES = "the query's boosts are ignored, because the search engine does not return their scores"
 FIELD_DEFINITIONS = ("derived", "runtime_mappings")
 """The parts of a search body that define fields."""
 
@@ -49,7 +49,8 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     - If a first pass that names the query's clauses is refused, it is sent again without names.
 
     Raises:
-        EngineError: the caller's own request failed, or the first pass failed in a way in which it would fail, too.
+        EngineError: the caller's own request failed, or the first pass failed with an error that the caller's request
+            would get as well, such as status 401.
     """
     first_pass = plan.first_pass
     if first_pass is None:
@@ -57,8 +58,8 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
         return plan, response
     try:
         response = yield _request(plan, first_pass)
-    except EngineError as failed:
-        if (refusal := _refusal(failed)) is None:
+    except EngineError as error:
+        if (refusal := _refusal(error)) is None:
             raise
     else:
         if not isinstance(response, Mapping):
@@ -82,13 +83,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
 def _make_page_consistent(
     plan: Plan, first_pass: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return a first pass's response and plan; if its page would overlap other pages, send another request instead.
-
-    Args:
-        plan: the plan of the search.
-        first_pass: the first pass.
-        response: the first pass's response.
-    """
+    """Return a first pass's response and plan; if its page would overlap other pages, send another request instead."""
     if first_pass.search_after is not None:
         return (yield from _page_after_hit(plan, first_pass, response))
     if not first_pass.has_wrong_size(response):
@@ -148,8 +143,8 @@ def _unranked_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
     """Send the caller's own request. If another search of the multi-search might have made it fail, send it again."""
     try:
         return (yield plan.callers_request)
-    except EngineError as failed:
-        if not failed.is_shared or _refusal(failed) is None:
+    except EngineError as error:
+        if not error.is_shared or _refusal(error) is None:
             raise
     return (yield plan.callers_request)
 
@@ -162,8 +157,8 @@ def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generato
     """
     try:
         unranked_response = yield plan.callers_request
-    except EngineError as failed:
-        if failed.timed_out or _refusal(failed) is None:  # the failure does not show that the request is wrong
+    except EngineError as error:
+        if error.timed_out or _refusal(error) is None:  # a timeout or an outage shows nothing about the request
             return plan, response
         raise
     if plan.first_pass is None or not plan.first_pass.is_own_response_better(unranked_response, response):
@@ -174,14 +169,14 @@ def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generato
     return plan.unranked(reason), unranked_response
 
 
-def _refusal(failed: EngineError) -> Reason | None:
+def _refusal(error: EngineError) -> Reason | None:
     """Return why the first pass was refused. Return None if the caller's own request would fail as well.
 
     It would fail with status 401 or 404, if the engine is overloaded, and if the cluster cannot be reached.
     """
-    if failed.status in (401, 404) or failed.is_overload or (failed.status is None and not failed.timed_out):
+    if error.status in (401, 404) or error.is_overload or (error.status is None and not error.timed_out):
         return None
-    return Reason(ReasonCode.REFUSED, "the first pass for reranking was refused", failed.foreign)
+    return Reason(ReasonCode.REFUSED, "the first pass for reranking was refused", error.foreign)
 
 
 def _warn(reason: Reason) -> None:
@@ -192,12 +187,7 @@ def _warn(reason: Reason) -> None:
 def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Hits]]:
     """Return the hits with their texts. If the response does not have the texts, fetch them with a second request.
 
-    The returned plan names the model's text fields. If the texts cannot be fetched, its obstacle says why.
-
-    Args:
-        plan: the plan of the search.
-        response: the search engine's response.
-        searcher: the state that the client's searches share.
+    The returned plan names the model's text fields. If the texts cannot be fetched, the plan says why.
 
     Raises:
         ResponseFormatError: the response does not have the format of a search response.
@@ -210,9 +200,9 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
         engine = yield from searcher.engine.find()
         try:
             texts = yield _request_for_texts(plan, first_pass.fields_to_fetch, hits, engine)
-        except EngineError as failed:
-            code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
-            reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
+        except EngineError as error:
+            code = ReasonCode.DEADLINE if error.timed_out else ReasonCode.REFUSED
+            reason = Reason(code, "the texts of the hits could not be fetched", error.foreign)
             return replace(plan, obstacle=reason), hits
         by_key = {_hit_key(document): document for document in parse_hits(texts)}
         documents = [by_key.get(_hit_key(hit), {}) for hit in hits]
@@ -245,12 +235,8 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
 def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Generator[SideRequest, Any, bool]:
     """Read the mapping again if the cached one might be outdated. Return whether the search's fields have changed.
 
-    It might be outdated if the search found no hits, hits without text, or hits with fields not in the mapping.
-
-    Args:
-        plan: the plan of the search.
-        response: the search engine's response.
-        searcher: the state that the client's searches share.
+    The mapping might be outdated if the search found no hits, hits without text, or hits with fields that it does not
+    contain.
     """
     call = plan.call
     try:

@@ -54,10 +54,10 @@ NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
 """Searches with these reasons were not meant to be reranked, so they do not count as failures."""
 NO_BOOSTS_IN_MULTI_SEARCH = Reason(
     ReasonCode.BOOSTS,
-    "the boosts of the query do not count: OpenSearch returns no per-clause scores in a multi-search; use search",
+    "the query's boosts are ignored, because OpenSearch returns no per-clause scores in a multi-search; use search",
 )
 NO_BOOSTS_IF_EMBEDDED = Reason(
-    ReasonCode.BOOSTS, "the boosts of the query do not count: the embedded engine returns no per-clause scores"
+    ReasonCode.BOOSTS, "the query's boosts are ignored, because the embedded engine returns no per-clause scores"
 )
 
 

@@ -216,8 +216,8 @@ class SideIndices:
         indices = [self._by_name(name) for name in names]
         try:
             found = yield from self._read_records(indices, keys, remaining_s)
-        except EngineError as failed:
-            return (yield from self._handle_read_failure(failed, names, keys, remaining_s))
+        except EngineError as error:
+            return (yield from self._handle_read_failure(error, names, keys, remaining_s))
         except (LookupError, TypeError) as error:  # a malformed response
             for index in indices:
                 index.failures.read.begin(error)
@@ -225,24 +225,24 @@ class SideIndices:
         return found
 
     def _handle_read_failure(
-        self, failed: EngineError, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]
+        self, error: EngineError, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]
     ) -> ReadSteps:
         """Remember why side indices could not be read. If one of them was forbidden, read each of them alone."""
         indices = [self._by_name(name) for name in names]
-        if failed.is_forbidden:
+        if error.is_forbidden:
             if len(indices) == 1:
-                indices[0].forbid("read", failed)
+                indices[0].forbid("read", error)
                 return {}
             found: dict[bytes, bytes] = {}
             for name in names:  # a forbidden index must not hide the records of the others
                 found |= yield from self._read([name], keys, remaining_s)
             return found
-        if failed.is_absent:
+        if error.is_absent:
             for index in indices:
-                index.mark_missing(failed)
-        elif remaining_s() > SHORT_S or not failed.timed_out:
+                index.mark_missing(error)
+        elif remaining_s() > SHORT_S or not error.timed_out:
             for index in indices:
-                index.failures.read.begin(failed.cause)
+                index.failures.read.begin(error.cause)
         return {}
 
     def _read_records(
@@ -283,8 +283,8 @@ class SideIndices:
         """Send a bulk request. Return what ``read`` finds in its response, or None if the request failed."""
         try:
             return read((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_TIMEOUT_S})))
-        except EngineError as failed:
-            index.record_write_failure(failed.cause, is_forbidden=failed.is_forbidden)
+        except EngineError as error:
+            index.record_write_failure(error.cause, is_forbidden=error.is_forbidden)
         except (LookupError, TypeError) as error:  # a malformed response
             index.record_write_failure(error)
         return None

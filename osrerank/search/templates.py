@@ -53,8 +53,8 @@ def template_steps(
             response = yield from search_steps(
                 searcher, None, content, search_params, index=index, rerank=rerank, headers=headers
             )
-        except EngineError as failed:
-            rendered = _accept_bad_request(failed)
+        except EngineError as error:
+            rendered = _accept_bad_request(error)
         else:
             has_status = isinstance(response, Mapping) and not params.get("filter_path")
             return {**response, "status": 200} if has_status else response
@@ -96,8 +96,8 @@ def multi_template_steps(
     if not any(isinstance(search_body, EngineError) for search_body in rendered):
         try:
             return (yield from search_rendered(range(len(rendered))))
-        except EngineError as failed:
-            _accept_bad_request(failed)
+        except EngineError as error:
+            _accept_bad_request(error)
     unranked_response = yield MultiSearchRequest(lines, is_template=True)
     if not isinstance(unranked_response, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
         return unranked_response
@@ -109,10 +109,10 @@ def multi_template_steps(
         for number, response in zip(numbers, reranked_response["responses"], strict=True):
             responses[number] = response
     for number in succeeded:
-        error = rendered[number]
-        if isinstance(error, EngineError):
+        rendering_error = rendered[number]
+        if isinstance(rendering_error, EngineError):
             searched_index = lines[2 * number].get("index", index)
-            steps = _report_unrendered(searcher, responses[number], error, searched_index, rerank)
+            steps = _report_unrendered(searcher, responses[number], rendering_error, searched_index, rerank)
             responses[number] = yield from run_one(steps, searcher.vectors)
     return {**unranked_response, "responses": responses}
 
@@ -125,10 +125,10 @@ def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[
     """
     try:
         response = yield SideRequest("POST", "/_render/template", template)
-    except EngineError as failed:
-        if failed.is_overload or failed.timed_out:
+    except EngineError as error:
+        if error.is_overload or error.timed_out:
             raise
-        return failed
+        return error
     body = response.get("template_output") if isinstance(response, Mapping) else None
     if not isinstance(body, Mapping):
         return EngineError(response, foreign="the search engine did not render it to a search body")
@@ -136,24 +136,24 @@ def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[
     return {**search_body, **{name: True for name in REQUEST_ENTRIES if str(template.get(name)).lower() == "true"}}
 
 
-def _accept_bad_request(failed: EngineError) -> EngineError:
+def _accept_bad_request(error: EngineError) -> EngineError:
     """Return the error of a rendered search if its status is 400. The caller's own request then gives a better message.
 
     Raises:
         EngineError: the status is not 400, so the caller's own request would fail as well.
     """
-    if failed.status != 400:
-        raise failed
-    return failed
+    if error.status != 400:
+        raise error
+    return error
 
 
 def _report_unrendered(
-    searcher: Searcher, response: Any, failed: EngineError, index: Any, rerank: RerankArgument
+    searcher: Searcher, response: Any, error: EngineError, index: Any, rerank: RerankArgument
 ) -> Steps:
     """Return the response to a template that could not be rendered, with the reason why its hits are not reranked."""
     if not isinstance(response, Mapping):
         return response
-    reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", failed.foreign)
+    reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", error.foreign)
     options = Rerank.of(rerank, searcher.defaults.options_for(index)) or Rerank()
     with searcher.service_for(index, allow_mixed_models=True) as service:
         plan = Plan(SearchCall(index=index, options=options), service, options=options, obstacle=reason)

@@ -100,15 +100,15 @@ class UbiRecords:
             if not self._has_index and not (yield SideRequest("HEAD", f"/{INDEX}", params=params)):
                 try:
                     yield SideRequest("PUT", f"/{INDEX}", index_body(is_embedded=self._is_embedded), params)
-                except EngineError as failed:
-                    if failed.kind != INDEX_EXISTS:
+                except EngineError as error:
+                    if error.kind != INDEX_EXISTS:
                         raise
             self._has_index = True
             yield SideRequest("POST", f"/{INDEX}/_doc", record, params)
-        except EngineError as failed:
+        except EngineError as error:
             self._has_index = False
-            self._pause.begin(failed)
-            return failed.kind or failed.foreign
+            self._pause.begin(error)
+            return error.kind or error.foreign
         return ""
 
 

@@ -33,7 +33,7 @@ class MonoStage:
     are reordered.
 
     Attributes:
-        scorer: the model, which scores ``(i,)`` tuples.
+        scorer: the model, which scores single documents.
         depth: the number of candidates that are scored (k0).
         name: the stage's name in traces and reports.
     """

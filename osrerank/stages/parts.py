@@ -45,7 +45,7 @@ def rank_by_parts(
     """Rerank the top ``depth`` of a ranking by the scores of the candidates' parts.
 
     Args:
-        scorer: the model, which scores ``(i,)`` tuples.
+        scorer: the model, which scores single documents.
         ranking: the ranking before the stage.
         split_candidate: the function that splits a candidate into parts.
         score_candidate: the function that aggregates the scores of a candidate's parts.
@@ -98,7 +98,7 @@ def score_all_parts(
     """Score all parts of the candidates.
 
     Args:
-        scorer: the model, which scores ``(i,)`` tuples.
+        scorer: the model, which scores single documents.
         query: the query's text.
         candidates: candidates with text.
         split_candidate: the function that splits a candidate into parts.

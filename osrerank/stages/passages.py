@@ -86,7 +86,7 @@ class PassageStage:
     scored passage are reordered.
 
     Attributes:
-        scorer: the model, which scores ``(i,)`` tuples.
+        scorer: the model, which scores single documents.
         options: the options for splitting documents and aggregating the scores of passages.
         depth: the number of candidates that are scored (k0).
         name: the stage's name in traces and reports.
@@ -215,7 +215,7 @@ def score_by_passages(
     """Score texts outside a search, each by its best passage.
 
     Args:
-        scorer: the model, which scores ``(i,)`` tuples.
+        scorer: the model, which scores single documents.
         query: the query's text.
         documents: the documents' texts, at least one.
         options: the options for splitting texts. Their aggregation is ignored: the best passage counts (``maxp``).

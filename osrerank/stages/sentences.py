@@ -53,7 +53,7 @@ class SentenceStage:
     in case the deadline passes. A hit's ``passage`` is its best sentence.
 
     Attributes:
-        scorer: the model, which scores ``(i,)`` tuples.
+        scorer: the model, which scores single documents.
         options: the options for splitting documents and combining the scores.
         depth: the number of candidates that are scored.
         name: the stage's name in traces and reports.

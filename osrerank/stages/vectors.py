@@ -48,7 +48,8 @@ class VectorStage:
     """Orders the top ``depth`` candidates by their similarity to the query. Long documents are compared by passages.
 
     Documents without stored vectors are encoded: the first passages of all documents, then the second ones, and so on.
-    If the deadline ends the stage early, only the candidates above the first one without a vector are reordered.
+    If the deadline passes first, only the candidates above the first one without a vector are reordered. The others
+    keep their places.
 
     Attributes:
         vectors: the source of the documents' vectors.

@@ -63,8 +63,9 @@ def pool_tokens(vectors: Floats, factor: float) -> Floats:
 def _cluster_rows(rows: Floats, count: int) -> npt.NDArray[np.intp]:
     """Divide rows into ``count`` clusters by Ward's method. Returns the index of the first row in each row's cluster.
 
-    The two nearest clusters are merged until ``count`` remain. In Ward's method, a merged cluster is never closer to a
-    third cluster than both of its parts were. So a cluster's nearest neighbour changes only if that one was merged.
+    The two nearest clusters are merged until ``count`` remain. In Ward's method, a merged cluster is at least as far
+    from a third one as the nearer of its two parts was. So a new nearest neighbour is needed only by clusters whose
+    nearest neighbour was merged.
     """
     squares: Doubles = np.square(np.clip(1 - _multiply(rows, rows).astype(np.float64), 0, 2))
     np.fill_diagonal(squares, np.inf)

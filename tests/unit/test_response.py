@@ -123,7 +123,7 @@ def test_the_explanation_of_a_hit_names_each_stage():
     first, _, last = (hit["_rerank"]["explanation"] for hit in merged["hits"]["hits"])
     assert first[0].startswith("first_pass: rank 2, score 2.0000")
     assert first[1].startswith("mono: rank 1, up 1 from 2, logit 3.0000")
-    assert last[-1] == "_score 0.500000 = 0 stages passed + 0.500000 of first_pass"
+    assert last[-1] == "_score 0.500000 = 0 (stages passed) + 0.500000 (first_pass score between 0 and 1)"
 
 
 def test_a_response_that_is_not_reranked_is_cut_to_the_page_and_marked():

@@ -1,4 +1,4 @@
-"""A Celery consumer that no entry in the queue can end, and that logs no texts.
+"""A Celery consumer that survives malformed entries in the queue, and never logs texts.
 
 Celery's own consumer logs the body of an invalid message, and ends the worker if an entry is not JSON.
 """

@@ -20,7 +20,8 @@ ROOT = "/_plugins/_ml"
 DEPLOY_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 10.0
 MAX_INSTALL_S = 10.0
-"""A running installation takes less time. A model that is unused for longer was left by an interrupted installation."""
+"""An installation takes less time than this, in seconds. A model that is still unused afterwards was left by an
+installation that was interrupted."""
 POLL_S = 0.2
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
 TEST_REQUEST = {"query_text": "ready", "text_docs": ["ready", "not ready"]}

@@ -39,7 +39,7 @@ MAX_ATTEMPTS = 4
 FIRST_WAIT_S = 0.1
 """The wait before the second attempt, in seconds. Each later wait is about twice as long."""
 MAX_WAIT_S = 30.0
-"""If the server asks for a longer wait by ``Retry-After``, a request with a deadline fails at once."""
+"""With a longer ``Retry-After``, a request fails at once, unless the retry budget of a batch run allows the wait."""
 RETRY_BUDGET_S = 600.0
 """A batch run retries its requests for this many seconds while the server is busy or unavailable."""
 MAX_BACKOFF_S = 10.0
@@ -173,7 +173,7 @@ class Connection:
             return False
         try:
             return self._send(_Request("GET", url, deadline)).status not in UNAVAILABLE_STATUSES
-        except (EndpointError, DeadlineExceeded, _ConnectionLost):
+        except (EndpointError, DeadlineExceeded, _ConnectionFailed):
             return False
 
     def check_retry_after(self) -> None:
@@ -198,7 +198,7 @@ class Connection:
             started_s = time.perf_counter()
             try:
                 response = self._send(request)
-            except _ConnectionLost as error:
+            except _ConnectionFailed as error:
                 failure: EndpointError | Overloaded = EndpointError(str(error), retryable=True)
             else:
                 self._has_responded = True
@@ -210,7 +210,7 @@ class Connection:
             self._wait_or_raise(attempt, request, failure)
 
     def _send(self, request: _Request) -> RawResponse:
-        """Return the response to one attempt. Raises `_ConnectionLost` if another attempt might succeed."""
+        """Return the response to one attempt. Raises `_ConnectionFailed` if another attempt might succeed."""
         deadline = request.deadline
         timeout_s = min(request.timeout_s, deadline.remaining_s())
         timeout = urllib3.Timeout(connect=min(CONNECT_TIMEOUT_S, timeout_s), read=timeout_s)
@@ -243,14 +243,16 @@ class Connection:
             yield
         except NewConnectionError as error:  # first, because it is also a TimeoutError in old releases of urllib3
             reason = f"the rerank server {self._host} cannot be reached ({type(error).__name__})"
-            raise _ConnectionLost(reason) from None
+            raise _ConnectionFailed(reason) from None
         except Urllib3TimeoutError as error:
             self._check_limits(deadline)
             if isinstance(error, ConnectTimeoutError):
-                raise _ConnectionLost(f"the rerank server {self._host} could not be reached in time") from None
+                raise _ConnectionFailed(f"the rerank server {self._host} could not be reached in time") from None
             raise EndpointError(f"the rerank server {self._host} did not respond in time", retryable=True) from None
         except ProtocolError:
-            raise _ConnectionLost(f"the rerank server {self._host} closed the connection without a response") from None
+            raise _ConnectionFailed(
+                f"the rerank server {self._host} closed the connection without a response"
+            ) from None
         except HTTPError as error:
             reason = str(error)[:MAX_MESSAGE_CHARACTERS] if isinstance(error, SSLError) else type(error).__name__
             raise EndpointError(f"the rerank server {self._host} cannot be reached ({reason})") from None
@@ -315,12 +317,12 @@ class Connection:
         return content
 
 
-class _ConnectionLost(Exception):  # noqa: N818 - an event
+class _ConnectionFailed(Exception):  # noqa: N818 - an event
     """The connection failed, but another attempt might succeed."""
 
 
 def _choose_wait_s(attempt: int, retry_after_s: float | None) -> float:
-    """Return a wait slightly longer than ``Retry-After``, or one that grows with each attempt, at random."""
+    """Return ``Retry-After`` plus jitter. Without that header, return a random wait that grows with each attempt."""
     max_backoff_s = min(FIRST_WAIT_S * 2 ** (min(attempt, MAX_ATTEMPTS * 3) - 1), MAX_BACKOFF_S)
     backoff_s = random.uniform(max_backoff_s / 2, max_backoff_s)  # noqa: S311 - spreads retries
     if retry_after_s is None:

@@ -113,7 +113,7 @@ def test_a_converted_checkpoint_gives_the_logits_of_the_original(tmp_path: Path,
     np.testing.assert_allclose(logits(converted.directory), checkpoints.expected(network, QUERY, TEXT), atol=1e-5)
     assert read_card(converted.directory).head == ("logits2" if head == "classifier" else "next-sentence")
     again = convert_if_needed(source)
-    assert (again.directory, again.is_checked) == (converted.directory, False)
+    assert (again.directory, again.needs_self_check) == (converted.directory, True)
 
 
 def test_a_folder_of_several_checkpoints_needs_the_name_of_a_checkpoint(tmp_path: Path) -> None:
