@@ -1,8 +1,8 @@
 """Build the document vectors of a whole index, and keep them up to date as the index changes.
 
-The engine gives each write the next sequence number of its shard. A build stores the number that it has
-reached in each shard (`osrerank.indexing.stored_progress`), so the next build reads only documents that changed since
-then. The *head* of a shard holds the numbers of its latest writes.
+The engine gives each write the next sequence number of its shard. A build stores up to which number it has read each
+shard (`osrerank.indexing.stored_progress`), so the next build reads only documents that changed since then. The *head*
+of a shard holds the numbers of its latest writes.
 """
 
 import logging
@@ -101,7 +101,7 @@ def build_vectors(
     date_field: str = "",
     report: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> BuildSummary:
-    """Compute and store the vectors that an index's documents lack.
+    """Compute and store the missing vectors of an index's documents.
 
     A build puts texts together as a search does, so that searches find their vectors. It reads only documents that
     changed since the last build. Several builders share the work, and a build continues an interrupted one. If the
@@ -178,7 +178,7 @@ def follow_vectors(
 
 
 class Builder:
-    """One build of the vectors of the indices that a name stands for.
+    """Builds the vectors of one or more indices once.
 
     Args:
         client: a client of the indices.
@@ -344,7 +344,7 @@ class Builder:
     def _build_index(
         self, name: str, progress: StoredProgress, heads: Mapping[str, Head], report: Callable[[], None]
     ) -> None:
-        """Build an index's changes with a thread for each lease, and wait until other builders have built theirs."""
+        """Build the vectors of changes with a thread for each lease, and wait for the other builders."""
         max_leases, is_stopped = self._max_leases(), threading.Event()
         threads, running = DaemonThreads(max_leases, "osrerank-build"), set[Future[None]]()
         try:
@@ -389,7 +389,7 @@ class Builder:
         report: Callable[[], None],
         is_stopped: threading.Event,
     ) -> None:
-        """Build a lease's documents in batches, until the build stops or another builder takes over the lease.
+        """Build the vectors of a lease's documents, until the build stops or another builder takes over the lease.
 
         Documents that searches found without a vector are encoded before the next batch.
         """
@@ -400,10 +400,10 @@ class Builder:
                 started_s = time.monotonic()
                 reported_ids = self._backlog.take(size)
                 if reported_ids:
-                    self._build_documents(service, reported_ids)
+                    self._build_reported_documents(service, reported_ids)
                     first, term = remaining.first, 0
                 else:
-                    first, term = self._build_next(service, name, remaining, size)
+                    first, term = self._build_next_batch(service, name, remaining, size)
                 with self._lock:
                     if is_stopped.is_set():
                         return
@@ -417,8 +417,8 @@ class Builder:
                 elif took_s > 4 * TARGET_BATCH_S:
                     size = max(size // 2, BATCH_SIZE)
 
-    def _build_next(self, service: RerankService, name: str, lease: Lease, size: int) -> tuple[int, int]:
-        """Build a lease's next documents. Return the number after the last one, and their highest primary term."""
+    def _build_next_batch(self, service: RerankService, name: str, lease: Lease, size: int) -> tuple[int, int]:
+        """Build the next documents' vectors. Return the number after the last one, and the highest primary term."""
         body = fetch_body(self._fields, size, build_sequence_query([(lease.first, lease.last)])) | {
             "track_total_hits": False
         }
@@ -429,8 +429,8 @@ class Builder:
         last = read_sequence_number(hits[-1], is_embedded=self._is_embedded) if is_full else lease.last
         return last + 1, max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
 
-    def _build_documents(self, service: RerankService, ids_by_index: Mapping[str, Sequence[str]]) -> None:
-        """Build the vectors of documents that searches need, before the build reaches them."""
+    def _build_reported_documents(self, service: RerankService, ids_by_index: Mapping[str, Sequence[str]]) -> None:
+        """Build the vectors of documents that searches found without one, before their turn comes."""
         for name, ids in ids_by_index.items():
             body = fetch_body(self._fields, len(ids), {"ids": {"values": ids}}) | {"track_total_hits": False}
             request = SideRequest("POST", build_path(name, "_search"), body, self._client.engine.no_pipeline)
@@ -438,7 +438,7 @@ class Builder:
             self._build_batch(batch, is_early=True)
 
     def _build_batch(self, batch: DocumentBatch, *, is_early: bool = False) -> None:
-        """Build the vectors of a batch. Documents of an early batch are not counted yet: the build reads them again."""
+        """Build a batch's vectors. Documents of an early batch are not counted, because the build reads them again."""
         counts = [self._build_texts(texts, self._side_indices.get(name)) for name, texts in batch.texts.items()]
         texts, encoded = (sum(numbers) for numbers in zip(*counts, strict=True)) if counts else (0, 0)
         with self._lock:

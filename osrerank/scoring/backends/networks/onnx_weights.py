@@ -2,7 +2,7 @@
 
 This is the inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 weights are read exactly. An int8
 matrix becomes its integers times their scales, except for outlying channels, which the graph also stores in fp32. The
-smoothing of a matrix's rows is undone. "Our names" are those of `bert_weights`. A "product" is a MatMul of the graph.
+smoothing of a matrix's rows is undone. "Our names" are those of `bert_weights`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
 
 
 def _read_constants(file: Path) -> dict[str, Array]:
-    """Read the graph's constants by name. The factors of a smoothed product get the name ``PRODUCT.smooth``."""
+    """Read the graph's constants by name. A smoothed MatMul's factors are named ``LAYER.smooth``."""
     onnx = require("onnx", extra="torch")
     graph = onnx.load(file).graph
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -58,15 +58,15 @@ def _is_head_weight(name: str) -> bool:
 
 
 def _find_smoothing_factors(nodes: Iterable[Any], constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the factors ``(inputs,)`` by which the graph multiplies a product's inputs, under ``PRODUCT.smooth``."""
+    """Return the factors ``(inputs,)`` by which the graph multiplies a MatMul's inputs, as ``LAYER.smooth``."""
     factors = {name.removesuffix(".factor"): constants[name] for name in constants if name.endswith(".smooth.factor")}
-    product_factors: dict[str, Array] = {}
+    factors_by_layer: dict[str, Array] = {}
     for node in nodes:
         if "MatMul" in node.op_type:
             states, weight = node.input[0].removesuffix("_quantized"), node.input[1]
             if states in factors:
-                product_factors[f"{weight.partition('.weight')[0]}.smooth"] = factors[states]
-    return product_factors
+                factors_by_layer[f"{weight.partition('.weight')[0]}.smooth"] = factors[states]
+    return factors_by_layer
 
 
 def _to_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
@@ -116,22 +116,22 @@ class _GraphWeights:
             projections = [f"{layer}.query", f"{layer}.keys_values"]
         return ours | self._read_linear(f"{layer}.projections", *projections)
 
-    def _read_linear(self, name: str, *products: str) -> dict[str, Array]:
-        """Return the weight ``(outputs, inputs)`` and the bias of a layer that concatenates the products' outputs."""
-        weight = np.concatenate([self._read_matrix(product) for product in products], axis=1).T
-        bias = np.concatenate([self._constants[f"{product}.bias"] for product in products])
+    def _read_linear(self, name: str, *matmuls: str) -> dict[str, Array]:
+        """Return the weight ``(outputs, inputs)`` and the bias of a layer that concatenates the outputs of MatMuls."""
+        weight = np.concatenate([self._read_matrix(matmul) for matmul in matmuls], axis=1).T
+        bias = np.concatenate([self._constants[f"{matmul}.bias"] for matmul in matmuls])
         return {f"{name}.weight": weight, f"{name}.bias": bias}
 
-    def _read_matrix(self, product: str) -> Array:
-        """Return the matrix ``(inputs, outputs)`` of a product, without smoothing. Outlying channels are exact."""
-        matrix = self._dequantise(f"{product}.weight")
-        factors = self._constants.get(f"{product}.smooth")
+    def _read_matrix(self, matmul: str) -> Array:
+        """Return the matrix ``(inputs, outputs)`` of a MatMul, without smoothing. Outlying channels are exact."""
+        matrix = self._dequantise(f"{matmul}.weight")
+        factors = self._constants.get(f"{matmul}.smooth")
         if factors is not None:
             return matrix * factors[:, None]
-        channels = self._constants.get(f"{product}.outliers.places")
+        channels = self._constants.get(f"{matmul}.outliers.places")
         if channels is not None:
             matrix = matrix.copy()
-            matrix[channels] = self._constants[f"{product}.outliers.weight"]
+            matrix[channels] = self._constants[f"{matmul}.outliers.weight"]
         return matrix
 
     def _dequantise(self, name: str) -> Array:
