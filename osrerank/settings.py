@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -170,10 +171,12 @@ class Settings(BaseSettings):
         if cloud_address is not None:
             return SecretStr(cloud_address)
         for address in url.get_secret_value().split(","):
-            if not re.match(r"https?://[^/]|embedded:.", address.strip()):
+            if not re.match(r"https?://(?:[^@]*@)?+[^/@]|embedded:.", address.strip()):
                 raise ValueError(
                     "it must be http(s)://host:port (or several, separated by commas), a cloud id, or embedded:FOLDER"
                 )
+            if not address.strip().startswith("embedded:"):
+                _check_address(address.strip())
         return url
 
     @field_validator("server_token", "rerank_key", "api_key")
@@ -196,11 +199,16 @@ class Settings(BaseSettings):
     def _validate_redis_url(cls, secret: SecretStr | None) -> SecretStr | None:
         if secret is None:
             return None
+        from redis.connection import parse_url  # noqa: PLC0415 - only where a Redis is configured
+
         url = secret.get_secret_value()
         if re.match(r"[a-z+]*(sentinel|cluster)[a-z+]*:|[a-z]+://(?:[^@]*@)?+[^/@?]*,", url):
             raise ValueError(ONLY_ONE_REDIS)
         if not re.match(r"(rediss?|unix)://.", url):
             raise ValueError("it must be redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
+        if not url.startswith("unix:"):
+            _check_address(url)
+        parse_url(url)  # type: ignore[no-untyped-call]  # raises ValueError if an option is invalid
         return secret
 
     def find_settings_file(self) -> Path | None:
@@ -264,6 +272,17 @@ class Settings(BaseSettings):
                 "change its permissions"
             )
             raise ConfigError(reason, setting=SECRETS_DIR, source="environment") from None
+
+
+def _check_address(url: str) -> None:
+    """Raise `ValueError` if a URL has no readable host and port. The standard library's errors show passwords."""
+    try:
+        parts = urlsplit(url)
+        is_readable = parts.port != 0 and "@" not in parts.path + parts.fragment
+    except ValueError:
+        is_readable = False
+    if not is_readable:
+        raise ValueError("its host and port cannot be read; percent-encode the password")
 
 
 def _parse_cloud_id(text: str) -> str | None:

@@ -12,7 +12,7 @@ from osrerank.search.lockstep import ClientSteps, run_in_lockstep, run_one
 from osrerank.search.plan import Query, RerankArgument, SearchCall, decode_body, with_query, with_traffic_key
 from osrerank.search.run import search
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import SearchRequest
+from osrerank.search.step import MultiSearchRequest, SearchRequest
 from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason
 
@@ -92,6 +92,8 @@ def multi_search_steps(
         calls.append(
             SearchCall(None, search_body, shared_params, searched_index, options, exclusion, position, header, is_json)
         )
+    if not calls:  # the engine says that the multi-search is empty
+        return (yield MultiSearchRequest(lines))
     return (yield from _multi_search(searcher, calls))
 
 

@@ -34,12 +34,41 @@ def test_unknown_variables_and_bad_values_are_named_with_their_source(monkeypatc
         Settings.load()
 
 
-@pytest.mark.parametrize("url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2"])
+@pytest.mark.parametrize("url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2", "http://user:secret@"])
 def test_a_malformed_url_is_refused(url):
     with pytest.raises(
         ConfigError, match=r"^the setting url \(argument\) is invalid: it must be http.*embedded:FOLDER"
     ):
         Settings.load(url=url)
+
+
+@pytest.mark.parametrize("password", ["hunter/2", "hunter#2", "hunter?2", "hunter[2"])
+@pytest.mark.parametrize(
+    ("setting", "address"), [("url", "https://user:{}@host:9200"), ("redis_url", "rediss://:{}@host:6380/0")]
+)
+def test_a_password_that_is_not_percent_encoded_is_refused_and_not_shown(setting, address, password):
+    with pytest.raises(ConfigError, match=f"{setting}.*percent-encode the password$") as error:
+        Settings.load(**{setting: address.format(password)})
+    assert "hunter" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://host:638x", "its host and port cannot be read"),
+        ("redis://host:99999", "its host and port cannot be read"),
+        ("redis://host?db=first", "Invalid value for 'db'"),
+        ("redis://host?socket_timeout=long", "Invalid value for 'socket_timeout'"),
+    ],
+)
+def test_a_redis_url_that_cannot_be_read_is_refused_before_the_first_search(url, reason):
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        Settings.load(redis_url=url)
+
+
+@pytest.mark.parametrize("url", ["redis:///0", "redis://[::1]:6379/0", "unix:///run/redis@1.sock?password=a@b"])
+def test_a_redis_url_that_can_be_read_is_accepted(url):
+    assert Settings.load(redis_url=url).broker() == url
 
 
 def test_secrets_are_not_in_the_settings_representation():

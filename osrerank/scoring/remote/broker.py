@@ -154,15 +154,10 @@ def _celery_settings(url: str) -> dict[str, Any]:
 
 
 def _parse_options(url: str, scheme: str) -> dict[str, Any]:
-    """Return the options in a URL. Raises `ConfigError` if one is unknown or invalid."""
+    """Return the options in a URL, which the settings have checked. Raises `ConfigError` if one is unknown."""
     from redis.connection import SSLConnection, parse_url  # noqa: PLC0415 - only where a Redis is configured
 
-    try:
-        options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        reason = str(error).rstrip(".")  # an error about the port can show a password that is not percent-encoded
-        is_option = reason.startswith("Invalid value for")
-        raise _url_error(reason if is_option else "the port is not a number; percent-encode the password") from None
+    options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     options.pop("connection_class", None)
     tls_options = [name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")]
     known_options = {*ADDRESS_OPTIONS, *SHARED_OPTIONS, *SOCKET_OPTIONS, *(tls_options if scheme == "rediss" else ())}

@@ -21,7 +21,7 @@ from redis import RedisError
 from osrerank._threads import DaemonThreads
 from osrerank.errors import PayloadError, WorkerError
 from osrerank.metrics import CHUNKS_LATE, CHUNKS_RESENT
-from osrerank.scoring.remote.broker import CONNECTIONS
+from osrerank.scoring.remote.broker import CONNECTIONS, explain_broker_failure
 from osrerank.scoring.remote.messages import SCORE, Reply
 from osrerank.scoring.remote.signing import Signer, count_refusal
 from osrerank.scoring.remote.worker_registry import BEAT_S, PREFIX, WorkerRegistry
@@ -38,7 +38,6 @@ MAX_LOSSES = 3
 MAX_SENDS = 6
 """A chunk is sent at most this many times."""
 NO_WORKER = "no worker is left"
-NO_BROKER = "the broker cannot be reached"
 LOST = "all workers that received the texts were lost"
 
 
@@ -224,7 +223,7 @@ class Delivery:
                 retry_policy={"max_retries": 1, "interval_start": 0.05},
             )
         except Exception as error:
-            raise WorkerError(f"{NO_BROKER} ({type(error).__name__})", task_id=pending.chunk_id) from error
+            raise WorkerError(explain_broker_failure(error), task_id=pending.chunk_id) from error
 
     def _listen(self) -> None:
         """Receive replies, and resend lost chunks, while calls wait."""
@@ -239,8 +238,8 @@ class Delivery:
                     self._receive(popped[1])
                 if self._clock() - self._checked_at >= BEAT_S:
                     self._resend_lost()
-            except RedisError:
-                self._give_up_unless_served((), NO_BROKER)
+            except RedisError as error:
+                self._give_up_unless_served((), explain_broker_failure(error))
                 time.sleep(0.1)
             except Exception as error:  # the thread must go on: without it, no call would get a reply
                 logger.exception("[replies-unread] the replies of workers could not be read")
