@@ -296,7 +296,7 @@ def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
             yield _check_fields(client, index)
             yield from _check_search_pipeline(client, index)
     if index and is_local(settings.backend):
-        yield from _check_languages(settings, index)
+        yield from _check_texts(settings, index)
         yield from _check_vectors(settings, index)
 
 
@@ -341,22 +341,28 @@ def _check_search_pipeline(client: Client, index: str) -> Iterator[Finding]:
         yield Finding("search pipeline", "ok", f"{index}: searches use the search pipeline {pipeline.name}")
 
 
-def _check_languages(settings: Settings, index: str) -> Iterator[Finding]:
+def _check_texts(settings: Settings, index: str) -> Iterator[Finding]:
+    """Report whether documents have text in the fields that are read, and whether the model reads their languages."""
     from osrerank.indexing.documents import sample_texts  # noqa: PLC0415 - imports tokenizers
     from osrerank.indexing.languages import Languages  # noqa: PLC0415 - imports tokenizers
 
     try:
         with closing(connect(settings.url.get_secret_value(), model=settings.model)) as client:
-            languages = Languages.detect(
-                client, index, sample_texts(client, index, client.fields_of(index), SAMPLE_SIZE)
-            )
+            fields = client.fields_of(index)
+            texts = sample_texts(client, index, fields, SAMPLE_SIZE)
+            languages = Languages.detect(client, index, texts)
+            is_empty = not texts and not client.count(index=index)["count"]
     except Exception as error:  # noqa: BLE001 - any error is the finding
         yield Finding("languages", "failed", _first_line(error), choose_engine_fix(error, NO_INDEX_FIX))
-    else:
-        if languages.counts:
-            sentence, *fixes = languages.sentences
-            status: Status = "failed" if languages.unsupported else "ok"
-            yield Finding("languages", status, f"{index}: {sentence}", "; ".join(fixes), dict(languages.counts))
+        return
+    if fields.model_fields and not texts and not is_empty:
+        reason = f"{index}: the sampled documents have no text in {', '.join(fields.model_fields)}"
+        fix = "set other fields with --fields or in the settings file; the model reads texts from _source"
+        yield Finding("texts", "failed", reason, fix)
+    if languages.counts:
+        sentence, *fixes = languages.sentences
+        status: Status = "failed" if languages.unsupported else "ok"
+        yield Finding("languages", status, f"{index}: {sentence}", "; ".join(fixes), dict(languages.counts))
 
 
 def _check_vectors(settings: Settings, index: str) -> Iterator[Finding]:

@@ -86,6 +86,16 @@ def test_the_doctor_compares_text_fields_with_the_fields_read(url, fields, named
     assert (finding.status, words in finding.found) == (status, True)
 
 
+def test_the_doctor_notices_documents_without_text_in_the_fields_that_are_read(url: str) -> None:
+    with connect(url) as client:
+        client.indices.create(index="notes", body={"mappings": {"properties": {"body": {"type": "text"}}}})
+        assert "texts" not in findings(url, index="notes")
+        client.index(index="notes", body={"year": 1999}, refresh=True)
+    finding = findings(url, index="notes")["texts"]
+    assert (finding.status, finding.found) == ("failed", "notes: the sampled documents have no text in body")
+    assert "_source" in finding.fix
+
+
 def test_the_doctor_names_a_fix_for_a_silent_redis_and_hides_its_password(url: str) -> None:
     finding = findings(url, redis_url="redis://:secret@127.0.0.1:9/0")["redis"]
     assert finding.status == "failed"
