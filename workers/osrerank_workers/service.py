@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from redis import RedisError
 
 from osrerank._platform import freeze_objects
-from osrerank.errors import InferenceError, OsrerankError, PayloadError
+from osrerank.errors import ConfigError, InferenceError, OsrerankError, PayloadError
 from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WORKER_SECONDS, serve_metrics
 from osrerank.scoring.card import POINTWISE, Kind
 from osrerank.scoring.encoder_scorer import EncoderScorer
@@ -141,7 +141,11 @@ class WorkerService:
         if self.settings.metrics_port:
             self._collector = QueueCollector(self._redis, self.registry, self._signer, self.queue)
             REGISTRY.register(self._collector)
-        serve_metrics(self.settings.metrics_port)
+        try:
+            serve_metrics(self.settings.metrics_port)
+        except OSError as error:
+            reason = f"the port cannot be used for metrics ({error.strerror}); set metrics_port to another port"
+            raise ConfigError(reason, setting="metrics_port") from error
         if not self._signer.has_key:
             logger.warning("[unsigned] %s", UNSIGNED_RISK)
         self._start_thread(self._send_heartbeats)

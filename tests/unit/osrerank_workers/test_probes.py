@@ -82,3 +82,12 @@ def test_a_probe_port_in_use_is_named():
     with socket.create_server(("", 0)) as busy_socket, pytest.raises(ConfigError, match="set probe_port to another"):
         serve_probes(busy_socket.getsockname()[1], lambda: None)
     serve_probes(0, lambda: None)()
+
+
+def test_a_metrics_port_in_use_is_named(redis_url):
+    with socket.create_server(("", 0)) as busy_socket:
+        settings = Settings.load(broker_url=redis_url, model="probed", metrics_port=busy_socket.getsockname()[1])
+        with closing(WorkerService(settings, FunctionScorer())) as service:
+            service.load()
+            with pytest.raises(ConfigError, match="set metrics_port to another port"):
+                service.start()
