@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.options import open_client, wants_json
+from osrerank.cli.options import INDEX, open_client, wants_json
 from osrerank.cli.path_types import FILE, OUTPUT_FILE, SOURCE
 from osrerank.cli.settings_file import refuse_existing, write_index_settings
 from osrerank.options.passages import Passages
@@ -23,7 +23,7 @@ LOCAL_BACKENDS = ("auto", "onnx", "torch")
 
 
 @click.command()
-@click.option("--index", "-i", required=True, help="Index to search.")
+@click.option("--index", "-i", type=INDEX, required=True, help="Index to search.")
 @click.option("--queries", required=True, type=SOURCE, help="Queries, in any format that `osrerank run` reads.")
 @click.option("--qrels", required=True, type=SOURCE, help="Judgments; queries without relevant documents are left out.")
 @click.option("--measure", "-m", default="nDCG@10", show_default=True, help="Measure, by its name in ir-measures.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from osrerank.cli.options import open_client, wants_json
+from osrerank.cli.options import INDEX, open_client, wants_json
 from osrerank.cli.path_types import FILE, OUTPUT_FILE
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--index", "-i", required=True, help="Index to search with the judged queries.")
+@click.option("--index", "-i", type=INDEX, required=True, help="Index to search with the judged queries.")
 @click.option("--queries", required=True, type=FILE, help="Queries, in any format that `osrerank run` reads.")
 @click.option("--qrels", required=True, type=FILE, help="Judgments; a hit without one counts as not relevant.")
 @click.option("--plot", type=OUTPUT_FILE, help="Draw the reliability diagram into a .svg, .png or .pdf file.")

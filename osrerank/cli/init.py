@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from osrerank.cli.options import DURATION_MS, open_client
+from osrerank.cli.options import DURATION_MS, INDEX, open_client
 from osrerank.cli.path_types import OUTPUT_FILE
 from osrerank.cli.settings_file import format_settings, refuse_existing
 from osrerank.retrieval.fields import FieldChoice, SearchFields, caller_names, resolve_fields
@@ -45,7 +45,7 @@ class BaseOptions(NamedTuple):
 
 
 @click.command()
-@click.option("--index", "-i", help="Index to inspect: its text fields, and the lengths of its documents.")
+@click.option("--index", "-i", type=INDEX, help="Index to inspect: its text fields, and the lengths of its documents.")
 @click.option(
     "--deadline-ms",
     type=DURATION_MS,

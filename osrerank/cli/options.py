@@ -35,6 +35,21 @@ VALUE_OPTIONAL = ("sentences", "rm3")
 """These options can be set without a value, such as ``--rm3``."""
 
 
+class IndexParam(click.ParamType[str]):
+    """The type of a parameter that names an index. An engine would take an empty name for all indices."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse an empty name, such as that of an unset shell variable."""
+        if not value.strip():
+            self.fail("the name of the index is empty", param, ctx)
+        return value
+
+
+INDEX = IndexParam()
+
+
 class CheckpointParam(click.ParamType[Path]):
     """The type of a parameter that names a model: a directory, a hub id or a shipped model, in any weight format."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import open_client, wants_json
+from osrerank.cli.options import INDEX, open_client, wants_json
 from osrerank.types.engine import Engine
 
 name_option = click.option("--name", default="osrerank", show_default=True, help="Name of the pipeline or endpoint.")
@@ -29,7 +29,7 @@ def pipeline() -> None:
 @pipeline.command()
 @click.option("--server", required=True, help="URL at which the cluster reaches osrerank serve: http://host:port.")
 @name_option
-@click.option("--index", help="Index, alias or pattern whose mapping determines the fields.")
+@click.option("--index", type=INDEX, help="Index, alias or pattern whose mapping determines the fields.")
 @click.option("--fields", help="The model's input fields, comma-separated.  [default: the text fields of --index]")
 @click.option(
     "--oversample",

@@ -9,6 +9,7 @@ import click
 
 from osrerank.cli.index_texts import open_index_texts
 from osrerank.cli.options import (
+    INDEX,
     RANKING_OPTIONS,
     allow_partial,
     build_rerank_argument,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("folder", required=False, type=FOLDER)
 @click.option("--candidates", "candidate_depth", type=click.Choice([str(depth) for depth in DEPTHS]), default="100",
     show_default=True, help="Rerank BM25's top 100 or top 1,000.")  # fmt: skip
-@click.option("--index", help="Index with the documents of BM25.txt, instead of corpus.jsonl.")
+@click.option("--index", type=INDEX, help="Index with the documents of BM25.txt, instead of corpus.jsonl.")
 @click.option("--against", type=FILE, multiple=True, help="Run to compare with, in addition to BM25; repeat for more.")
 @click.option("--output", "-o", type=OUTPUT_FILE, help="Run to write.  [default: COLLECTION-MODEL.run]")
 @allow_partial

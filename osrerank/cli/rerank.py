@@ -6,7 +6,14 @@ from typing import Any
 import click
 
 from osrerank.cli.index_texts import open_index_texts
-from osrerank.cli.options import RANKING_OPTIONS, build_rerank_argument, open_reranker, run_options, search_options
+from osrerank.cli.options import (
+    INDEX,
+    RANKING_OPTIONS,
+    build_rerank_argument,
+    open_reranker,
+    run_options,
+    search_options,
+)
 from osrerank.cli.path_types import SOURCE
 from osrerank.errors import ConfigError
 
@@ -19,7 +26,7 @@ from osrerank.errors import ConfigError
 )
 @click.option("--run", type=SOURCE, help="TREC or MS MARCO run to rerank, with --queries and --corpus or --index.")
 @click.option("--corpus", type=SOURCE, help="Documents of --run, as JSON lines with id, title and text.")
-@click.option("--index", help="Index with the documents of --run.")
+@click.option("--index", type=INDEX, help="Index with the documents of --run.")
 @click.option("--queries", type=SOURCE, help="Queries of --run.")
 @run_options
 @search_options(*RANKING_OPTIONS, "deadline_ms")

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import build_rerank_argument, open_client, rerank_options, run_options
+from osrerank.cli.options import INDEX, build_rerank_argument, open_client, rerank_options, run_options
 from osrerank.cli.path_types import SOURCE
 
 MAX_HITS = 10_000
@@ -18,7 +18,7 @@ MAX_HITS = 10_000
     type=SOURCE,
     help="TSV, JSON lines, TREC or CACM topics, TREC-CAR's ids, a CSV with qid and query, or ir_datasets:NAME.",
 )
-@click.option("--index", "-i", required=True, help="Index to search.")
+@click.option("--index", "-i", type=INDEX, required=True, help="Index to search.")
 @click.option("--hits", default=1000, show_default=True, type=click.IntRange(1, MAX_HITS), help="Hits per query.")
 @click.option(
     "--exclude-query-ids",

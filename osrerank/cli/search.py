@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import build_rerank_argument, open_client, rerank_options, search_options, wants_json
+from osrerank.cli.options import INDEX, build_rerank_argument, open_client, rerank_options, search_options, wants_json
 from osrerank.response import read_hit_text
 
 MAX_SNIPPET_CHARACTERS = 160
@@ -14,7 +14,7 @@ MAX_SNIPPET_CHARACTERS = 160
 
 @click.command()
 @click.argument("query")
-@click.option("--index", "-i", required=True, help="Index to search.")
+@click.option("--index", "-i", type=INDEX, required=True, help="Index to search.")
 @click.option("--size", default=10, show_default=True, type=click.IntRange(0, 10_000), help="Hits to show.")
 @click.option("--from", "offset", default=0, show_default=True, type=click.IntRange(0), help="Hits to skip.")
 @search_options("min_score", "min_probability", "cutoff", "explain")

@@ -10,7 +10,7 @@ import click
 
 from osrerank._optional import require
 from osrerank._signals import end_on_signals
-from osrerank.cli.options import DURATION_MS, open_client, open_reranker
+from osrerank.cli.options import DURATION_MS, INDEX, open_client, open_reranker
 from osrerank.cli.path_types import FOLDER
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import MAX_MS
@@ -55,6 +55,7 @@ FILE = click.Path(exists=True, dir_okay=False)
     "-i",
     "indexes",
     multiple=True,
+    type=INDEX,
     help="Index at --url whose stored vectors are used; with --ui, an index to offer; repeatable.",
 )
 @click.option("--queries", type=FILE, help="With --ui: queries to choose from, as TSV, JSON lines or TREC topics.")

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from osrerank.cli.options import MODEL, open_client, option_parser, split_options
+from osrerank.cli.options import INDEX, MODEL, open_client, option_parser, split_options
 from osrerank.cli.path_types import FILE, FOLDER, OUTPUT_FILE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -179,7 +179,7 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
 @train.command()
 @click.argument("output", type=OUTPUT_FILE)
 @click.option("--data", multiple=True, callback=parse_sources, help="Examples to change, as for train mono.")
-@click.option("--index", "-i", help="Search this index for each query's documents.")
+@click.option("--index", "-i", type=INDEX, help="Search this index for each query's documents.")
 @click.option("--queries", type=FILE, help="Queries to search for, with --index.")
 @click.option("--qrels", type=FILE, help="Judgments of the queries, with --index.")
 @click.option("--squad", type=FILE, help="Questions in SQuAD's format; BM25 finds the irrelevant paragraphs.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from osrerank.cli.options import open_client, wants_json
+from osrerank.cli.options import INDEX, open_client, wants_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ def vectors() -> None:
 
 
 @vectors.command()
-@click.option("--index", "-i", required=True, help="Index with the documents.")
+@click.option("--index", "-i", type=INDEX, required=True, help="Index with the documents.")
 @click.option(
     "--to",
     type=click.Choice(["file", "redis", "index"]),
@@ -82,7 +82,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
 
 
 @vectors.command()
-@click.option("--index", "-i", help="Also check this index's documents; on a cluster, show its side index.")
+@click.option("--index", "-i", type=INDEX, help="Also check this index's documents; on a cluster, show its side index.")
 @click.option(
     "--at-least",
     type=click.FloatRange(0, 1),
@@ -140,7 +140,9 @@ def _print_sizes(sizes: dict[str, Any]) -> None:
 
 
 @vectors.command()
-@click.option("--index", "-i", "indexes", multiple=True, help="Index whose side index is pruned; repeatable.")
+@click.option(
+    "--index", "-i", "indexes", multiple=True, type=INDEX, help="Index whose side index is pruned; repeatable."
+)
 @click.option("--all", "all_indexes", is_flag=True, help="Prune all side indices, and the file or Redis.")
 @click.pass_context
 def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: bool) -> None:
@@ -163,7 +165,7 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: b
 
 
 @vectors.command()
-@click.option("--index", "-i", help="Drop the side index of this index, instead of the file or Redis.")
+@click.option("--index", "-i", type=INDEX, help="Drop the side index of this index, instead of the file or Redis.")
 @click.confirmation_option(prompt="Drop all document vectors?")
 @click.pass_context
 def drop(context: click.Context, /, *, index: str | None) -> None:

@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from osrerank import Rerank
+from osrerank.cli import cli
 from osrerank.cli.options import SEARCH_OPTIONS, build_rerank_argument, rerank_options, search_options
 from osrerank.options.descriptions import first_sentence, read_descriptions
 
@@ -78,3 +79,11 @@ def test_the_removed_cliff_cutoff_names_its_successor():
         click.command()(search_options("cutoff")(lambda **_options: None)), ["--cutoff", "cliff"]
     )
     assert (outcome.exit_code, "use min_score, or cutoff=" in " ".join(outcome.output.split())) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command", [("search", "fox"), ("vectors", "drop", "--yes"), ("vectors", "prune"), ("vectors", "build")]
+)
+def test_an_empty_index_name_is_refused_instead_of_standing_for_all_indices(command):
+    outcome = CliRunner().invoke(cli, [*command, "--index", ""])
+    assert (outcome.exit_code, "the name of the index is empty" in outcome.output) == (2, True)
