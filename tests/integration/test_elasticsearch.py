@@ -113,6 +113,12 @@ def test_a_multi_search_reranks_each_and_keeps_errors_in_place(client: Any) -> N
     assert (ids(found), absent["error"]["type"]) == (["29", "28"], "index_not_found_exception")
 
 
+def test_a_multi_search_without_searches_is_refused_by_the_engine(client: Any) -> None:
+    for method in (client.msearch, client.msearch_template):
+        with pytest.raises(BadRequestError):
+            method(**{"searches" if method == client.msearch else "search_templates": []}, rerank=True)
+
+
 def test_errors_of_the_wrapped_client_are_elasticsearchs_own(client: Any) -> None:
     with pytest.raises(NotFoundError):
         client.search(index="absent", query=MATCH, rerank=True)

@@ -218,6 +218,9 @@ def test_a_multi_search_response_without_responses_is_an_error():
         client_for({}).msearch(body="{\n{}", rerank=True)
     with pytest.raises(ConfigError, match="a header and a body"):
         client_for({}).msearch(body=[{}], rerank=True)
+    for empty in ([], "\n"):  # refused as without reranking
+        with pytest.raises(ValueError, match="Empty value"):
+            client_for({}).msearch(body=empty, rerank=True)
 
 
 def test_a_multi_search_names_the_reason_of_a_search_without_a_text():

@@ -34,7 +34,9 @@ def test_unknown_variables_and_bad_values_are_named_with_their_source(monkeypatc
         Settings.load()
 
 
-@pytest.mark.parametrize("url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2", "http://user:secret@"])
+@pytest.mark.parametrize(
+    "url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2", "http://user:secret@"]
+)
 def test_a_malformed_url_is_refused(url):
     with pytest.raises(
         ConfigError, match=r"^the setting url \(argument\) is invalid: it must be http.*embedded:FOLDER"

@@ -6,8 +6,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from kombu.exceptions import OperationalError
 
 from osrerank.errors import WorkerError
 from osrerank.metrics import MESSAGES_REFUSED
@@ -101,6 +103,15 @@ def deliver(beats: Sequence[Heartbeat], broker: Queue, clock: ManualClock, until
     delivery.close()
     call.join(30)
     return chunk
+
+
+def test_a_broker_that_refuses_a_chunk_is_named_with_its_error() -> None:
+    broker = Queue()
+    broker.send_task = Mock(side_effect=OperationalError("OOM command not allowed when used memory > 'maxmemory'."))  # type: ignore[method-assign]
+    delivery = Delivery(broker, broker, Registry(), Signer())  # type: ignore[arg-type]
+    with pytest.raises(WorkerError, match=r"the broker failed \(OOM\): it is full; increase its maxmemory"):
+        delivery.deliver([PendingChunk("c1", "queue", b"request", NEVER)], NEVER)
+    delivery.close()
 
 
 def test_a_chunk_that_no_worker_holds_is_sent_again() -> None:
