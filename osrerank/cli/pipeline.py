@@ -147,10 +147,23 @@ def _create_installer(context: click.Context, engine: Engine, name: str) -> Any:
     return module.Installer(client, name)
 
 
-def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
-    """Check the options, and return what to install: a `PipelineSpec` or an `EndpointSpec`."""
+def _check_server(url: str) -> str:
+    """Return the server's URL without a slash at the end, if the cluster can call it and may store it."""
     from urllib.parse import urlsplit
 
+    from osrerank.errors import ConfigError
+
+    address = urlsplit(url)
+    if address.username is not None:
+        reason = "--server contains a user or a password: leave them out; set OSRERANK_SERVER_TOKEN if it needs a token"
+        raise ConfigError(reason, setting="server", source="flag")
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ConfigError(f"--server is {url!r}; it must be http(s)://host:port", setting="server", source="flag")
+    return url.rstrip("/")
+
+
+def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
+    """Check the options, and return what to install: a `PipelineSpec` or an `EndpointSpec`."""
     from osrerank.errors import ConfigError
     from osrerank.server.elasticsearch import install as elasticsearch
     from osrerank.server.fields import choose_fields
@@ -164,10 +177,7 @@ def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]
                 flag = f"--{name.replace('_', '-')}"
                 reason = f"leave out {flag}: Elasticsearch's inference endpoints have no such setting"
                 raise ConfigError(reason, setting=name, source="flag")
-    server = options["server"].rstrip("/")
-    address = urlsplit(server)
-    if address.scheme not in ("http", "https") or not address.hostname:
-        raise ConfigError(f"--server is {server!r}; it must be http(s)://host:port", setting="server", source="flag")
+    server = _check_server(options["server"])
     fields = tuple(name.strip() for name in (options["fields"] or "").split(",") if name.strip())
     if options["fields"] is not None and not fields:
         raise ConfigError("--fields contains no field: list at least one", setting="fields", source="flag")

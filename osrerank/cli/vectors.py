@@ -4,13 +4,13 @@ Vectors are stored in a file on this machine, in Redis, or on the cluster, where
 """
 
 import json
-import signal
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from osrerank._signals import end_on_signals
 from osrerank.cli.options import INDEX, open_client, wants_json
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
     osrerank --url https://localhost:9200 vectors build --index articles --follow
 
     A build reads only the documents that changed since the last build. It can be interrupted and started again, and
-    several machines can share it.
+    several machines can share it. With --follow, SIGTERM ends it with exit code 0, as it ends workers and servers.
     """
     from osrerank.indexing.build import Builder, build_on_screen, follow_vectors
 
@@ -62,14 +62,13 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
     date_field = "" if follow in (None, SEQUENCE_NUMBER) else follow
     client = open_client(context)
     try:
-        if follow:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            if not date_field:
+        with end_on_signals() if follow else nullcontext():
+            if follow and not date_field:
                 Builder(client, index, to).read_heads()  # raises if the index cannot be followed
-        result = build_on_screen(client, index, to=to, date_field=date_field)
-        if follow:
-            report(result)
-            follow_vectors(client, index, to=to, date_field=date_field, report=report)
+            result = build_on_screen(client, index, to=to, date_field=date_field)
+            if follow:
+                report(result)
+                follow_vectors(client, index, to=to, date_field=date_field, report=report)
         uses_side_index = to == "index" or (to is None and client.searcher.vectors is not None)
         sizes = _sum_sizes(_select_stores(client, index, uses_side_index=uses_side_index))
     finally:

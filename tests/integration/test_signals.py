@@ -96,3 +96,23 @@ def test_a_server_under_nohup_ignores_the_hangup_of_its_terminal(tmp_path):
                 assert answer.status == 200
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_build_that_follows_an_index_exits_with_0(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": PATHS, "OSRERANK_URL": f"embedded:{tmp_path / 'index'}"}
+    environment["OSRERANK_VECTORS_FOLDER"] = str(tmp_path / "vectors")
+    (tmp_path / "one.jsonl").write_text('{"id": "1", "text": "low blood pressure"}\n')
+    osrerank = [sys.executable, "-m", "osrerank"]
+    load = [*osrerank, "index", "jsonl", str(tmp_path / "one.jsonl"), "--index", "notes"]
+    subprocess.run(load, env=environment, check=True, stdout=subprocess.DEVNULL)
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        command = [*osrerank, "vectors", "build", "--index", "notes", "--follow"]
+        process = subprocess.Popen(command, stderr=file, env=environment)
+    try:
+        wait_until(lambda: "notes: 1 documents" in log.read_text(), 60, log.read_text)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(ENDS_S) == 0
+    finally:
+        process.kill()
+        process.wait()

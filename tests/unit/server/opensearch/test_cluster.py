@@ -117,6 +117,10 @@ def test_missing_plugins_and_rights_on_the_cluster_are_named():
         (["--url", "embedded:x", "pipeline", "status"], "embedded engine has no pipelines"),
         (["--url", "http://127.0.0.1:9", "pipeline", "install", "--server", "localhost:80"], "http(s)://host:port"),
         (["--url", "http://127.0.0.1:9", "pipeline", "install", "--server", "http://a", "--fields", ","], "no field"),
+        (
+            ["--url", "http://127.0.0.1:9", "pipeline", "install", "--server", "http://me:s3cret@a"],
+            "user or a password",
+        ),
         (["--url", "http://127.0.0.1:9", "pipeline", "status"], "the cluster does not respond"),
     ],
 )
@@ -124,6 +128,7 @@ def test_pipeline_commands_that_cannot_work_are_refused(arguments, words):
     outcome = CliRunner().invoke(cli, arguments)
     assert outcome.exit_code != 0
     assert words in str(outcome.exception)
+    assert "s3cret" not in outcome.output + str(outcome.exception)
 
 
 def test_shown_requests_have_no_secrets():
