@@ -63,6 +63,12 @@ class Field:
         return COLUMNS[self.kind]
 
     @property
+    def analyzer_name(self) -> str:
+        """The name of a text field's analyzer."""
+        name: str = self.definition.get("analyzer", "standard")
+        return name
+
+    @property
     def is_indexed(self) -> bool:
         return self.definition.get("index", True) not in (False, "false")
 

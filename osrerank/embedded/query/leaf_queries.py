@@ -70,7 +70,7 @@ class LeafQueries:
 
     def _analyse(self, field: Field, query: Any) -> list[tuple[int, str]]:
         """Return each term of a query with its position."""
-        terms = self._snapshot.analyzer(field).terms(values.as_text(query))
+        terms = self._snapshot.analyzers.get(field.analyzer_name).terms(values.as_text(query))
         return [(position, term) for position, term in enumerate(terms) if term != GAP]
 
     def _text_term(self, path: str, term: str, boost: float) -> TQuery:

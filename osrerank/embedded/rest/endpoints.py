@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from osrerank.embedded import admin, documents
 from osrerank.embedded.errors import ApiError, Json, argument_error, parsing_error, reject_unknown_keys
-from osrerank.embedded.rest.routing import Response, RestRequest, Router, translate_errors
+from osrerank.embedded.rest.routing import Response, RestRequest, Router, parse_body, translate_errors
 from osrerank.embedded.search import execute, term_vectors
 
 router = Router()
@@ -43,7 +43,7 @@ def _search(request: RestRequest) -> Response:
 
 def _index_expression(request: RestRequest) -> str | None:
     """Return the path's index expression, without missing indices if ``ignore_unavailable`` is set. None means all."""
-    if request.index is None or not request.read_flag("ignore_unavailable"):
+    if request.index is None or not request.ignores_unavailable:
         return request.index
     return ",".join(request.engine.drop_missing(request.index.split(","))) or _MISSING_INDICES
 
@@ -55,7 +55,7 @@ def _msearch(request: RestRequest) -> Response:
         raise argument_error(
             "Validation Failed: an msearch body is pairs of lines, a header and a search, each with a newline"
         )
-    headers = [RestRequest(request.engine, "POST", {}, {}, line).json() for line in lines[::2]]
+    headers = [parse_body(line) for line in lines[::2]]
     for header in headers:
         reject_unknown_keys("msearch header", header, frozenset({"index"}))
     responses = [_search_once(request, header, body) for header, body in zip(headers, lines[1::2], strict=True)]
@@ -69,8 +69,7 @@ def _search_once(request: RestRequest, header: Json, body: str) -> Json:
         with translate_errors(request.engine, "search"):
             index = header.get("index", request.index)
             expression = ",".join(index) if isinstance(index, list) else index
-            search_body = RestRequest(request.engine, "POST", {}, {}, body).json()
-            response = execute.search(request.engine, expression, search_body, {})
+            response = execute.search(request.engine, expression, parse_body(body), {})
     except ApiError as error:
         return error.response_body()
     return {**response, "status": 200}
@@ -198,7 +197,7 @@ def _create_index(request: RestRequest) -> Response:
 
 @router.route("DELETE", "/{index}", params="ignore_unavailable")
 def _delete_index(request: RestRequest) -> Response:
-    ignores_missing = request.read_flag("ignore_unavailable")
+    ignores_missing = request.ignores_unavailable
     return Response(admin.delete_indices(request.engine, str(request.index), ignore_unavailable=ignores_missing))
 
 

@@ -33,7 +33,6 @@ class RestRequest:
     """
 
     engine: Engine
-    method: str
     path_variables: Mapping[str, str]
     params: Mapping[str, str]
     body: str
@@ -44,18 +43,12 @@ class RestRequest:
 
     def json(self) -> Json:
         """Parse the body, which must be a JSON object. An empty body counts as an empty object."""
-        if not self.body.strip():
-            return {}
-        try:
-            parsed = parse_json(self.body)
-        except ValueError as error:
-            raise parsing_error(f"the body is not JSON: {error}") from None
-        if not isinstance(parsed, dict):
-            raise parsing_error("the body is not a JSON object")
-        return parsed
+        return parse_body(self.body)
 
-    def read_flag(self, name: str) -> bool:
-        return self._read_choice(name, "true", "false") == "true"
+    @property
+    def ignores_unavailable(self) -> bool:
+        """The parameter ``ignore_unavailable``: whether indices that do not exist are left out."""
+        return self._read_choice("ignore_unavailable", "true", "false") == "true"
 
     @property
     def refresh(self) -> str:
@@ -86,6 +79,19 @@ class Response:
     status: int = 200
     warnings: list[str] = field(default_factory=list)
     can_share_body: bool = False
+
+
+def parse_body(body: str) -> Json:
+    """Parse a JSON object. An empty text counts as an empty object. Raise a 400 for other texts."""
+    if not body.strip():
+        return {}
+    try:
+        parsed = parse_json(body)
+    except ValueError as error:
+        raise parsing_error(f"the body is not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise parsing_error("the body is not a JSON object")
+    return parsed
 
 
 Endpoint = Callable[[RestRequest], Response]
@@ -134,7 +140,7 @@ class Router:
                         )
                 path_variables = {key: unquote(value) for key, value in match.groupdict().items()}
                 with translate_errors(engine, route.endpoint.__name__.strip("_")):
-                    response = route.endpoint(RestRequest(engine, method, path_variables, text_params, body))
+                    response = route.endpoint(RestRequest(engine, path_variables, text_params, body))
                 return _apply_filter_path(response, text_params)
         raise argument_error(f"the embedded engine does not support [{method} {url}]: use an OpenSearch server")
 

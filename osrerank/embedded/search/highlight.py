@@ -93,7 +93,7 @@ class Highlighter:
             raise argument_error(f"{reason} - maximum allowed to be analyzed for highlighting.")
         if field.column == "keyword":
             return [Token(text, 0, 0, len(text))]
-        return self._snapshot.analyzer(field).tokens(text)
+        return self._snapshot.analyzers.get(field.analyzer_name).tokens(text)
 
 
 def _read_tag(options: Json, key: str, default: str) -> str:

@@ -17,7 +17,7 @@ from osrerank.embedded.errors import (
     unsupported_error,
 )
 from osrerank.embedded.storage.engine import Engine
-from osrerank.embedded.storage.index import Snapshot, field_analyzer
+from osrerank.embedded.storage.index import Snapshot
 
 _OCCURRENCE_DETAILS = ("positions", "offsets", "payloads")
 """OpenSearch lists these details of each occurrence of a term unless the request turns them off."""
@@ -70,7 +70,7 @@ def _document_vectors(engine: Engine, request: Json) -> Json:
             continue
         if field.column != "text":
             raise unsupported_error(f"the field [{path}] in [mtermvectors]", "use text fields")
-        analyzer = snapshot.analyzer(field)
+        analyzer = snapshot.analyzers.get(field.analyzer_name)
         counts = Counter(term for text in texts.get(path, ()) for term in analyzer.terms(text) if term != GAP)
         if counts:
             needs_statistics = request.get("term_statistics", False)
@@ -142,4 +142,4 @@ def _request_analyzer(engine: Engine, name: str | None, body: Json) -> Analyzer:
     field = live_index.fields.by_path.get(require_string(body["field"], "field"))
     if field is None or field.column != "text":
         raise unsupported_error(f"[field: {body['field']}] in [analyze]", "use a text field of the index")
-    return field_analyzer(live_index.analyzers, field)
+    return live_index.analyzers.get(field.analyzer_name)

@@ -20,7 +20,7 @@ import tantivy
 from osrerank.embedded.analysis.analyzers import Analyzers
 from osrerank.embedded.analysis.tokens import Analyzer
 from osrerank.embedded.errors import ApiError
-from osrerank.embedded.mapping.fields import Field, IndexFields
+from osrerank.embedded.mapping.fields import IndexFields
 from osrerank.embedded.storage.shard import (
     FIELD_NAMES,
     PART_SEPARATOR,
@@ -49,10 +49,6 @@ class Snapshot:
     def name(self) -> str:
         return self.row.name
 
-    def analyzer(self, field: Field) -> Analyzer:
-        """Return a text field's analyzer."""
-        return field_analyzer(self.analyzers, field)
-
     def count_documents(self, path: str) -> int:
         """Return the number of documents that have a field, or of all documents if ``path`` is `ALL_DOCUMENTS`.
 
@@ -72,11 +68,6 @@ class Snapshot:
             yield TermFrequency(token, frequency, length, documents)
 
 
-def field_analyzer(analyzers: Analyzers, field: Field) -> Analyzer:
-    """Return the analyzer of a text field."""
-    return analyzers.get(field.definition.get("analyzer", "standard"))
-
-
 def build_layout(fields: IndexFields) -> dict[str, str]:
     """Return the layout of a search index: the type of each field's column."""
     return {path: field.column for path, field in sorted(fields.by_path.items()) if field.is_indexed}
@@ -87,7 +78,7 @@ def check_mappings(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[
     fields, analyzers = IndexFields(mappings), Analyzers(settings.get("analysis"))
     for field in fields.by_path.values():
         if field.column == "text":
-            field_analyzer(analyzers, field)
+            analyzers.get(field.analyzer_name)
     return fields, analyzers
 
 
@@ -95,6 +86,7 @@ class LiveIndex:
     """An index that the engine has open. The caller of a method that writes must hold the engine's write lock.
 
     Attributes:
+        row: the index's row in the store.
         last_seq: the highest sequence number of a stored document.
         unrefreshed_since: the monotonic time, in seconds, of the first change since the last refresh. None if nothing
             has changed.
@@ -103,7 +95,7 @@ class LiveIndex:
     def __init__(self, store: SqliteStore, row: IndexRow) -> None:
         self._store = store
         self._lock = threading.RLock()
-        self._row = row
+        self.row = row
         self.fields, self.analyzers = check_mappings(row.mappings, row.settings)
         self._shard: Shard | None = None
         self._loaded_state: tuple[int, int] = (0, 0)  # the row's generation and indexed_seq when the shard was loaded
@@ -111,25 +103,21 @@ class LiveIndex:
         self.last_seq = store.last_seq(row)
         self.unrefreshed_since: float | None = None
 
-    @property
-    def row(self) -> IndexRow:
-        return self._row
-
     def sync(self) -> None:
         """Update the row, fields and analyzers from the store."""
         with self._lock:  # before the store's lock, here and everywhere
-            row = self._store.indices().get(self._row.name)
-            if row is None or row.id != self._row.id:
+            row = self._store.indices().get(self.row.name)
+            if row is None or row.id != self.row.id:
                 return
-            if row.mappings != self._row.mappings or row.settings != self._row.settings:
+            if row.mappings != self.row.mappings or row.settings != self.row.settings:
                 self.fields, self.analyzers = check_mappings(row.mappings, row.settings)
-            self._row = row
+            self.row = row
 
     def load_external_writes(self) -> None:
         """Note what other processes wrote before this process became the writer."""
-        self.last_seq = self._store.last_seq(self._row)
-        self._added_seq = self._row.indexed_seq
-        if self.last_seq > self._row.indexed_seq:
+        self.last_seq = self._store.last_seq(self.row)
+        self._added_seq = self.row.indexed_seq
+        if self.last_seq > self.row.indexed_seq:
             self.unrefreshed_since = -math.inf  # the next check refreshes the index
 
     def snapshot(self) -> Snapshot:
@@ -143,15 +131,15 @@ class LiveIndex:
 
     def _load_snapshot(self) -> Snapshot:
         with self._lock:
-            while self._shard is None or self._loaded_state != (self._row.generation, self._row.indexed_seq):
-                generation = self._row.generation
+            while self._shard is None or self._loaded_state != (self.row.generation, self.row.indexed_seq):
+                generation = self.row.generation
                 try:
-                    self._load_shard(self._row)
+                    self._load_shard(self.row)
                 except TANTIVY_ERRORS:
                     self.sync()
-                    if self._row.generation == generation:
+                    if self.row.generation == generation:
                         raise  # the files are damaged; with another generation, another process has just rebuilt them
-            return Snapshot(self._row, self.fields, self.analyzers, self._shard, self._shard.searcher)
+            return Snapshot(self.row, self.fields, self.analyzers, self._shard, self._shard.searcher)
 
     def _load_shard(self, row: IndexRow) -> None:
         if self._shard is not None and self._shard.folder is not None and self._loaded_state[0] == row.generation:
@@ -188,14 +176,14 @@ class LiveIndex:
         try:
             self._load_snapshot()
         except TANTIVY_ERRORS as error:
-            logger.warning("the search index of [%s] is damaged (%s)", self._row.name, error)
+            logger.warning("the search index of [%s] is damaged (%s)", self.row.name, error)
             return False
         return True
 
     @property
     def has_uncommitted_documents(self) -> bool:
         """Whether the store has documents that the search index has not committed."""
-        return self._store.last_seq(self._row) > self._row.indexed_seq
+        return self._store.last_seq(self.row) > self.row.indexed_seq
 
     def record_stored(self, rows: Sequence[StoredDocument]) -> None:
         """Update ``last_seq`` and ``unrefreshed_since`` after documents were stored."""
@@ -207,7 +195,7 @@ class LiveIndex:
 
         If the search index lacks fields or earlier documents, the next refresh adds the documents instead.
         """
-        if self._added_seq == rows[0].seq - 1 and self._row.layout == build_layout(self.fields):
+        if self._added_seq == rows[0].seq - 1 and self.row.layout == build_layout(self.fields):
             with self._use_writer() as shard:
                 self._add_to_shard(shard, rows)
 
@@ -215,7 +203,7 @@ class LiveIndex:
         """Add stored documents to a search index. ``may_have_rows`` says that it might already contain some of them."""
         shard.delete(row.doc_id for row in rows if may_have_rows or row.version > 1)
         analyzers = {
-            path: field_analyzer(self.analyzers, field)
+            path: self.analyzers.get(field.analyzer_name)
             for path, field in self.fields.by_path.items()
             if field.column == "text"
         }
@@ -237,26 +225,26 @@ class LiveIndex:
         try:
             return shard.build_document(row, self.fields.extract(json.loads(text)), analyzer)
         except (ApiError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            logger.warning("document [%s] of [%s] cannot be searched: %s", row.doc_id, self._row.name, error)
+            logger.warning("document [%s] of [%s] cannot be searched: %s", row.doc_id, self.row.name, error)
             return None
 
     def refresh(self) -> None:
         """Make all stored documents visible to searches."""
-        if self._row.layout != build_layout(self.fields):
+        if self.row.layout != build_layout(self.fields):
             self.rebuild()
             return
-        if self.last_seq == self._row.indexed_seq:
+        if self.last_seq == self.row.indexed_seq:
             self.unrefreshed_since = None
             return
         with self._use_writer() as shard:
-            for rows in self._store.read_since(self._row, self._added_seq):
+            for rows in self._store.read_since(self.row, self._added_seq):
                 self._add_to_shard(shard, rows, may_have_rows=True)
             shard.commit()
         self._record_commit(indexed_seq=self._added_seq)
 
     def rebuild(self) -> None:
         """Rebuild the search index from the store, because fields were added or its files are damaged."""
-        old = self._row
+        old = self.row
         generation = old.generation + 1
         layout = build_layout(self.fields)
         folder = self._generation_folder(old, generation)
@@ -276,13 +264,13 @@ class LiveIndex:
         self.close_writer()
         with self._lock:
             self._record_commit(layout=layout, generation=generation, indexed_seq=max(self._added_seq, self.last_seq))
-            self._shard, self._loaded_state = shard, (generation, self._row.indexed_seq)
+            self._shard, self._loaded_state = shard, (generation, self.row.indexed_seq)
         shutil.rmtree(self._generation_folder(old), ignore_errors=True)
 
     def _record_commit(self, **changes: Any) -> None:
         """Note in the store what the search index has committed, and drop the rows of deleted documents."""
         with self._store.transaction():
-            row = self._store.update(self._row, **changes)
+            row = self._store.update(self.row, **changes)
             self._store.forget_deleted(row, row.indexed_seq)
         self.sync()
         self._added_seq = row.indexed_seq
@@ -296,12 +284,12 @@ class LiveIndex:
             shard = self._shard_on_disk()
             if not shard.has_open_writer:
                 shard.open_writer()
-                self._added_seq = self._row.indexed_seq
+                self._added_seq = self.row.indexed_seq
             yield shard
         except TANTIVY_ERRORS as error:
             if shard is not None:
                 shard.close_writer(wait=False)
-            self._added_seq = self._row.indexed_seq
+            self._added_seq = self.row.indexed_seq
             raise storage_error(self._store.folder, str(error)) from error
 
     def _shard_on_disk(self) -> Shard:
@@ -309,14 +297,14 @@ class LiveIndex:
         with self._lock:
             shard = self._load_snapshot().shard
             if shard.folder is None:
-                shard = self._shard = Shard(self._generation_folder(self._row), self._row.layout)
+                shard = self._shard = Shard(self._generation_folder(self.row), self.row.layout)
             return shard
 
     def close_writer(self, *, wait: bool = True) -> None:
         """Close the search index's writer. The next writer reads the uncommitted documents from the store."""
         if self._shard is not None and self._shard.has_open_writer:
             self._shard.close_writer(wait=wait)
-            self._added_seq = self._row.indexed_seq
+            self._added_seq = self.row.indexed_seq
 
     @property
     def has_open_writer(self) -> bool:
@@ -328,4 +316,4 @@ class LiveIndex:
     @property
     def folder(self) -> Path:
         """The folder with all generations of the search index."""
-        return self._store.folder / f"index-{self._row.id}"
+        return self._store.folder / f"index-{self.row.id}"
