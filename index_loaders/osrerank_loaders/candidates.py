@@ -60,11 +60,7 @@ def join_run_and_texts(
     """Yield each query of a run with its candidates, in the run's order, and their texts from the collection.
 
     A run in MS MARCO's three columns contains no scores. Its candidates are ordered by rank, with the scores 1/rank.
-
-    Args:
-        files: the files of the run.
-        queries: the text of each query, by id.
-        documents: the records of the collection.
+    ``queries`` has the text of each query id.
 
     Raises:
         FormatError: a line is not a run line, a query or document is missing, or two documents share a rank.

@@ -52,11 +52,7 @@ def download_collection(
 ) -> Iterator[tuple[Path, str]]:
     """Download the files of a collection into a folder.
 
-    Args:
-        collection: the collection's name in the catalogue.
-        folder: the folder.
-        only: the names of the files to download. If it is empty, all files are downloaded.
-        catalogue: a catalogue to use instead of the package's.
+    All files are downloaded unless ``only`` names some. ``catalogue`` is used instead of the package's.
 
     Yields:
         The path of each downloaded file, and a note for the user. The note is "" if the file's MD5 was verified.

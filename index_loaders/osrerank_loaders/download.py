@@ -80,11 +80,8 @@ def fetch(
 ) -> Path:
     """Download a file or its missing part, check its size and MD5, and return its path.
 
-    Args:
-        remote: the file to download.
-        folder: the folder to save it in. The name of an incomplete file ends in ``.part``.
-        retry_budget: how long to retry while no byte arrives. If it is None, the default is used.
-        report: a function that is called with the number of bytes on disk.
+    The name of an incomplete file ends in ``.part``. ``retry_budget`` limits the time in which no byte arrives.
+    ``report`` is called with the number of bytes on disk.
 
     Raises:
         ChecksumError: the size or the MD5 differs from the published one. A new download is then deleted.

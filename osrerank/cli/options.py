@@ -124,9 +124,6 @@ class SearchOption(click.ParamType[Any]):
     """The type of a parameter that sets an option of ``rerank``. `Rerank` checks the values.
 
     An option such as ``passages`` is a group of options: its value is ``maxp,limit=5``.
-
-    Args:
-        option: the name of the option.
     """
 
     name = "text"

@@ -87,12 +87,8 @@ def calibrate(
 ) -> CalibrationFit:
     """Search the judged queries with the index's options, and fit probabilities to the scores of their hits.
 
-    Args:
-        client: the client to search with.
-        index: the index to search.
-        queries: the query set. Queries without judgments are ignored.
-        qrels: the judgments. Hits without a judgment count as not relevant.
-        track: wraps the iteration over the queries to show progress.
+    Queries without judgments are ignored. Hits without a judgment count as not relevant. ``track`` wraps the iteration
+    over the queries to show progress.
 
     Raises:
         ConfigError: the index's pipeline is ``none`` or custom, so no stage returns probabilities.

@@ -131,10 +131,7 @@ FITS: dict[str, Fit] = {"platt": fit_platt, "isotonic": fit_isotonic}
 def held_out_probabilities(scored: ScoredHits, fit: Fit, folds: Sequence[Indices]) -> Floats:
     """Return the probabilities ``(n,)`` of hits, each from a map that was fitted to the queries of all other folds.
 
-    Args:
-        scored: the hits.
-        fit: a function that fits a map to hits.
-        folds: the indices of each fold's queries. Each query is in exactly one fold.
+    ``folds`` has the indices of each fold's queries. Each query is in exactly one fold.
     """
     probabilities = np.zeros(len(scored.scores))
     for fold in folds:

@@ -15,13 +15,7 @@ def needs_correction(measure: Any) -> bool:
 
 
 def compute_corrected(measure: Any, judged: Mapping[str, int], doc_ids: Sequence[str]) -> float:
-    """Return trec_eval's value of ``NumRel`` or ``IPrec`` for one query.
-
-    Args:
-        measure: the measure as ir-measures parsed it.
-        judged: the relevance of each judged document.
-        doc_ids: document ids in rank order.
-    """
+    """Return trec_eval's value of ``NumRel`` or ``IPrec`` for one query, from document ids in rank order."""
     level = measure["rel"]
     n_relevant = sum(relevance >= level for relevance in judged.values())
     if measure.NAME == "NumRel":

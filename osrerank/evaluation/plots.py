@@ -25,11 +25,6 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
     """Plot quality against inferences per query, with a line for each curve and points labelled with k0 or k1.
 
     The same curves are always written as the same bytes.
-
-    Args:
-        path: the file to write, ``.svg``, ``.png`` or ``.pdf``.
-        curves: the points of each curve, by its label.
-        measure: the label of the vertical axis.
     """
     with _axes(path) as axes:
         for number, (label, points) in enumerate(curves.items()):
@@ -48,10 +43,7 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
 def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]], measure: str) -> None:
     """Plot a measure against the share a of the first pass in the final score, with a line for each curve.
 
-    Args:
-        path: the file to write.
-        curves: the pairs (a, value) of each curve, by rising a.
-        measure: the label of the vertical axis.
+    Each curve has pairs (a, value), by rising a.
     """
     with _axes(path) as axes:
         for number, (label, points) in enumerate(curves.items()):
@@ -64,10 +56,7 @@ def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]],
 def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequence[tuple[int, float]]) -> None:
     """Plot training loss against steps, and the measure on the development set on a second axis.
 
-    Args:
-        path: the file to write.
-        losses: pairs of step and loss.
-        measures: pairs of step and value, higher is better. They are empty if there is no development set.
+    ``losses`` and ``measures`` have pairs of step and value. Without a development set, there are no measures.
     """
     with _axes(path) as axes:
         axes.plot(*zip(*losses, strict=True), linewidth=1.0, color=COLOURS[0])
@@ -82,9 +71,7 @@ def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequen
 def plot_reliability(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
     """Plot the share of relevant hits against their probability, with a line for each curve, and the diagonal.
 
-    Args:
-        path: the file to write.
-        curves: for each curve, the pairs (mean probability, relevant share) of bins of hits, by rising probability.
+    Each curve has a pair (mean probability, relevant share) for each bin of hits, by rising probability.
     """
     with _axes(path) as axes:
         axes.plot([0, 1], [0, 1], linestyle="--", linewidth=1.0, color="0.5")

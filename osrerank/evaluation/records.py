@@ -46,12 +46,9 @@ class QueryRecord:
 
     @classmethod
     def from_response(cls, query_id: str, response: Mapping[str, Any], started_s: float) -> Self:
-        """Create the record of a search.
+        """Create the record of a search from its response.
 
-        Args:
-            query_id: the query's id.
-            response: the response of ``client.search``.
-            started_s: the time at which the search began, in seconds of ``time.perf_counter``.
+        ``started_s`` is when the search began, in seconds of ``time.perf_counter``.
         """
         candidates = [_candidate_from_hit(hit, rank) for rank, hit in enumerate(response["hits"]["hits"], start=1)]
         summary = response.get("rerank") or {"applied": False, "reason": None, "stages": []}

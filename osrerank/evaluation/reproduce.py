@@ -84,13 +84,8 @@ def find_materials(folder: Path, collection: Collection, depth: int, texts: Text
     """Read a collection's candidates and judgments from a folder.
 
     Judgments are recognised by their checksum, not by the file's name. Candidates come from rank_llm's file, or from a
-    run ``BM25.txt`` (in the folder or in ``runs``) with ``corpus.jsonl`` and ``queries.tsv``.
-
-    Args:
-        folder: the folder that contains the files.
-        collection: the collection to find.
-        depth: the number of candidates of each query.
-        texts: a function that reads the texts of the run's documents from an index, in place of ``corpus.jsonl``.
+    run ``BM25.txt`` (in the folder or in ``runs``) with ``corpus.jsonl`` and ``queries.tsv``. ``texts`` reads the texts
+    of the run's documents from an index, in place of ``corpus.jsonl``.
 
     Raises:
         EvaluationError: a file is missing. The message contains its address and checksum.
@@ -139,13 +134,7 @@ def compare_with_published(
 ) -> Reproduction:
     """Measure the model's run, BM25's run and other runs, and compare them with published values.
 
-    Args:
-        collection: the collection.
-        depth: the number of candidates of each query.
-        qrels: the collection's judgments.
-        bm25: BM25's run, which contains the candidates.
-        model_run: the model's run of the same candidates, named after the model.
-        other_runs: other runs to compare with the model's run.
+    ``bm25`` contains the candidates. ``model_run`` is named after the model.
 
     Raises:
         EvaluationError: two runs have the same name, or a run and the judgments share no query.

@@ -15,8 +15,7 @@ MIN_SHARE = 0.05
 def count_self_hits(rankings: Mapping[str, Sequence[str]]) -> int:
     """Return how many queries have a self-hit among their top ten, or 0 if so few can be chance.
 
-    Args:
-        rankings: the document ids of each query, best first.
+    ``rankings`` has the document ids of each query, best first.
     """
     count = sum(query_id in doc_ids[:MAX_RANK] for query_id, doc_ids in rankings.items())
     return count if count >= MIN_SHARE * len(rankings) else 0

@@ -103,10 +103,7 @@ def compare(
 def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, seed: int = 0) -> list[RunComparison]:
     """Compare evaluated runs on each measure, with Holm's correction for each measure and test.
 
-    Args:
-        evaluations: evaluations with the same measures and queries. The first is the baseline.
-        all_pairs: as for `compare`.
-        seed: as for `compare`.
+    The first evaluation is the baseline. ``all_pairs`` and ``seed`` mean the same as in `compare`.
 
     Raises:
         EvaluationError: fewer than two runs or two queries, equal names, or runs measured over different queries.

@@ -211,13 +211,8 @@ def compute_curve(
 ) -> list[Point]:
     """Return the cost and quality with each setting.
 
-    Args:
-        scored: each query's scores, which are read once. Queries without hits are left out, because a run file contains
-            no lines for them.
-        settings: the settings. With the aggregation ``sample``, each point is the mean of ten draws.
-        qrels: the judgments.
-        measure: the measure's name, as for `measures.evaluate`.
-        averaging: the documents and queries to measure, as for `measures.evaluate`.
+    The scores are read once. Queries without hits are left out, because a run file contains no lines for them. With the
+    aggregation ``sample``, each point is the mean of ten draws.
     """
     averaging = replace(averaging or Averaging(), single_precision=False)  # scores are small integers
     trials = [

@@ -70,9 +70,7 @@ class SentenceScores:
     def from_record(cls, record: QueryRecord, *, kind: str) -> "SentenceScores":
         """Extract the scores from a record of a run that was reranked by sentences.
 
-        Args:
-            record: a record from the run's side file.
-            kind: the kind of sentence scores to extract, ``"logit"`` or ``"probability"``.
+        ``kind`` is ``"logit"`` or ``"probability"``.
         """
         candidates = sorted(record.fields["candidates"], key=lambda candidate: candidate["first_pass"]["rank"])
         doc_ids = tuple(candidate["doc_id"] for candidate in candidates)
@@ -123,9 +121,8 @@ class Fold(Generic[Setting]):
 def build_grid(sentences: int, values: Sequence[float] = GRID_VALUES) -> tuple[Weights, ...]:
     """Return the weights to try, in the order of preference at equal AP.
 
-    Args:
-        sentences: the number of best sentences that count: 1, 2 or 3 (the paper's 1S, 2S, 3S).
-        values: the values to try for a and for each weight.
+    ``sentences`` is the number of best sentences that count: 1, 2 or 3 (the paper's 1S, 2S, 3S). ``values`` are tried
+    for a and for each weight.
     """
     w2_values = values if sentences > 1 else (0.0,)
     w3_values = values if sentences > 2 else (0.0,)
@@ -189,10 +186,8 @@ def find_max_by_share(
 ) -> list[tuple[float, float]]:
     """Return pairs (a, value), by rising a: the value is the highest mean AP of the settings with this share a.
 
-    Args:
-        precisions: query_id -> AP with each setting ``(n_settings,)``.
-        settings: the settings.
-        sentences: the number of best sentences that count. Settings that weight other sentences are ignored.
+    ``precisions`` has the AP of each query with each setting ``(n_settings,)``. Settings that weight more than
+    ``sentences`` sentences are ignored.
     """
     means = np.mean(list(precisions.values()), axis=0)
     best: dict[float, float] = {}

@@ -62,9 +62,6 @@ class CandidatesByQuery:
     The constructor reads all lists once, to check them. Lookups in the lists' order read them once more. A lookup that
     goes back to an earlier list reads them again from the beginning.
 
-    Args:
-        lists: the candidate lists.
-
     Attributes:
         queries: the queries, in the lists' order.
         digest: a hash of all query ids and candidates, to detect changes.

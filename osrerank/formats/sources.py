@@ -231,12 +231,8 @@ def open_sources(
 ) -> Iterator[SourceFile]:
     """Open listed files and the members of archives one after the other. Each is closed before the next is opened.
 
-    Args:
-        files: the files, from `list_files`.
-        patterns: the names of the files to read from archives.
-        counter: counts the bytes read from disk.
-        first_bytes: bytes that were already read from standard input.
-        part: the part to read from an ir_datasets collection.
+    The files come from `list_files`, and the members of archives must match the patterns. ``counter`` counts the bytes
+    read from disk, and ``first_bytes`` were already read from standard input.
     """
     for name in files:
         if is_dataset(name):

@@ -23,9 +23,7 @@ def is_table(source: SourceFile) -> bool:
 def read_table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield each row as a dict of its columns, with the number of its last line.
 
-    Args:
-        source: a file for which `is_table` is true.
-        columns: the required columns.
+    `is_table` must be true for the file. ``columns`` are required.
 
     Raises:
         FormatError: a column is missing, a row has too few or too many fields, or the text is not UTF-8.

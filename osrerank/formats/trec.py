@@ -94,10 +94,8 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
 def read_run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
     """Yield the lines of a run without blank lines and comments, and log the number of comments.
 
-    All lines of a file must have the form of its first line, TREC's or MS MARCO's.
-
-    Args:
-        paths: a file, or a list of files, folders and archives.
+    All lines of a file must have the form of its first line, TREC's or MS MARCO's. ``paths`` is a file, or a list of
+    files, folders and archives.
 
     Raises:
         FormatError: a line is malformed, or has another form than the first line.
@@ -186,9 +184,7 @@ def sort_as_trec_eval(
 ) -> tuple[ScoredDocument, ...]:
     """Sort documents as trec_eval does: score, then document id, both descending.
 
-    Args:
-        scores: the score of each document id, or scored documents.
-        single_precision: whether to compare scores as 32-bit floats, as trec_eval up to 9.0.8 does.
+    With ``single_precision``, scores are compared as 32-bit floats, as trec_eval up to 9.0.8 does.
     """
 
     def sort_key(document: ScoredDocument) -> tuple[float, str]:
@@ -217,11 +213,7 @@ def write_rankings(
 ) -> None:
     """Write a run as `write_run` does, from rankings that need not be in memory at the same time.
 
-    Args:
-        path: the run file.
-        name: the run's tag.
-        rankings: pairs of query id and documents in rank order.
-        form: the form of the run.
+    A ranking is a query id and its documents in rank order. ``name`` is the run's tag.
     """
     lines = _format_trec(name, rankings) if form == "trec" else _format_msmarco(rankings)
     write_atomically(Path(path), lines)

@@ -54,8 +54,7 @@ class Defaults:
     def without_models(self, override: str) -> Self:
         """Return a copy without models, for a caller whose own model or scorer is used for every index.
 
-        Args:
-            override: a description of the caller's model or scorer, for the log.
+        ``override`` describes this model or scorer in the log.
         """
         if self.models:
             logger.info("%s is used for every index, and the settings file's models are ignored", override)
@@ -72,10 +71,8 @@ class Defaults:
     ) -> Self:
         """Read the defaults from the settings file.
 
-        Args:
-            settings: the settings, which say where the settings file is.
-            options: options that take precedence over the file's ``[rerank]``.
-            model: a model for every index. The file's models are then ignored.
+        ``options`` take precedence over the file's ``[rerank]``. If there is a ``model``, the file's models are
+        ignored.
 
         Raises:
             ConfigError: the file cannot be read, or contains an unknown key or an invalid value.

@@ -45,13 +45,7 @@ def parse_options(group: type[Options], value: Any, option: str, *, text_key: st
 
 
 def invalid_option(option: str, value: object, expected: str) -> ConfigError:
-    """Return the error for an invalid value.
-
-    Args:
-        option: the option's name, for example ``rm3.terms``.
-        value: the invalid value.
-        expected: a description of valid values.
-    """
+    """Return the error for an invalid value of an option, such as ``rm3.terms``. It says what is ``expected``."""
     message = f"rerank option {option} is {value!r}; it must be {expected}"
     return ConfigError(message, setting=f"rerank.{option}", source="argument")
 

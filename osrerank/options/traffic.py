@@ -42,9 +42,7 @@ class Traffic:
     def of(cls, value: Any, defaults: "Traffic | None" = None) -> "Traffic | None":
         """Parse the ``traffic`` option of a search: a dict of options, or None to rerank all searches.
 
-        Args:
-            value: the option's value.
-            defaults: the values for options that the dict leaves out, usually from the settings file.
+        ``defaults`` has the values for options that the dict leaves out, usually from the settings file.
 
         Raises:
             ConfigError: the value has another type, an unknown key, or an invalid value.

@@ -354,9 +354,7 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
 def restore_caller_names(response: Mapping[str, Any], *, wants_scores: bool) -> dict[str, Any]:
     """Remove osrerank's query names from a response's ``matched_queries``.
 
-    Args:
-        response: the response.
-        wants_scores: whether the caller requested scores. Otherwise, the caller's names become a list.
+    Unless ``wants_scores`` says that the caller requested scores, the caller's names become a list.
     """
     hits = response["hits"]
     restored = {**response, "hits": {**hits, "hits": [_restore_hit(hit, wants_scores) for hit in hits["hits"]]}}

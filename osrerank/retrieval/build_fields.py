@@ -41,10 +41,7 @@ def build_fields_key(index: str) -> bytes:
 def update_build_fields(stored: bytes, uuid: str, fields: Sequence[str]) -> bytes:
     """Return the content to store under `build_fields_key`, as JSON.
 
-    Args:
-        stored: the content that is stored now. Empty if nothing is stored.
-        uuid: the index's uuid. Empty in a side index.
-        fields: the fields that the build read.
+    ``stored`` is the content that is stored now, or empty. In a side index, ``uuid`` is empty.
     """
     entries = [(other, names) for other, names in _parse_content(stored).items() if other != uuid]
     return json.dumps(dict([*entries[1 - MAX_INDICES :], (uuid, fields)]), separators=(",", ":")).encode()

@@ -181,9 +181,8 @@ class SearchFields:
     def model_fields_by_index(self, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
         """Return the fields whose text the model scores, for each index.
 
-        Args:
-            names: the names in a ranking's ``fields`` option. If the caller specified any, they apply to all indices,
-                and the result is empty.
+        ``names`` are those in a ranking's ``fields`` option. If the caller specified any, they apply to all indices,
+        and the result is empty.
         """
         if caller_names(names):
             return {}
@@ -201,8 +200,7 @@ class SearchFields:
     def check_names(self, fields_with_text: Collection[str] | None) -> list[SearchWarning]:
         """Return warnings about option names that are not in the mapping, or that have no text in the hits.
 
-        Args:
-            fields_with_text: the fields that have text in a hit. None if the search has no hits.
+        ``fields_with_text`` are the fields that have text in a hit. They are None if the search has no hits.
         """
         warnings = []
         for name, is_searched in self.names.is_searched.items():

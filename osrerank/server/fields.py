@@ -16,10 +16,7 @@ STEP = "read the mapping"
 def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the fields of an index that will be the model's input.
 
-    Args:
-        client: a client of the cluster.
-        index: a name, an alias or a pattern.
-        field_names: the fields to check. If there are none, fields are chosen from the mapping.
+    If there are no ``field_names``, fields are chosen from the mapping. Otherwise, these are checked.
 
     Raises:
         InstallError: the index does not exist, a field is missing, or the cluster cannot send the fields.

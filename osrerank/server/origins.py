@@ -22,14 +22,9 @@ Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
 
 class HostMiddleware:
-    """ASGI middleware that refuses requests with other host names, and requests from other sites' pages.
+    """ASGI middleware that refuses other host names than ``hosts``, and other sites than ``origins``.
 
     IP addresses and localhost are always accepted as host names, because no other site can have them as its name.
-
-    Args:
-        application: the application that handles accepted requests.
-        hosts: the host names of this server, without ports.
-        origins: the origins of other sites whose pages are allowed to call this server.
     """
 
     def __init__(self, application: Application, hosts: Iterable[str], origins: Iterable[str] = ()) -> None:
@@ -63,10 +58,7 @@ class HostMiddleware:
 def restrict_origins(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str]) -> None:
     """Accept only requests with one of the host names, and from other sites' pages only if their origin is listed.
 
-    Args:
-        app: the server's application.
-        hosts: the host names of the server. If it is None, any name is accepted.
-        origins: the origins of other sites whose pages are allowed to call the server.
+    If ``hosts`` is None, any name is accepted.
     """
     if origins:
         exposed = [REQUEST_ID_HEADER, UNSCORED_HEADER, TRUNCATED_HEADER, "Retry-After"]

@@ -117,9 +117,7 @@ def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> 
 def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
     """Return a digest of the models and options that the calibrated score depends on.
 
-    Args:
-        identity: the models and blend, from `RerankService.identity`.
-        options: the search's options, including fields.
+    ``identity`` comes from `RerankService.identity`. The options include fields.
     """
     names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
     option_values = {name: repr(getattr(options, name)) for name in names}
@@ -130,9 +128,8 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
 def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
     """Return a digest of the mappings of the fields that a search queries or uses as model input.
 
-    Args:
-        mappings: the engine's response to ``_mapping``. Index names are ignored, so an alias can move to another index.
-        options: the search's options, including fields.
+    ``mappings`` is the engine's response to ``_mapping``. Index names are ignored, so an alias can move to another
+    index. The options include fields.
     """
     names = {name.partition("^")[0] for name in (*(options.fields or ()), *(options.query_fields or ()))}
     used_fields = []

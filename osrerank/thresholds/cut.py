@@ -57,12 +57,7 @@ class Thresholds:
     def cut(
         self, candidates: Sequence[Candidate], reports: Sequence[StageReport] = ()
     ) -> tuple[list[Candidate], list[Cut]]:
-        """Return the remaining candidates in their original order, and the effect of each cutoff.
-
-        Args:
-            candidates: the reranked candidates, best first.
-            reports: the stages' reports.
-        """
+        """Return the remaining candidates in their original order, and the effect of each cutoff."""
         remaining, cuts = list(candidates), []
         if self.min_probability is not None:
             remaining, cut = self._cut_at(
@@ -109,11 +104,6 @@ def filter_by_probability(
     """Remove the candidates below a probability of the last stage that returns probabilities.
 
     Return the remaining candidates and the number of removed ones.
-
-    Args:
-        candidates: the reranked candidates, best first.
-        threshold: the minimum probability of a remaining candidate.
-        reports: the stages' reports.
     """
     entries = [[entry for entry in candidate.trace if "probability" in entry.parts] for candidate in candidates]
     last_level = max((entry.level for trace in entries for entry in trace), default=0)
@@ -133,14 +123,8 @@ def _remove_below(
     """Remove the candidates below a probability, and return the remaining ones and the number of removed ones.
 
     Candidates that the stage had no time to score remain. Candidates below the depth are removed but not counted,
-    because their number depends on the page.
-
-    Args:
-        candidates: the reranked candidates, best first.
-        probabilities: each candidate's probability, or None if the stage did not score it.
-        threshold: the minimum probability of a remaining candidate.
-        stage: the stage that computed the probabilities.
-        reports: the stages' reports.
+    because their number depends on the page. ``stage`` computed the probabilities. A probability is None if the stage
+    did not score the candidate.
     """
     depth = max((report.candidates for report in reports), default=len(candidates))
     stage_depth = max((report.candidates for report in reports if report.name == stage), default=0)

@@ -23,11 +23,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 def build_db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation: str, index: Any) -> Attributes:
     """Return the attributes of a request to the search engine.
 
-    Args:
-        engine: the search engine.
-        hosts: the cluster's hosts. Empty for the embedded engine.
-        operation: the name of the operation, such as ``search``.
-        index: the name of an index, a list of names, or None for all indices.
+    The embedded engine has no ``hosts``. ``index`` is a name, a list of names, or None for all indices.
     """
     host = hosts[0] if len(hosts) == 1 else {}  # which of several hosts the transport will choose is unknown
     return {

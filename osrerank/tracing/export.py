@@ -21,10 +21,8 @@ INSTALL_COMMAND = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-pro
 def export_traces(service: str) -> bool:
     """Set up a tracer provider if ``OTEL_TRACES_EXPORTER`` or an endpoint is set. Return whether it was set up.
 
-    If the SDK or the exporter is not installed, the log says what to install, and nothing is traced.
-
-    Args:
-        service: the name of the service, unless a variable sets another name.
+    If the SDK or the exporter is not installed, the log says what to install, and nothing is traced. ``service`` is the
+    name of the service, unless a variable sets another name.
     """
     names = _exporter_names()
     if not names:

@@ -81,10 +81,7 @@ def title_and_text(document: Document) -> str:
 def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool = False) -> Iterator[Record]:
     """Yield the records of all sources in turn. A source without records yields an error, unless that is allowed.
 
-    Args:
-        loader: the loader of the collection.
-        sources: the files of the collection.
-        contents: whether to add the field ``contents`` to the documents.
+    With ``contents``, the documents also get the field ``contents``.
 
     Raises:
         CorpusFormatError: a file is truncated or damaged, so that it cannot be read further.

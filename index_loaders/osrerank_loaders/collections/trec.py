@@ -74,12 +74,8 @@ def doc_blocks(
     """Yield each ``<DOC>`` element with the number of its first line. The tags can be anywhere in a line.
 
     Only one document at a time is in memory. Comments and other tags between documents are skipped. Other text between
-    documents yields an error.
-
-    Args:
-        source: the file.
-        encoding: the encoding of the documents.
-        tags: a pattern that matches a start tag with the group ``begin``, and an end tag with the group ``end``.
+    documents yields an error. ``tags`` matches a start tag with the group ``begin``, and an end tag with the group
+    ``end``.
     """
     gap_checker = _GapChecker(source)
     block: list[bytes] = []

@@ -74,9 +74,7 @@ def _paragraph_texts(skeleton: Sequence[Any]) -> Iterator[str]:
 def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
     """Yield the file's items, one at a time.
 
-    Args:
-        source: the file.
-        kinds: the accepted kinds of items. Only files of version 2.0 state their kind.
+    ``kinds`` are the accepted kinds of items. Only files of version 2.0 state their kind.
 
     Raises:
         FormatError: the header states another kind, or the CBOR is damaged and cannot be read further.

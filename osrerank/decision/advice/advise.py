@@ -157,16 +157,9 @@ def advise(
 ) -> IndexAdvice:
     """Search every judged query, and compare depths, blends, pipelines and the alternatives.
 
-    Args:
-        client: the client to search with.
-        index: the index to search.
-        queries: the queries, from `judged_queries`.
-        qrels: the judgments.
-        measure: the measure's name in ir-measures; higher is better.
-        depths: the depths to try besides the current one.
-        alternatives: the fields, models and query to compare.
-        exclude_query_ids: whether to remove hits with the query's own id.
-        advance: called after each search.
+    ``queries`` come from `judged_queries`, and ``measure`` is a name in ir-measures; higher is better. The ``depths``
+    are tried besides the current one. With ``exclude_query_ids``, hits with the query's own id are removed. ``advance``
+    is called after each search.
 
     Raises:
         ConfigError: the index reranks sentences or has a custom pipeline, or a search by the template is not reranked.

@@ -216,12 +216,8 @@ def settings_to_try(
 ) -> list[SearchSetting]:
     """Return the settings to compare: the current one, the first pass, then other settings by increasing depth.
 
-    If settings are equally good, the first is chosen.
-
-    Args:
-        current: the current setting.
-        depths: the depths to try besides the current one.
-        vectors_blend: the blend and weight of the stage ``vectors`` before a cross-encoder. None for other models.
+    If settings are equally good, the first is chosen. ``vectors_blend`` is the blend and weight of the stage
+    ``vectors`` before a cross-encoder, or None for other models.
     """
     first_pass_weight = current.weight if current.blend == "linear" else 0.0
     weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
@@ -253,15 +249,9 @@ def search_queries(
 ) -> list[QueryHits]:
     """Search each query with the index's options, but with another depth and without blend, deadline and cutoffs.
 
-    Args:
-        client: the client to search with.
-        index: the index to search.
-        queries: the queries to search.
-        depth: the number of candidates to rerank.
-        fields: the model's input fields. If empty, the fields in the index's options are used.
-        template: the caller's own query. If None, the query's text is searched.
-        exclude_query_ids: whether to remove hits with the query's own id.
-        advance: called after each query.
+    Without ``fields``, the model reads the fields in the index's options. Without a ``template``, the query's text is
+    searched. With ``exclude_query_ids``, hits with the query's own id are removed. ``advance`` is called after each
+    query.
 
     Raises:
         ConfigError: the index reranks sentences or has a custom pipeline, or a search by the template is not reranked.

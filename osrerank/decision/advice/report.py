@@ -217,10 +217,7 @@ def _example_as_json(advice: IndexAdvice, row: int) -> dict[str, Any]:
 def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
     """Return the report as an HTML page.
 
-    Args:
-        advice: the advice to report.
-        qrels: the judgments, which mark relevant hits.
-        settings: the content of the recommended settings file.
+    The judgments mark relevant hits. ``settings`` is the content of the recommended settings file.
     """
     title, *number_lines = lines(advice)
     better = "No other setting is shown to be better."

@@ -66,11 +66,8 @@ class _Clicks:
 def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
     """Return the pages that users were shown, with the clicks on them.
 
-    If two records have the same ``query_id`` and first rank, the later one counts.
-
-    Args:
-        client: the client to search with.
-        source: the indices and records to read. None reads all records of the indices that UBI creates.
+    If two records have the same ``query_id`` and first rank, the later one counts. Without a ``source``, all records of
+    the indices that UBI creates are read.
 
     Raises:
         EvaluationError: an index is missing.

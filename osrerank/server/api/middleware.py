@@ -40,13 +40,7 @@ class ClientDisconnected(Exception):  # noqa: N818 - an event
 class RequestMiddleware:
     """ASGI middleware that checks the token, reads the whole body, and counts, times, traces and logs the request.
 
-    Args:
-        application: the application that handles accepted requests.
-        limits: the limits of the server. This middleware applies those of the body's size and arrival.
-        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. If it is None, they
-            need no token.
-        access_log: the access log, or None for no log.
-        trace_queries: whether traces include queries.
+    `create_app` describes the arguments. This middleware applies the limits of the body's size and arrival.
     """
 
     def __init__(

@@ -104,9 +104,7 @@ class _Job(Generic[Value]):
 class TaskQueue:
     """Runs the tasks of many requests in threads. All methods must be called in one event loop.
 
-    Args:
-        threads: the maximum number of tasks that run at once.
-        clock: a function that returns a monotonic time in seconds.
+    At most ``threads`` tasks run at once. ``clock`` returns a monotonic time in seconds.
     """
 
     def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:

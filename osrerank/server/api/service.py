@@ -48,10 +48,7 @@ wait include everything in the queue."""
 class Busy(Overloaded):
     """Too many documents are waiting.
 
-    Args:
-        message: the reason.
-        wait_s: the estimated time until the server has room, in seconds.
-        max_s: the maximum time to suggest to the client, in seconds.
+    ``wait_s`` is the estimated time until the server has room, and ``max_s`` the maximum time to suggest to the client.
 
     Attributes:
         retry_after_s: the time after which the client should try again, in whole seconds.
@@ -108,9 +105,7 @@ class ScoredQuestion:
 class ApiService:
     """Admits, queues and scores requests. All requests of a server share it; its methods run in one event loop.
 
-    Args:
-        reranker: the service with the model, the cache and the workers; the caller closes it.
-        limits: the limits of the server.
+    The caller closes ``reranker``.
     """
 
     def __init__(self, reranker: RerankService, limits: ServerLimits) -> None:
@@ -130,11 +125,6 @@ class ApiService:
         self, questions: Sequence[Question], deadline: Deadline, *, refuses_truncation: bool = False
     ) -> list[ScoredQuestion]:
         """Score all questions of a request. If the caller is cancelled, tasks that have not started are dropped.
-
-        Args:
-            questions: the questions of one request.
-            deadline: the deadline of the response.
-            refuses_truncation: whether texts that the model would truncate are refused.
 
         Raises:
             TextTooLong: truncation is refused, and the model truncates a text or does not report whether it does.

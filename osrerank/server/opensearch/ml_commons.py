@@ -180,9 +180,7 @@ class Models:
     def remove(self, model_ids: Collection[str | None] | None = None, *, keep: str | None = None) -> list[str]:
         """Delete models and their groups. Return the kind and id of each deleted object, such as "model Xy".
 
-        Args:
-            model_ids: the ids of the models to delete. If it is None, all models and all groups are deleted.
-            keep: the id of a model that is not deleted.
+        If ``model_ids`` is None, all models and groups are deleted. The model ``keep`` is not deleted.
         """
         with explain_failures("remove the model"):
             models, groups = self._search("models"), self._search("model_groups")

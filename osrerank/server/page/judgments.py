@@ -66,10 +66,7 @@ class Judgments:
     def save_judgment(self, text: str, doc_id: str, relevance: int | None) -> str:
         """Save a judgment, and return the query's id.
 
-        Args:
-            text: the text of the query.
-            doc_id: the id of the document.
-            relevance: the grade, where 0 is not relevant. None removes the judgment.
+        ``relevance`` is the grade, where 0 is not relevant. None removes the judgment.
 
         Raises:
             ConfigError: users cannot judge, or a TREC file cannot contain the document's id.
