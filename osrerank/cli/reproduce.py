@@ -1,6 +1,7 @@
 """``osrerank reproduce``: rerank published candidates, and compare the model's nDCG@10 with published values."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,15 +59,12 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
         inputs = reproduction_steps.find_materials(options["folder"] or Path(collection.name), collection, depth, texts)
     bm25, candidates = reproduction_steps.truncate_candidates(inputs.candidates, depth)
     other_runs = [replace(read_run(path), name=str(path)) for path in options["against"]]
-    reranker = open_reranker(context)
-    try:
+    with closing(open_reranker(context)) as reranker:
         name = reranker.settings.model
         output = options["output"] or Path(f"{collection.name}-{Path(name).name}.run")
         rerank_argument = build_rerank_argument({**options, "depth": options["depth"] or depth, "do_rerank": True})
         batch = create_batch(reranker, candidates, rerank_argument)
         run_batch(batch, {"output": output, "allow_partial": options["allow_partial"]})
-    finally:
-        reranker.close()
     model_run = replace(read_run(output), name=name)
     reproduction = reproduction_steps.compare_with_published(
         collection, depth, inputs.qrels, bm25, model_run, other_runs
@@ -79,6 +77,7 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
 
 def _print_report(reproduction: "Reproduction") -> None:
     from osrerank.cli.tables import console, table
+    from osrerank.evaluation.significance import format_p_value
 
     collection = reproduction.collection
     click.echo(f"{collection.description}: BM25's top {reproduction.depth}, {reproduction.queries} queries")
@@ -100,10 +99,8 @@ def _print_report(reproduction: "Reproduction") -> None:
     elif not reproduction.published:
         click.echo(f"No values are published for these candidates, only for the top {min(DEPTHS)}.")
     for comparison in reproduction.comparisons:
-        p_value = "p < .0001"
-        if comparison.p_t_holm >= 1e-4:
-            p_value = f"p = {comparison.p_t_holm:.4f}".replace("0.", ".")
         click.echo(
             f"{comparison.run} against {comparison.baseline}: {comparison.difference:+.4f}; {comparison.wins} better, "
-            f"{comparison.ties} equal, {comparison.losses} worse; {p_value} (paired t-test, Holm-corrected)"
+            f"{comparison.ties} equal, {comparison.losses} worse; {format_p_value(comparison.p_t_holm)} "
+            "(paired t-test, Holm-corrected)"
         )

@@ -1,5 +1,6 @@
 """``osrerank rerank``: rerank candidates from a file, without a search engine."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,12 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     from osrerank.cli.batch import refuse_overwriting, run_batch
 
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
-    reranker = open_reranker(context)
-    try:
+    with closing(open_reranker(context)) as reranker:
         rerank_argument = build_rerank_argument({**options, "do_rerank": True})
         with open_index_texts(context, options["index"]) as texts:
             candidates = _read_candidates({**options, "corpus": options["corpus"] or texts})
         batch = create_batch(reranker, candidates, rerank_argument)
         run_batch(batch, options)
-    finally:
-        reranker.close()
 
 
 def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:

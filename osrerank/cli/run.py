@@ -1,5 +1,6 @@
 """``osrerank run``: search an index for every query of a file, and write the rankings as a run."""
 
+from contextlib import closing
 from typing import Any
 
 import click
@@ -44,12 +45,9 @@ def run(context: click.Context, /, **options: Any) -> None:
     from osrerank.cli.batch import refuse_overwriting, run_batch
 
     refuse_overwriting(options["output"], options["queries"])
-    client = open_client(context)
-    try:
+    with closing(open_client(context)) as client:
         batch = _create_batch(client, options)
         run_batch(batch, options)
-    finally:
-        client.close()
 
 
 def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import click
@@ -24,11 +25,8 @@ MAX_SNIPPET_CHARACTERS = 160
 def search(context: click.Context, /, query: str, index: str, **options: Any) -> None:
     """Search an index for QUERY, and rerank the hits."""
     arguments = build_rerank_argument(options)
-    client = open_client(context)
-    try:
+    with closing(open_client(context)) as client:
         response = client.search(query, index=index, size=options["size"], from_=options["offset"], rerank=arguments)
-    finally:
-        client.close()
     if options["as_json"] or wants_json(context):
         click.echo(json.dumps(response, ensure_ascii=False, indent=2))
     else:

@@ -1,6 +1,7 @@
 """Create training examples for ``osrerank train data``, from files, from an index or from questions."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import click
@@ -38,13 +39,10 @@ def _read_examples(options: dict[str, Any], open_client: Callable[[], Client]) -
             options["squad"], depth=options["depth"], questions=options["questions"], seed=options["seed"]
         )
     elif options["index"]:
-        client = open_client()
-        try:
+        with closing(open_client()) as client:
             search = Search(client, options["index"], options["depth"])
             queries, qrels = read_queries(options["queries"]), read_qrels(options["qrels"])
             yield from examples_from_index(search, queries, qrels, inject=options["inject"])
-        finally:
-            client.close()
     else:
         for option in options["data"]:
             yield from open_source(option).read()

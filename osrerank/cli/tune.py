@@ -98,7 +98,7 @@ def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[st
 
         counts = range(1, options["sentences"] + 1)
         curves = {f"{count}S": find_max_by_share(ap_by_query, settings, count) for count in counts}
-        plot_shares(options["plot"], curves, "AP")
+        plot_shares(options["plot"], curves)
     return learned
 
 

@@ -1,6 +1,6 @@
 """Build a self-contained HTML page from headings, paragraphs and tables, for light, dark and narrow screens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 STYLE = """
@@ -44,6 +44,15 @@ def paragraph(text: str, css_class: str = "") -> str:
 def heading(text: str, level: int = 2) -> str:
     """Return a heading of plain text."""
     return f"<h{level}>{escape(text)}</h{level}>"
+
+
+def compare_lists(summary: str, before: Iterable[str], after: Iterable[str]) -> str:
+    """Return the hits of the first pass and the reranked hits side by side: HTML's ``<li>`` under a plain summary."""
+    lists = "".join(
+        f"<div><strong>{title}</strong><ol>{''.join(items)}</ol></div>"
+        for title, items in (("First pass", before), ("Reranked", after))
+    )
+    return f'<details open><summary>{escape(summary)}</summary><div class="pair">{lists}</div></details>'
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

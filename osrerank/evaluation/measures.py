@@ -17,7 +17,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.corrections import compute_corrected, needs_correction
-from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
+from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run, score_by_rank
 from osrerank.formats.trec import sort_as_trec_eval
 from osrerank.types import Qrels, Run
 
@@ -231,7 +231,7 @@ def _compute_values(
         numbers = {query_id: str(number) for number, query_id in enumerate(query_ids, start=1)}
         numbered_grades = {numbers[query_id]: grades for query_id, grades in judged.items()}
         provider = _create_provider(list(provider_measures), numbered_grades)
-        scores = {numbers[query_id]: _encode_ranks(doc_ids) for query_id, doc_ids in rankings.items()}
+        scores = {numbers[query_id]: dict(score_by_rank(doc_ids)) for query_id, doc_ids in rankings.items()}
         with _provider_errors(provider_measures, judged):
             for metric in provider.iter_calc(scores):
                 query_id = query_ids[int(metric.query_id) - 1]
@@ -246,11 +246,6 @@ def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
     """Return the ids of a query's top documents in trec_eval's order. A query that is not in the run has none."""
     documents = sort_as_trec_eval(run.rankings.get(query_id, ()), single_precision=averaging.single_precision)
     return [document.doc_id for document in documents[: averaging.depth]]
-
-
-def _encode_ranks(doc_ids: Sequence[str]) -> dict[str, float]:
-    """Return a score for each document that encodes its rank: n, n-1, ..., 1."""
-    return {doc_id: float(len(doc_ids) - index) for index, doc_id in enumerate(doc_ids)}
 
 
 @contextlib.contextmanager

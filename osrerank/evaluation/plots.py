@@ -40,8 +40,8 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
             axes.legend(frameon=False, fontsize=8)
 
 
-def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]], measure: str) -> None:
-    """Plot a measure against the share a of the first pass in the final score, with a line for each curve.
+def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Plot AP against the share a of the first pass in the final score, with a line for each curve.
 
     Each curve has pairs (a, value), by rising a.
     """
@@ -49,7 +49,7 @@ def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]],
         for number, (label, points) in enumerate(curves.items()):
             _draw_curve(axes, label, points, number)
         axes.set_xlabel("Share a of the first pass")
-        axes.set_ylabel(measure)
+        axes.set_ylabel("AP")
         axes.legend(frameon=False, fontsize=8)
 
 

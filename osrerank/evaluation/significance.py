@@ -149,6 +149,11 @@ def randomisation_test(differences: Differences, *, seed: int = 0, samples: int 
     return (n_extreme + 1) / (samples + 1)
 
 
+def format_p_value(p_value: float) -> str:
+    """Return a p-value as papers write it: ``p = .0312``, or ``p < .0001``."""
+    return "p < .0001" if p_value < 1e-4 else f"p = {p_value:.4f}".replace("0.", ".")
+
+
 def correct_by_holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected by Holm's step-down method, in the given order.
 

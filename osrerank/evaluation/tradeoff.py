@@ -17,11 +17,12 @@ from osrerank.errors import EvaluationError
 from osrerank.evaluation.measures import Averaging, Evaluator
 from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import read_record_at, read_records, read_records_with_offsets
+from osrerank.evaluation.values import score_by_rank
 from osrerank.options.pairs import PairAggregation, Pairs
 from osrerank.response import FIRST_PASS, FIRST_STAGES
 from osrerank.stages.interpolate import BLENDED, BlendStage, Method
 from osrerank.stages.pairs import aggregate
-from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
+from osrerank.types import Candidate, Qrels, Query, Ranking, Run, StageScore
 
 SAMPLE_TRIALS = 10
 """A point of the aggregation ``sample`` is the mean of this many random draws, as in the paper."""
@@ -261,7 +262,7 @@ class _Trial:
         rankings = {}
         for query_scores in scored:
             ranking, cost = derive_ranking(query_scores, self._setting)
-            rankings[query_scores.query_id] = _score_by_rank(ranking)
+            rankings[query_scores.query_id] = score_by_rank(ranking)
             self._inferences += cost
             self._queries += 1
         self._evaluator.add(Run(rankings, name="derived"))
@@ -369,10 +370,6 @@ def _read_pairs(record: QueryRecord) -> dict[tuple[str, str], float]:
         for second, probability in zip(doc_ids, row, strict=True)
         if probability is not None
     }
-
-
-def _score_by_rank(ranking: Sequence[str]) -> tuple[ScoredDocument, ...]:
-    return tuple(ScoredDocument(doc_id, float(-rank)) for rank, doc_id in enumerate(ranking, start=1))
 
 
 def _missing_scores_error(scored: QueryScores, missing: str) -> EvaluationError:

@@ -58,7 +58,7 @@ def as_qrels(value: QrelsLike) -> Qrels:
         raise _type_error("judgments", expected, value)
     judgments = {}
     for query_id, judged in value.items():
-        if not isinstance(judged, Mapping) or not all(_is_integer(grade) for grade in judged.values()):
+        if not isinstance(judged, Mapping) or not all(hasattr(grade, "__index__") for grade in judged.values()):
             raise _type_error(f"judgments of query {query_id}", f"{expected} with whole numbers as grades", judged)
         judgments[str(query_id)] = {str(doc_id): int(grade) for doc_id, grade in judged.items()}
     return Qrels(judgments)
@@ -81,10 +81,6 @@ def _parse_ranking(query_id: object, documents: Any) -> tuple[ScoredDocument, ..
 def score_by_rank(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
     """Return documents with scores that encode their ranks: n, n-1, ..., 1."""
     return tuple(ScoredDocument(doc_id, float(len(doc_ids) - index)) for index, doc_id in enumerate(doc_ids))
-
-
-def _is_integer(grade: object) -> bool:
-    return isinstance(grade, int) or (hasattr(grade, "__index__") and not isinstance(grade, bool))
 
 
 def _type_error(label: str, expected: str, value: object) -> EvaluationError:

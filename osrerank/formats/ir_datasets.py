@@ -106,15 +106,14 @@ class IteratorStream(io.RawIOBase):
     """Reads bytes from an iterator of chunks. An empty chunk would end the stream."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks, self._remainder = iter(chunks), b""
+        self._chunks, self._remainder = iter(chunks), memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         view = memoryview(buffer).cast("B")
-        chunk = self._remainder or next(self._chunks, b"")
-        self._remainder = chunk[len(view) :]
-        chunk = chunk[: len(view)]
-        view[: len(chunk)] = chunk
-        return len(chunk)
+        chunk = self._remainder or memoryview(next(self._chunks, b""))
+        size = min(len(chunk), len(view))
+        view[:size], self._remainder = chunk[:size], chunk[size:]
+        return size

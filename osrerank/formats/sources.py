@@ -16,17 +16,14 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from osrerank._optional import require
 from osrerank.errors import FormatError, LoaderError
 from osrerank.formats.ir_datasets import IteratorStream, Part, is_dataset, open_part
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 STDIN = "-"
 Patterns = tuple[str, ...]
@@ -105,29 +102,14 @@ class ByteCounter:
         self.bytes_read = 0
 
 
-class _PrefixedStream(io.RawIOBase):
-    """A stream that first returns ``head``, the bytes that were already read from it. ``counter`` counts all bytes."""
-
-    def __init__(self, stream: IO[bytes], head: bytes = b"", counter: ByteCounter | None = None) -> None:
-        self._stream = stream
-        self._head = head
-        self._counter = counter
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        view = memoryview(buffer).cast("B")
-        chunk = self._head[: len(view)] or self._stream.read(len(view))
-        self._head = self._head[len(view) :]
-        view[: len(chunk)] = chunk
-        if self._counter is not None:
-            self._counter.bytes_read += len(chunk)
-        return len(chunk)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+def _read_chunks(stream: IO[bytes], head: bytes, counter: ByteCounter | None = None) -> Iterator[bytes]:
+    """Yield ``head``, the bytes that were already read from a stream, then the others. ``counter`` counts all bytes."""
+    chunk = head or stream.read(BUFFER_BYTES)
+    while chunk:
+        if counter is not None:
+            counter.bytes_read += len(chunk)
+        yield chunk
+        chunk = stream.read(BUFFER_BYTES)
 
 
 def _decompress_zstandard(stream: IO[bytes]) -> Iterator[bytes]:
@@ -240,7 +222,9 @@ def open_sources(
                 yield from _unpack(name, lines, patterns, counter)
             continue
         if name == STDIN:
-            stdin: Any = _PrefixedStream(sys.stdin.buffer, first_bytes) if first_bytes else sys.stdin.buffer
+            stdin: Any = sys.stdin.buffer
+            if first_bytes:
+                stdin = IteratorStream(_read_chunks(stdin, first_bytes))
             yield from _unpack("standard input", stdin, patterns, counter)
             continue
         with Path(name).open("rb", buffering=0) as stream:
@@ -252,7 +236,7 @@ def _unpack(
 ) -> Iterator[SourceFile]:
     try:
         head = _read_head(stream)
-        buffered = io.BufferedReader(_PrefixedStream(stream, head, counter), BUFFER_BYTES)
+        buffered = _buffer(_read_chunks(stream, head, counter))
         if head.startswith(b"PK\x03\x04") and stream.seekable():
             yield from _read_zip(name, stream, patterns)
         elif (decompressed := _open_decompressor(head, buffered)) is not None:
@@ -260,10 +244,14 @@ def _unpack(
         elif head[257:262] == b"ustar":  # tar's magic number
             yield from _read_tar(name, buffered, patterns)
         else:
-            text = io.BufferedReader(_PrefixedStream(stream, head.removeprefix(codecs.BOM_UTF8), counter), BUFFER_BYTES)
-            yield SourceFile(name, cast("io.BufferedReader", text), wide_encoding_error(name, head))
+            text = _buffer(_read_chunks(stream, head.removeprefix(codecs.BOM_UTF8), counter))
+            yield SourceFile(name, text, wide_encoding_error(name, head))
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise FormatError(f"{name} is truncated or damaged ({error}); fetch it again", file=name) from error
+
+
+def _buffer(chunks: Iterable[bytes]) -> io.BufferedReader:
+    return io.BufferedReader(IteratorStream(chunks), BUFFER_BYTES)
 
 
 def _read_head(stream: IO[bytes]) -> bytes:

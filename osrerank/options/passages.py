@@ -61,7 +61,7 @@ class Passages:
     words: int = 150
     stride: int = 75
     limit: int = 30
-    policy: Literal["first", "sampled"] = "first"
+    policy: Policy = "first"
     seed: int = 0
     title_fields: tuple[str, ...] = ("title",)
     least_words: int = 0

@@ -7,8 +7,9 @@ combine to ``_score``. After the stages, `apply_boosts` combines the model's ord
 """
 
 import math
+import operator
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,7 +39,15 @@ FILTER_CLAUSES = frozenset({
 """Clauses that select documents by exact values. Their scores do not depend on text."""
 _NON_FUNCTION_KEYS = frozenset({"query", "boost", "boost_mode", "score_mode", "max_boost", "min_score", "_name"})
 """Keys of a ``function_score`` that do not define a function."""
-_BOOST_MODES = {"multiply", "sum", "avg", "max", "min", "replace"}
+_COMBINERS: Mapping[str, Callable[[float, float], float]] = {
+    "multiply": operator.mul,
+    "sum": operator.add,
+    "avg": lambda score, value: (score + value) / 2,
+    "max": max,
+    "min": min,
+    "replace": lambda _score, value: value,
+}
+"""A ``boost_mode`` of ``function_score``, and the function that combines a score with a boost's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +250,7 @@ class _PartNamer:
         if not _list_functions(content):
             return named_content
         mode = str(content.get("boost_mode", "multiply")).lower()
-        if mode not in _BOOST_MODES:
+        if mode not in _COMBINERS:
             raise ValueError(mode)
         removed_keys = _NON_FUNCTION_KEYS - {"score_mode", "max_boost"}
         functions = {key: value for key, value in content.items() if key not in removed_keys}
@@ -402,18 +411,7 @@ def combine(text_score: float, values: Sequence[float], steps: Sequence[Boost]) 
     """Combine a text score with the boosts' values, one step after the other."""
     score = text_score
     for value, step in zip(values, steps, strict=True):
-        if step.mode == "multiply":
-            score *= value
-        elif step.mode == "sum":
-            score += value
-        elif step.mode == "avg":
-            score = (score + value) / 2
-        elif step.mode == "max":
-            score = max(score, value)
-        elif step.mode == "min":
-            score = min(score, value)
-        else:
-            score = value
+        score = _COMBINERS[step.mode](score, value)
     return score
 
 

@@ -283,7 +283,8 @@ def _find_refusal(
     request = [f"{name} is null" for name, value in body.items() if value is None]
     if params.get("filter_path") or body.get("filter_path"):
         request.insert(0, "filter_path may hide what reranking reads")
-    if "stored_fields" in (*body, *params) and "_none_" in _read_list_option(body, params, "stored_fields"):
+    stored_fields = params.get("stored_fields") or body.get("stored_fields") or []
+    if "_none_" in (stored_fields.split(",") if isinstance(stored_fields, str) else stored_fields):
         request.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
         request.append("from or size is not a count")
@@ -376,11 +377,6 @@ def _has_top_hits(part: Any) -> bool:
     if not isinstance(part, Mapping):
         return False
     return "top_hits" in part or any(_has_top_hits(inner) for inner in part.values())
-
-
-def _read_list_option(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
-    value = params.get(option) or body.get(option) or []
-    return value.split(",") if isinstance(value, str) else list(value)
 
 
 def _is_listed(patterns: Iterable[Any], name: str) -> bool:

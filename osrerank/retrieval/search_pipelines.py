@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -73,27 +73,22 @@ UNKNOWN_PIPELINE = SearchPipeline(missing_right=SETTINGS_RIGHT, has_default=True
 """The pipeline of an index whose settings cannot be read."""
 
 
-@dataclass(slots=True)
 class SearchPipelines:
     """Looks up the search pipelines of searches, and caches them for a minute. Safe to use from many threads."""
 
-    engine: EngineFinder = field(default_factory=lambda: EngineFinder(Engine.OPENSEARCH))
-    clock: Callable[[], float] = time.monotonic
-    _defaults: ExpiringCache[str, SearchPipeline | str] = field(init=False)  # by index; a name or a whole pipeline
-    _definitions: ExpiringCache[str, SearchPipeline] = field(init=False)  # by the pipeline's name
-    _log_throttle: LogThrottle = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._defaults = ExpiringCache(self.clock)
-        self._definitions = ExpiringCache(self.clock)
-        self._log_throttle = LogThrottle(math.inf, self.clock)
+    def __init__(self, engine: EngineFinder | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine or EngineFinder(Engine.OPENSEARCH)
+        # by index: a pipeline's name, or a whole pipeline
+        self._defaults: ExpiringCache[str, SearchPipeline | str] = ExpiringCache(clock)
+        self._definitions: ExpiringCache[str, SearchPipeline] = ExpiringCache(clock)  # by the pipeline's name
+        self._log_throttle = LogThrottle(math.inf, clock)
 
     def find(
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline]:
         """Return the pipeline that a search runs under. If it is not cached, the requests to look it up are yielded."""
         requested_pipeline = params.get("search_pipeline", body.get("search_pipeline"))
-        if not (yield from self.engine.find()).has_pipelines:
+        if not (yield from self._engine.find()).has_pipelines:
             return NO_PIPELINE
         if requested_pipeline == NO_PIPELINE_NAME:
             return replace(NO_PIPELINE, has_default=True)
@@ -110,7 +105,7 @@ class SearchPipelines:
 
         OpenSearch applies no default pipeline to a search without an index, or if its indices have different defaults.
         """
-        if not index or not (yield from self.engine.find()).has_pipelines:
+        if not index or not (yield from self._engine.find()).has_pipelines:
             return NO_PIPELINE
         default = self._defaults.get(f"{index}{options}")
         if default is None:

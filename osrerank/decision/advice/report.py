@@ -9,7 +9,8 @@ from osrerank.decision.advice.advise import TOP_HITS, IndexAdvice
 from osrerank.decision.advice.choose import Choice
 from osrerank.decision.advice.query_hits import QueryHits, SearchSetting
 from osrerank.decision.advice.verdict import Outcome, Verdict
-from osrerank.decision.page import heading, page, paragraph, table
+from osrerank.decision.page import compare_lists, heading, page, paragraph, table
+from osrerank.evaluation.significance import format_p_value
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES
 from osrerank.types import Qrels
 
@@ -100,7 +101,7 @@ def _alternative_lines(advice: IndexAdvice) -> Iterator[str]:
     yield f"{compared} (now {current_mean:.4f}):"
     for choice in advice.best_by_key:
         verdict = choice.verdict
-        difference = f"{verdict.difference:+.4f} against now, {_p_value(verdict)}"
+        difference = f"{verdict.difference:+.4f} against now, {format_p_value(verdict.p_value)}"
         promised = f"{choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
         yield f"  {_alternative_name(advice, choice)}: {promised}, {difference}{_first_pass_text(advice, choice)}"
 
@@ -127,10 +128,6 @@ def _alternative_name(advice: IndexAdvice, choice: Choice) -> str:
     return f"as now: fields {', '.join(advice.options.fields or ('all',))}, model {setting.model}"
 
 
-def _p_value(verdict: Verdict) -> str:
-    return "p < .0001" if verdict.p_value < 1e-4 else f"p = {verdict.p_value:.4f}".replace("0.", ".")
-
-
 def _time_text(advice: IndexAdvice, setting: SearchSetting) -> str:
     took_ms = advice.took_ms(setting)
     return "time not measured" if took_ms is None else f"{took_ms:.1f} ms"
@@ -139,7 +136,7 @@ def _time_text(advice: IndexAdvice, setting: SearchSetting) -> str:
 def _difference_text(measure: str, verdict: Verdict) -> str:
     return (
         f"{measure} {verdict.before:.4f} -> {verdict.after:.4f}: {verdict.difference:+.4f} [{verdict.low:+.4f}, "
-        f"{verdict.high:+.4f}], {_p_value(verdict)}; {verdict.better} better, {verdict.equal} equal, "
+        f"{verdict.high:+.4f}], {format_p_value(verdict.p_value)}; {verdict.better} better, {verdict.equal} equal, "
         f"{verdict.worse} worse"
     )
 
@@ -259,14 +256,11 @@ def _compare_hits(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
     query_hits, after = advice.current_hits[row], advice.values[advice.best][row]
     grades = qrels.judgments.get(query_hits.query.query_id, {})
     reranked = advice.find_hits(advice.best)[row]
-    lists = _hit_list("First pass", query_hits, None, grades) + _hit_list("Reranked", reranked, advice.best, grades)
-    summary = f"<summary>{escape(query_hits.query.text)} ({advice.first_pass_values[row]:.2f} → {after:.2f})</summary>"
-    return f'<details open>{summary}<div class="pair">{lists}</div></details>'
+    summary = f"{query_hits.query.text} ({advice.first_pass_values[row]:.2f} → {after:.2f})"
+    return compare_lists(summary, _list_hits(query_hits, None, grades), _list_hits(reranked, advice.best, grades))
 
 
-def _hit_list(title: str, query_hits: QueryHits, setting: SearchSetting | None, grades: Mapping[str, int]) -> str:
-    list_items = []
+def _list_hits(query_hits: QueryHits, setting: SearchSetting | None, grades: Mapping[str, int]) -> Iterator[str]:
     for doc_id in query_hits.order(setting)[:SHOWN_HITS]:
         text = escape(f"{doc_id}: {query_hits.texts[doc_id][:SNIPPET_CHARACTERS]}")
-        list_items.append(f'<li class="good">✓ {text}</li>' if grades.get(doc_id, 0) > 0 else f"<li>{text}</li>")
-    return f"<div><strong>{escape(title)}</strong><ol>{''.join(list_items)}</ol></div>"
+        yield f'<li class="good">✓ {text}</li>' if grades.get(doc_id, 0) > 0 else f"<li>{text}</li>"

@@ -1,10 +1,10 @@
 """Show a `ShadowReport` as rows of tables for a terminal, and as an HTML page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from osrerank.decision.page import heading, page, paragraph, table
+from osrerank.decision.page import compare_lists, heading, page, paragraph, table
 from osrerank.decision.use.shadow import ShadowReport, new_hits, percentiles
 
 TITLE = "Searches in shadow mode"
@@ -88,17 +88,15 @@ def html_page(report: ShadowReport) -> str:
 def _example(record: dict[str, Any]) -> str:
     if "texts" not in record:
         return paragraph(example_line(record))
-    summary = f"<summary>{escape(example_line(record))}</summary>"
     before, after = record["texts"]["before"], record["texts"]["after"]
-    lists = _hit_list("First pass", before, after) + _hit_list("Reranked", after, before)
-    return f'<details open>{summary}<div class="pair">{lists}</div></details>'
+    return compare_lists(example_line(record), _list_ids(before, after), _list_ids(after, before))
 
 
-def _hit_list(title: str, ids: Sequence[str], other_ids: Sequence[str]) -> str:
-    """Return an HTML list of document ids. Ids that are not in the other list are bold."""
-    items = [escape(doc_id) if doc_id in other_ids else f"<strong>{escape(doc_id)}</strong>" for doc_id in ids]
-    list_html = "".join(f"<li>{item}</li>" for item in items)
-    return f"<div><strong>{escape(title)}</strong><ol>{list_html}</ol></div>"
+def _list_ids(ids: Sequence[str], other_ids: Sequence[str]) -> Iterator[str]:
+    """Yield list items of document ids. Ids that are not in the other list are bold."""
+    for doc_id in ids:
+        text = escape(doc_id)
+        yield f"<li>{text}</li>" if doc_id in other_ids else f"<li><strong>{text}</strong></li>"
 
 
 def _new_hits_text(count: int) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from osrerank.errors import ConfigError
+from osrerank.formats.common_layout import flatten_qrels, write_qrels
 from osrerank.formats.files import write_atomically
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
@@ -120,12 +121,7 @@ class Judgments:
         folder.mkdir(parents=True, exist_ok=True)
         queries = (f"{query_id}\t{self._queries[query_id].text}\n" for query_id in self._user_grades)
         write_atomically(folder / QUERIES_FILE, queries)
-        qrels = (
-            f"{query_id} 0 {doc_id} {grade}\n"
-            for query_id, grades in self._user_grades.items()
-            for doc_id, grade in grades.items()
-        )
-        write_atomically(folder / QRELS_FILE, qrels)
+        write_qrels(flatten_qrels(Qrels(self._user_grades)), folder / QRELS_FILE)
 
 
 def _normalize(text: str) -> str:
