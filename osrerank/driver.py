@@ -8,7 +8,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from osrerank.options.rerank import Rerank
@@ -23,6 +23,16 @@ from osrerank.types import Ranking
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import PropagatedError
 from osrerank.vectors.background import CLOSE_S, BackgroundTasks
+
+
+@lru_cache
+def combine_classes(reranking_class: Any, client_class: Any) -> Any:
+    """Return a reranking class with the methods of an existing client's class, which may be the application's own."""
+    if issubclass(reranking_class, client_class):
+        return reranking_class
+    if issubclass(client_class, reranking_class):
+        return client_class
+    return type(f"Reranking{client_class.__name__}", (reranking_class, client_class), {})
 
 
 class Driver:

@@ -5,12 +5,12 @@ sending it, and the reranked search is built from the recorded request.
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 from osrerank._optional import require
-from osrerank.driver import AsyncDriver, SyncDriver
+from osrerank.driver import AsyncDriver, SyncDriver, combine_classes
 from osrerank.options.defaults import Defaults
 from osrerank.retrieval.requests import SideRequest, build_path, digest_authentication, may_change_indices
 from osrerank.search.calls import multi_search_steps, search_steps
@@ -304,7 +304,7 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
     """Return a reranking client with the transport, credentials and options of an existing client."""
     is_async = isinstance(client, AsyncElasticsearch)
     reranking_class = RerankingAsyncElasticsearch if is_async else RerankingElasticsearch
-    new_client: Any = object.__new__(_reranking_subclass(type(client), reranking_class))  # type: ignore[arg-type]
+    new_client: Any = object.__new__(combine_classes(reranking_class, type(client)))  # type: ignore[arg-type]
     state: dict[str, Any] = {
         "_headers": client._headers.copy(),  # noqa: SLF001 - the credentials
         "_searcher": Searcher(
@@ -316,11 +316,3 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
     new_client.__dict__ |= {**client.__dict__, **state}
     new_client.indices = type(client.indices)(new_client)
     return new_client
-
-
-@lru_cache
-def _reranking_subclass(client_class: Any, reranking_class: Any) -> Any:
-    """Combine the reranking class with a client's class, which can be a subclass in the application."""
-    if issubclass(reranking_class, client_class):
-        return reranking_class
-    return type(f"Reranking{client_class.__name__}", (reranking_class, client_class), {})

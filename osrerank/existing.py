@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
+from osrerank.driver import combine_classes
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
@@ -68,7 +69,8 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
 
     Returns:
         A ``Client`` or an ``AsyncClient``. For Elasticsearch, a client of the same class whose searches accept
-        ``rerank=``.
+        ``rerank=``. If the existing client is of a subclass of your own, so is the new one: its searches, with and
+        without ``rerank``, go through your methods.
 
     Raises:
         ConfigError: the client is of another class, or an option is unknown or cannot be used.
@@ -118,4 +120,6 @@ def _create_with_transport(client_class: Any, client: Any, models: RerankService
     """Create a client with the transport of an existing client, which still owns the connections."""
     new = client_class(models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport)
     new.is_owner = False
+    new.__class__ = combine_classes(client_class, type(client))  # type: ignore[arg-type]
+    new.__dict__ = {**client.__dict__, **new.__dict__}
     return new

@@ -146,7 +146,7 @@ def test_a_subclass_of_the_application_keeps_its_class(elasticsearch_url: str, p
             return "mine"
 
     own = Own(elasticsearch_url)
-    wrapped: Any = osrerank.wrap(own, scorer=BY_LENGTH)
+    wrapped: Any = osrerank.wrap(osrerank.wrap(own, scorer=BY_LENGTH), scorer=BY_LENGTH)
     assert wrapped.search(index=INDEX, query=MATCH, size=1, rerank=True)["hits"]["hits"][0]["_id"] == "29"
     assert wrapped.options(opaque_id="x").mine() == "mine"
     wrapped.close()

@@ -87,3 +87,25 @@ def test_unknown_options_of_a_wrapped_client_are_refused() -> None:
 def test_wrapping_an_object_that_is_no_client_is_refused(other: Any) -> None:
     with pytest.raises(ConfigError, match="wrap needs an OpenSearch or AsyncOpenSearch of opensearch-py, or an"):
         osrerank.wrap(other)
+
+
+class TenantClient(OpenSearch):
+    def __init__(self, tenant: str, port: int) -> None:
+        super().__init__(f"http://127.0.0.1:{port}")
+        self.tenant = tenant
+
+    def search(self, *arguments: Any, body: Any = None, **options: Any) -> Any:
+        tenants_only = {"term": {"tenant": self.tenant}}
+        return super().search(*arguments, body={**body, "post_filter": tenants_only}, **options)
+
+
+def test_searches_of_a_wrapped_client_go_through_the_methods_of_its_own_class(engine: RerankServer) -> None:
+    existing = TenantClient("seven", engine.server_port)
+    for client in (osrerank.wrap(existing, scorer=BY_LENGTH), osrerank.wrap(osrerank.wrap(existing, scorer=BY_LENGTH))):
+        assert isinstance(client, osrerank.Client)
+        assert isinstance(client, TenantClient)
+        client.search("low", index="articles", rerank=True)
+        client.search("low", index="articles")
+    searches = [request for request in engine.received if request.path.startswith("/articles/_search")]
+    assert len(searches) == 4
+    assert all(request.body["post_filter"] == {"term": {"tenant": "seven"}} for request in searches)
