@@ -16,6 +16,15 @@ from osrerank.search.step import MultiSearchRequest, SearchRequest
 from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason
 
+URL_QUERY_OPTIONS = {
+    "q": "query",
+    "df": "default_field",
+    "analyzer": "analyzer",
+    "analyze_wildcard": "analyze_wildcard",
+    "default_operator": "default_operator",
+    "lenient": "lenient",
+}
+"""The URL parameters of a query, with their names in a ``query_string`` clause."""
 SHARED_PARAMS = ("filter_path", SCORES_PARAM)
 """The URL parameters of a multi-search that apply to each of its searches."""
 
@@ -52,6 +61,7 @@ def search_steps(
     if options is None and query is None:
         return (yield SearchRequest(body, params))
     content = {} if body is None else decode_body(body)
+    content, params = with_url_query(content, params)
     if options is None and not isinstance(query, str):
         return (yield SearchRequest(with_query(query, content, SearchFields()), params))
     exclusion: Reason | None = None
@@ -59,6 +69,18 @@ def search_steps(
         options, exclusion = with_traffic_key(options, query, content)
     call = SearchCall(query, content, params, index, options, exclusion, is_json=isinstance(body, str | bytes))
     return (yield from run_one(search(call, searcher), searcher.vectors))
+
+
+def with_url_query(body: Mapping[str, Any], params: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return a search's body and URL parameters, with the query of the parameter ``q`` in the body.
+
+    As in the engine, it replaces the body's query.
+    """
+    if params.get("q") is None:
+        return body, params
+    clause = {key: params[name] for name, key in URL_QUERY_OPTIONS.items() if params.get(name) is not None}
+    other_params = {name: value for name, value in params.items() if name not in URL_QUERY_OPTIONS}
+    return {**body, "query": {"query_string": clause}}, other_params
 
 
 def multi_search_steps(
@@ -143,4 +165,5 @@ def parse_lines(body: Any) -> list[Mapping[str, Any]]:
             setting="body",
             source="argument",
         )
-    return decoded_lines
+    headers = [{} if header is None else decode_body(header) for header in decoded_lines[::2]]
+    return [line for search in zip(headers, decoded_lines[1::2], strict=True) for line in search]

@@ -444,6 +444,7 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
     """Return the body with the query. A text becomes a clause that searches the fields.
 
     Raises:
+        ConfigError: the query is neither a text nor a clause.
         ValueError: the body has a query as well.
     """
     if query is None:
@@ -452,7 +453,11 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
         raise ValueError("the query is given twice, as an argument and in the body: leave one out")
     if isinstance(query, str):
         return {**body, "query": build_query(query, fields)}
-    return {**body, "query": dict(query.to_dict() if hasattr(query, "to_dict") else query)}
+    clause = query.to_dict() if hasattr(query, "to_dict") else query
+    if not isinstance(clause, Mapping):
+        reason = f"the query is a {type(query).__name__}; it must be a text or a query-DSL clause"
+        raise ConfigError(reason, setting="query", source="argument")
+    return {**body, "query": dict(clause)}
 
 
 def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:

@@ -79,6 +79,24 @@ def test_a_query_given_twice_is_an_error():
         client_for({}).search("low", body={"query": {"match_all": {}}}, rerank=True)
 
 
+@pytest.mark.parametrize("query", [7, b"low", [{"match": {"text": "low"}}]])
+def test_a_query_that_is_neither_text_nor_clause_is_refused(query):
+    for rerank in (True, False):
+        with pytest.raises(ConfigError, match="it must be a text or a query-DSL clause"):
+            client_for({}).search(query, index="i", rerank=rerank)
+
+
+def test_a_query_in_the_url_is_reranked_by_its_text():
+    read = []
+    client = client_for(["a", "bbb"], FunctionScorer(lambda query, text: read.append(query) or len(text)))
+    body = {"query": {"match": {"text": "high"}}}  # q replaces it
+    response = client.search(index="i", body=body, q="low", df="text", default_operator="AND", rerank=True)
+    assert (ids(response), set(read)) == (["d1", "d0"], {"low"})
+    clause = {"query": "low", "default_field": "text", "default_operator": "AND"}
+    assert asked(client)["body"]["query"] == {"query_string": clause}
+    assert not {"q", "df", "default_operator"} & asked(client)["params"].keys()
+
+
 @pytest.mark.parametrize("body", [b"{", "[1]", 7])
 def test_a_body_that_is_no_object_is_refused(body):
     with pytest.raises(ConfigError, match="body"):
@@ -218,13 +236,15 @@ def test_a_multi_search_response_without_responses_is_an_error():
         client_for({}).msearch(body="{\n{}", rerank=True)
     with pytest.raises(ConfigError, match="a header and a body"):
         client_for({}).msearch(body=[{}], rerank=True)
+    with pytest.raises(ConfigError, match="must be an object"):
+        client_for({}).msearch(body=[1, {}], rerank=True)
     for empty in ([], "\n"):  # refused as without reranking
         with pytest.raises(ValueError, match="Empty value"):
             client_for({}).msearch(body=empty, rerank=True)
 
 
 def test_a_multi_search_names_the_reason_of_a_search_without_a_text():
-    body = [{}, {"query": {"match_all": {}}}, {}, {"query": {"match": {"text": "low"}}}]
+    body = [{}, {"query": {"match_all": {}}}, None, {"query": {"match": {"text": "low"}}}]
     answer = {"responses": [response_of(["a", "bbb"]), response_of(["a", "bbb"])]}
     client = client_for(answer)
     first, second = client.msearch(body=body, index="i", rerank=True)["responses"]
