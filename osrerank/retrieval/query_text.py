@@ -9,6 +9,7 @@ from osrerank.errors import ConfigError
 from osrerank.retrieval.fields import SearchFields, union
 from osrerank.retrieval.mapping import without_boost
 from osrerank.retrieval.retrievers import read_queries
+from osrerank.types.values import is_blank
 
 TIE_BREAKER = 0.5
 """The weight of the scores of all fields except the best one. BEIR's Elasticsearch baseline has the same."""
@@ -141,8 +142,9 @@ def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = 
     """Return the one query text of a search body.
 
     It is `ext.rerank.query_context.query_text`, or the text at its `query_text_path`, or the only text of the match,
-    multi_match, query_string and neural clauses of the query. Clauses that do not score are ignored. Clauses that only
-    boost, or that search only ``non_text_fields``, are ignored if other clauses have a text.
+    multi_match, query_string and neural clauses of the query. Clauses that do not score are ignored, and so are texts
+    without a letter or digit, such as ``*``. Clauses that only boost, or that search only ``non_text_fields``, are
+    ignored if other clauses have a text.
 
     Raises:
         ConfigError: the body has no text, or several.
@@ -156,7 +158,8 @@ def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = 
         return _read_text_at_path(body, path)
     query = read_queries(body)
     ranking_texts = _list_ranking_texts(query, non_text_fields)
-    texts = list(dict.fromkeys(ranking_texts or (text for text, _ in find_texts_with_fields(query))))
+    all_texts = ranking_texts or [text for text, _ in find_texts_with_fields(query)]
+    texts = [text for text in dict.fromkeys(all_texts) if not is_blank(text)]
     if len(texts) == 1:
         return texts[0]
     problem = "asks for several texts" if texts else "has no text to rerank by"

@@ -18,6 +18,7 @@ def match(text):
         ({"query": {"match_all": {}}}, "the query has no text to rerank by"),
         ({"query": {"term": {"tag": "blood"}}}, "the query has no text to rerank by"),
         ({}, "the query has no text to rerank by"),
+        ({"query": {"query_string": {"query": "*"}}}, "the query has no text to rerank by"),
         ({"query": {"bool": {"must": [*map(match, ("low", "high"))]}}}, "the query asks for several texts"),
     ],
 )
