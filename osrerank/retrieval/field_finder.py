@@ -138,6 +138,8 @@ class FieldFinder:
                 self._entries.put(f"{index}{options}", entry)
             else:
                 entry.replace_mapping(leaves_by_index, self._clock())
+        if not entry.leaves_by_index:  # such as a pattern for indices of another cluster
+            return _fields_without_mapping(choice)
         needs_defaults = choice.needs_mapping_fields(add_body_fields(entry.leaves_by_index, choice))
         warnings: tuple[SearchWarning, ...] = ()
         groups = entry.groups if needs_defaults else ()

@@ -179,4 +179,6 @@ def _no_text_message(names: Sequence[str], hits: Hits) -> str:
     """Return the message for hits without text, which lists the fields that the hits have."""
     present = sorted({name for hit in hits for key in ("_source", "fields") for name in (hit.get(key) or {})})
     fields_text = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
-    return f"{NO_TEXT} ({', '.join(names)}): {fields_text}; name the right ones as rerank={{'fields': [...]}}"
+    listed_names = f" ({', '.join(names)})" if names else ""
+    fix = "name fields that _source has as rerank={'fields': [...]}"
+    return f"{NO_TEXT}{listed_names}: {fields_text}; {fix}"

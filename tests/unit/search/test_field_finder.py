@@ -234,6 +234,18 @@ def test_without_the_right_to_read_mappings_default_fields_are_searched_with_a_w
     assert client.search("low", index="i", rerank={"fields": "text"})["rerank"]["warnings"] == [warning]
 
 
+def test_without_a_mapping_the_model_reads_the_fields_of_the_query() -> None:
+    class Remote(CannedTransport):
+        def perform_request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
+            response = super().perform_request(method, url, *arguments, **options)
+            return {} if url.endswith("_mapping") else response
+
+    client = client_for(["a", "bbb"], transport_class=Remote)
+    for _ in range(2):
+        marks = client.search({"match": {"text": "low"}}, index="remote:art*", _source=["day"], rerank=True)["rerank"]
+        assert (marks["applied"], marks["fields"]) == (True, ["text"])
+
+
 def test_an_index_without_text_fields_is_named_in_the_response(client: Client) -> None:
     client.indices.create(index="codes", body={"mappings": {"properties": {"code": {"type": "keyword"}}}})
     fill(client, "codes", [{"code": "low"}])
