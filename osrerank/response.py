@@ -101,11 +101,14 @@ def read_took_ms(response: Mapping[str, Any]) -> int:
 
 
 def make_candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a unique id for each hit: ``_id``, or ``_index/_id`` if hits of several indices have the same ``_id``."""
+    """Return a unique id for each hit.
+
+    It is ``_id``. If several hits have the same ``_id``, it also has the index, and the routing if there is one.
+    """
     plain = [hit["_id"] for hit in hits]
     if len(set(plain)) == len(plain):
         return plain
-    return [f"{hit.get('_index', '')}/{hit['_id']}" for hit in hits]
+    return ["/".join([*filter(None, (hit.get("_index"), hit.get("_routing"))), hit["_id"]]) for hit in hits]
 
 
 def has_repeats(hits: Sequence[Mapping[str, Any]]) -> bool:

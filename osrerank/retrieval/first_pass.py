@@ -359,13 +359,13 @@ def _may_clash(body: Mapping[str, Any], params: Mapping[str, Any], names: Iterab
     """Return whether adding these names to ``fields`` might change what the caller's request returns.
 
     It does if the request puts other values there (computed or formatted fields, the field of ``collapse``), or if a
-    completion suggester or an aggregation would show the added text.
+    completion suggester, an aggregation or ``verbose_pipeline`` would show the added text.
     """
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
     formatted = [entry for entry in body.get("fields") or () if isinstance(entry, Mapping) and "format" in entry]
     return (
-        any(body.get(name) or params.get(name) for name in _FIELD_DEFINING_KEYS)
+        any(body.get(name) or params.get(name) for name in (*_FIELD_DEFINING_KEYS, "verbose_pipeline"))
         or any(isinstance(entry, Mapping) and "completion" in entry for entry in suggesters)
         or _has_top_hits(body.get("aggs") or body.get("aggregations"))
         or any(_is_listed([*formatted, (body.get("collapse") or {}).get("field", "")], name) for name in names)

@@ -119,8 +119,9 @@ def _page_after_hit(
     return plan, unranked_response
 
 
-def _hit_key(hit: Any) -> tuple[Any, Any] | None:
-    return (hit.get("_index"), hit.get("_id")) if isinstance(hit, Mapping) else None
+def _hit_key(hit: Any) -> tuple[Any, ...] | None:
+    """Return what identifies a hit: documents with different routing can have the same id."""
+    return (hit.get("_index"), hit.get("_id"), hit.get("_routing")) if isinstance(hit, Mapping) else None
 
 
 def _request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
@@ -221,7 +222,7 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
     ids = sorted({hit["_id"] for hit in hits})
     body = {
         "query": {"ids": {"values": ids}},
-        "size": min(len(ids) * len(indices), 10_000),
+        "size": min(len(hits) * len(indices), 10_000),
         "_source": list(names),
         "fields": [name for name in names if name in plan.fields.traits.absent_from_source],
         **{name: plan.body[name] for name in FIELD_DEFINITIONS if name in plan.body},

@@ -86,6 +86,14 @@ def test_an_id_in_two_indices_is_two_candidates():
     assert [hit["_index"] for hit in merged["hits"]["hits"]] == ["i0", "i1"]
 
 
+def test_an_id_with_two_routings_is_two_candidates():
+    response = response_of(["a", "b"])
+    for index, hit in enumerate(response["hits"]["hits"]):
+        hit.update(_id="same", _routing=f"r{index}")
+    ranking = MonoStage(BY_LENGTH).rerank(make_ranking(parse_hits(response), QUERY, ["text"]))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["notes/r0/same", "notes/r1/same"]
+
+
 @pytest.mark.parametrize(("own", "whole"), [({"took": 7}, 57), ({}, 50)])
 def test_the_time_of_reranking_is_added_to_the_engines(own, whole):
     response = {name: value for name, value in response_of(["a"]).items() if name != "took"} | own

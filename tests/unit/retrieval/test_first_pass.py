@@ -107,6 +107,7 @@ OWN_VALUES = [
     {"collapse": {"field": "text"}},
     {"fields": [{"field": "te*", "format": "yyyy"}]},
     {"suggest": {"next": {"prefix": "x", "completion": {"field": "names"}}}},
+    {"verbose_pipeline": True},
 ]
 """Parts of a request that may put something else than a document's text into `fields`."""
 
