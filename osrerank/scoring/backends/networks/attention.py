@@ -84,15 +84,7 @@ class Bounds:
 
 
 class Attention(Protocol):
-    """An implementation of attention, in which the queries of a sequence attend to the keys of the same sequence."""
-
-    @property
-    def name(self) -> str:
-        """The name in the backend's description."""
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether a batch is computed without padding. Otherwise, it is padded to its longest sequence."""
+    """Attention, in which the queries of a sequence attend to the keys of the same sequence."""
 
     def __call__(
         self,
@@ -115,7 +107,9 @@ class VarlenAttention:
     """PyTorch's packed flash attention, from the module ``torch.nn.attention.varlen``."""
 
     name = "packed"
+    """The name in the backend's description."""
     is_packed = True
+    """Whether a batch is computed without padding. Otherwise, it is padded to its longest sequence."""
 
     def __init__(self, module: Any) -> None:
         self._attend: Callable[..., Any] = module.varlen_attn
@@ -165,6 +159,10 @@ class PaddedAttention:
         return query_bounds.unpad(grid)
 
 
+BatchAttention = VarlenAttention | PaddedAttention
+"""Attention to all keys of a batch."""
+
+
 @dataclass(frozen=True)
 class PartialAttention:
     """Attention to selected keys only, such as those of a query's own tokens.
@@ -178,14 +176,6 @@ class PartialAttention:
     attention: Attention
     indices: Tensor
     selected_bounds: Bounds
-
-    @property
-    def name(self) -> str:
-        return self.attention.name
-
-    @property
-    def is_packed(self) -> bool:
-        return self.attention.is_packed
 
     def __call__(
         self,
@@ -212,7 +202,7 @@ class PartialAttention:
 
 def choose_attention(
     device: torch.device, dtype: torch.dtype, width: int, *, has_windows: bool = False
-) -> tuple[Attention, str]:
+) -> tuple[BatchAttention, str]:
     """Return the fastest attention for heads of this width, and why it is not `VarlenAttention`, or "" if it is."""
     reason = _unsupported_reason(device, dtype, width)
     if reason:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.backends.networks.attention import Attention, Bounds, PartialAttention
+from osrerank.scoring.backends.networks.attention import Attention, BatchAttention, Bounds, PartialAttention
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.packing import Int32Array, PackedBatch, compute_offsets, pack
 from osrerank.scoring.inputs import Tokens
@@ -203,7 +203,7 @@ class PackedEncoder(Protocol):
 class PackedNetwork(nn.Module):
     """An encoder and a head, which compute a cross-encoder's logits or a bi-encoder's vectors."""
 
-    def __init__(self, encoder: PackedEncoder, attention: Attention, head: HeadNetwork) -> None:
+    def __init__(self, encoder: PackedEncoder, attention: BatchAttention, head: HeadNetwork) -> None:
         super().__init__()
         self.encoder = encoder
         self.attention = attention
@@ -257,7 +257,7 @@ class PackedTokenNetwork(PackedNetwork):
     def forward(self, inputs: Sequence[Tensor], lengths: Int32Array) -> Tensor:
         *ids, sequence_offsets, attended_offsets, attended_indices, _ = inputs
         sequence_lengths, attended_lengths = np.split(lengths, 2)
-        attention = self.attention
+        attention: Attention = self.attention
         if len(attended_indices) < len(ids[0]):
             attention = PartialAttention(attention, attended_indices, Bounds(attended_offsets, attended_lengths))
         states = self.encoder.encode(ids, Bounds(sequence_offsets, sequence_lengths), attention)

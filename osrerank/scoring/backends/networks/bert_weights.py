@@ -1,6 +1,6 @@
 """Rename a BERT's weights between transformers' names ("BERT's names") and those of our modules ("our names")."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -35,48 +35,32 @@ def from_bert_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, T
     Raises:
         KeyError: a weight is missing.
     """
-    ours = {f"{name}.weight": weights[f"embeddings.{bert_name}.weight"] for name, bert_name in EMBEDDINGS.items()}
-    for parameter in PARAMETERS:
-        ours[f"norm.{parameter}"] = weights[f"embeddings.LayerNorm.{parameter}"]
-    for index in range(layers):
-        ours |= from_bert_layer_weights(weights, f"encoder.layer.{index}", f"layers.{index}")
-    return ours
-
-
-def from_bert_layer_weights(weights: Mapping[str, Tensor], bert_prefix: str, our_prefix: str) -> dict[str, Tensor]:
-    """Return one layer's weights under our names, with the query, key and value projections in one matrix.
-
-    The layer's names begin with ``bert_prefix`` among BERT's names, and with ``our_prefix`` among our names.
-
-    Raises:
-        KeyError: a weight is missing.
-    """
-    renamed: dict[str, Tensor] = {}
-    for parameter in PARAMETERS:
-        for our_name, bert_name in LAYER.items():
-            renamed[f"{our_prefix}.{our_name}.{parameter}"] = weights[f"{bert_prefix}.{bert_name}.{parameter}"]
-        projections = [weights[f"{bert_prefix}.attention.self.{name}.{parameter}"] for name in PROJECTIONS]
-        renamed[f"{our_prefix}.projections.{parameter}"] = torch.cat(projections)
-    return renamed
+    return {name: torch.cat([weights[part] for part in parts]) for name, parts in _list_names(layers)}
 
 
 def to_bert_weights(ours: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     """Return an encoder's weights under BERT's names, without a prefix: the inverse of `from_bert_weights`."""
-    renamed = {f"embeddings.{bert_name}.weight": ours[f"{name}.weight"] for name, bert_name in EMBEDDINGS.items()}
-    for parameter in PARAMETERS:
-        renamed[f"embeddings.LayerNorm.{parameter}"] = ours[f"norm.{parameter}"]
-    for index in range(layers):
-        renamed |= to_bert_layer_weights(ours, f"layers.{index}", f"encoder.layer.{index}")
-    return renamed
+    return {
+        part: tensor
+        for name, parts in _list_names(layers)
+        for part, tensor in zip(parts, ours[name].chunk(len(parts)), strict=True)
+    }
 
 
-def to_bert_layer_weights(weights: Mapping[str, Tensor], our_prefix: str, bert_prefix: str) -> dict[str, Tensor]:
-    """Return one layer's weights under BERT's names: the inverse of `from_bert_layer_weights`."""
-    renamed: dict[str, Tensor] = {}
+def _list_names(layers: int) -> Iterator[tuple[str, list[str]]]:
+    """Yield our name of each weight of an encoder, and BERT's names of the weights that it concatenates.
+
+    Only the query, key and value projections of a layer are concatenated. Any other weight has one name in BERT.
+    """
+    for name, bert_name in EMBEDDINGS.items():
+        yield f"{name}.weight", [f"embeddings.{bert_name}.weight"]
     for parameter in PARAMETERS:
-        for our_name, bert_name in LAYER.items():
-            renamed[f"{bert_prefix}.{bert_name}.{parameter}"] = weights[f"{our_prefix}.{our_name}.{parameter}"]
-        projections = weights[f"{our_prefix}.projections.{parameter}"].chunk(3)
-        for name, tensor in zip(PROJECTIONS, projections, strict=True):
-            renamed[f"{bert_prefix}.attention.self.{name}.{parameter}"] = tensor
-    return renamed
+        yield f"norm.{parameter}", [f"embeddings.LayerNorm.{parameter}"]
+        for index in range(layers):
+            layer, bert_layer = f"layers.{index}", f"encoder.layer.{index}"
+            for name, bert_name in LAYER.items():
+                yield f"{layer}.{name}.{parameter}", [f"{bert_layer}.{bert_name}.{parameter}"]
+            yield (
+                f"{layer}.projections.{parameter}",
+                [f"{bert_layer}.attention.self.{name}.{parameter}" for name in PROJECTIONS],
+            )

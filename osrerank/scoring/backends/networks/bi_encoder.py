@@ -6,17 +6,16 @@ is the cosine of their vectors (Reimers, Gurevych 2019, arXiv 1908.10084). Tests
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from osrerank.scoring.backends.networks.bert import BertLayer
 from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, normalise_names, to_bert_weights
 from osrerank.scoring.card import Pooling
-
-MASKED_LOGIT = -1e4
-"""Added to the attention logits of padding. Its exponential is 0, and it does not overflow in float16."""
 
 
 class PaddedBiEncoder(nn.Module):
@@ -35,7 +34,7 @@ class PaddedBiEncoder(nn.Module):
         self.position = nn.Embedding(config["max_position_embeddings"], hidden)
         self.segment = nn.Embedding(config["type_vocab_size"], hidden)
         self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
-        self.layers = nn.ModuleList(PaddedBertLayer(config) for _ in range(config["num_hidden_layers"]))
+        self.layers = nn.ModuleList(BertLayer(config) for _ in range(config["num_hidden_layers"]))
 
     def load_bert(self, weights: Mapping[str, Tensor]) -> Self:
         """Load a ``BertModel``'s weights, and switch to evaluation mode.
@@ -72,42 +71,24 @@ class PaddedBiEncoder(nn.Module):
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         states = self.norm(self.word(input_ids) + self.position(positions) + self.segment.weight[0])
-        padding = MASKED_LOGIT * (attention_mask == 0)
+        flat = states.flatten(0, 1)
         for layer in self.layers:
-            states = layer(states, padding[:, None, None, :])
+            flat = layer(flat, partial(_attend, is_token=attention_mask == 1))
+        states = flat.view_as(states)
         pooled = states[:, 0] if self.pooling == "cls" else _average(states, attention_mask)
         return functional.normalize(pooled, dim=-1)
 
 
-class PaddedBertLayer(nn.Module):
-    """A BERT layer, with one matrix for query, key and value projections."""
+def _attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor) -> Tensor:
+    """Return the context ``(n * tokens, heads, width)`` of queries, keys and values of the same shape.
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        hidden, inner = config["hidden_size"], config["intermediate_size"]
-        self.heads = config["num_attention_heads"]
-        self.width = hidden // self.heads
-        self.projections = nn.Linear(hidden, 3 * hidden)
-        self.attended = nn.Linear(hidden, hidden)
-        self.attended_norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
-        self.widen = nn.Linear(hidden, inner)
-        self.narrow = nn.Linear(inner, hidden)
-        self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
-
-    def forward(self, states: Tensor, attention_bias: Tensor) -> Tensor:
-        """Return the next states ``(n, tokens, hidden)``."""
-        states = self.attended_norm(states + self.attended(self.attend(states, attention_bias)))
-        normed: Tensor = self.norm(states + self.narrow(functional.gelu(self.widen(states))))
-        return normed
-
-    def attend(self, states: Tensor, attention_bias: Tensor) -> Tensor:
-        """Return the attention's output ``(n, tokens, hidden)``, which concatenates the heads."""
-        rows, tokens, hidden = states.shape
-        projected = self.projections(states).view(rows, tokens, 3, self.heads, self.width)
-        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each (n, heads, tokens, width)
-        logits = query @ key.transpose(2, 3) * self.width**-0.5 + attention_bias
-        context: Tensor = (logits.softmax(dim=3) @ value).transpose(1, 2).reshape(rows, tokens, hidden)
-        return context
+    No token attends to padding, where ``is_token``, bool ``(n, tokens)``, is false.
+    """
+    query, key, value = (
+        states.view(*is_token.shape, *states.shape[1:]).transpose(1, 2) for states in (query, key, value)
+    )  # each (n, heads, tokens, width)
+    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=is_token[:, None, None, :])
+    return context.transpose(1, 2).flatten(0, 1)
 
 
 def _average(states: Tensor, mask: Tensor) -> Tensor:

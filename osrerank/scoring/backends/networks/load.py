@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osrerank.scoring.backends.networks.attention import Attention
+from osrerank.scoring.backends.networks.attention import BatchAttention
 from osrerank.scoring.backends.networks.bert import (
     ACTIVATIONS,
     FAMILIES,
@@ -61,7 +61,7 @@ def load_packed(
     config: Mapping[str, Any],
     card: ModelCard,
     *,
-    attention: Attention,
+    attention: BatchAttention,
     dtype: torch.dtype,
     head: Head | None = None,
 ) -> PackedNetwork:
