@@ -30,8 +30,6 @@ CRC_MASK = 0xA282EAD8
 """The constant that LevelDB adds to a checksum, after rotating it by 15 bits."""
 DTYPES: Mapping[int, str] = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
 """TensorFlow's type number (tensorflow/core/framework/types.proto) -> NumPy's type name."""
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types of protocol buffers."""
 
 Fields = dict[int, list[Any]]
 """The values of each field of a protocol buffer, by the field's number."""
@@ -65,14 +63,14 @@ def read_bundle(prefix: Path) -> dict[str, npt.NDArray[Any]]:
 
     Raises:
         ModelLoadError: a file is missing, truncated or damaged, or uses a feature that is not supported.
-        MissingDependencyError: the extra ``torch`` is not installed. The checksums need it.
+        MissingDependencyError: the extra ``torch`` is not installed.
     """
     index = prefix.with_name(f"{prefix.name}.index")
     try:
         table = dict(_read_table(index))
         shard_count = _count_shards(_parse_fields(table.pop(b"", b"")))
         variables = {key.decode(): _parse_variable(_parse_fields(value)) for key, value in table.items()}
-    except (OSError, ValueError, IndexError, struct.error, UnicodeDecodeError) as error:
+    except (OSError, ValueError, TypeError, IndexError, struct.error) as error:
         raise ModelLoadError(f"{index} cannot be read as a TensorFlow checkpoint: {error}", path=str(index)) from error
     files = [prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{shard_count:05d}") for number in range(shard_count)]
     shards = [_map_file(file) for file in files]
@@ -145,27 +143,18 @@ def _read_varint(content: bytes, position: int) -> tuple[int, int]:
             return number, position
 
 
-def _parse_fields(message: bytes) -> Fields:
-    """Return a protocol buffer's fields, whose values are integers or bytes."""
+def _parse_fields(content: bytes) -> Fields:
+    """Return a protocol buffer's fields, whose values are integers or bytes. No message type is needed."""
+    message: Any = require("google.protobuf.message", extra="torch")
+    empty: Any = require("google.protobuf.empty_pb2", extra="torch")
+    unknown_fields: Any = require("google.protobuf.unknown_fields", extra="torch")
+    try:
+        parsed = empty.Empty.FromString(content)
+    except message.DecodeError as error:
+        raise ValueError(str(error)) from error
     fields: Fields = {}
-    position = 0
-    while position < len(message):
-        tag, position = _read_varint(message, position)
-        wire_type = tag & 7
-        value: int | bytes
-        if wire_type == VARINT:
-            value, position = _read_varint(message, position)
-        elif wire_type == BYTES:
-            length, position = _read_varint(message, position)
-            value = message[position : position + length]
-            position += length
-        elif wire_type in (FIXED32, FIXED64):
-            length = 4 if wire_type == FIXED32 else 8
-            value = int.from_bytes(message[position : position + length], "little")
-            position += length
-        else:
-            raise ValueError(f"a field has the wire type {wire_type}")
-        fields.setdefault(tag >> 3, []).append(value)
+    for field in unknown_fields.UnknownFieldSet(parsed):
+        fields.setdefault(field.field_number, []).append(field.data)
     return fields
 
 
