@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -112,8 +112,23 @@ def _validate(schema: type[BaseModel], content: object) -> dict[str, Any]:
     return dict(schema.model_validate(content))
 
 
+class _Message:
+    """A kind of message: a dataclass whose fields are those of the MessagePack map."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the message. Raises `PayloadError` if it is too large."""
+        return _pack({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def decode(cls, message: object) -> Self:
+        """Decode a message. Raises `PayloadError` if it is too large, or is not a message of this kind."""
+        return _decode(cls, message)
+
+
 @dataclass(frozen=True, slots=True)
-class ChunkRequest:
+class ChunkRequest(_Message):
     """A request to a worker to score a chunk of a search, or to encode documents.
 
     Attributes:
@@ -143,12 +158,8 @@ class ChunkRequest:
         """The name of the Celery task that carries the request."""
         return ENCODE if self.vector_bits else SCORE
 
-    def encode(self) -> bytes:
-        """Return the message. Raises `PayloadError` if it is too large."""
-        return _pack({name: getattr(self, name) for name in ChunkRequest.__slots__})
-
     @classmethod
-    def decode(cls, message: object) -> "ChunkRequest":
+    def decode(cls, message: object) -> Self:
         """Decode a message.
 
         Raises:
@@ -162,7 +173,7 @@ class ChunkRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(_Message):
     """A worker's reply to a request: scores, vectors, or an error.
 
     Attributes:
@@ -182,19 +193,9 @@ class Reply:
     error: Text = ""
     vectors: Annotated[list[InstanceOf[bytes] | Text], Field(fail_fast=True)] | None = None
 
-    def encode(self) -> bytes:
-        """Return the message."""
-        content = {name: getattr(self, name) for name in Reply.__slots__}
-        return _pack({**content, "scores": None if self.scores is None else _scores_map(self.scores)})
-
-    @classmethod
-    def decode(cls, message: object) -> "Reply":
-        """Decode a message. Raises `PayloadError` if it is not a reply."""
-        return _decode(cls, message)
-
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(_Message):
     """A message that a worker writes to the worker registry every half second, with its state.
 
     Attributes:
@@ -225,23 +226,17 @@ class Heartbeat:
     probed_s: Number
     sent_s: Number
 
-    def encode(self) -> bytes:
-        """Return the message."""
-        content = {name: getattr(self, name) for name in Heartbeat.__slots__}
-        return _pack({**content, "advice": asdict(self.advice)})
-
-    @classmethod
-    def decode(cls, message: object) -> "Heartbeat":
-        """Decode a message. Raises `PayloadError` if it is not a heartbeat."""
-        return _decode(cls, message)
-
 
 def _pack(content: Mapping[str, Any]) -> bytes:
     msgpack = require("msgpack", extra="workers")
-    message: bytes = msgpack.packb({"version": VERSION, **content}, unicode_errors="surrogatepass")
+    message: bytes = msgpack.packb({"version": VERSION, **content}, unicode_errors="surrogatepass", default=_to_map)
+    _check_size(message)
+    return message
+
+
+def _check_size(message: bytes) -> None:
     if len(message) > MAX_MESSAGE_BYTES:
         raise PayloadError(f"a message of {len(message):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
-    return message
 
 
 def _decode(kind: type[Content], message: object) -> Content:
@@ -271,8 +266,7 @@ def _field_error(field: object) -> PayloadError:
 def _unpack(message: object) -> dict[str, Any]:
     if not isinstance(message, bytes):
         raise PayloadError(f"a message must be bytes, not {type(message).__name__}")
-    if len(message) > MAX_MESSAGE_BYTES:
-        raise PayloadError(f"a message of {len(message):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
+    _check_size(message)
     msgpack = require("msgpack", extra="workers")
     try:
         content = msgpack.unpackb(message, unicode_errors="surrogatepass", use_list=True)
@@ -287,8 +281,11 @@ def _unpack(message: object) -> dict[str, Any]:
     return content
 
 
-def _scores_map(scores: Scores) -> dict[str, Any]:
-    odds, cuts = scores.odds, scores.cuts
+def _to_map(value: Scores | Advice) -> dict[str, Any]:
+    """Return the map of a nested value, which MessagePack does not know."""
+    if isinstance(value, Advice):
+        return asdict(value)
+    scores, odds, cuts = value, value.odds, value.cuts
     return {
         **scores.counts(),
         "reached": scores.reached,
