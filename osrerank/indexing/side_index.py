@@ -32,7 +32,7 @@ from osrerank.vectors.index import (
     describe_bulk_failure,
     side_index,
 )
-from osrerank.vectors.store import PAUSE_S, Guard, Size
+from osrerank.vectors.store import Guard, Size
 
 SCROLL_KEEP_ALIVE = "5m"
 """The time for which the cluster keeps a scroll open between two requests."""
@@ -74,16 +74,15 @@ class IndexStore:
         client: a client of the engine. The caller closes it.
         indices: the application's indices whose vectors it stores: one index, or all indices of a data stream.
         model: the label of the model whose vectors are written.
-        pause_s: the time for which reads stop after a failed read, and writes after a failed write, in seconds.
     """
 
     name = "index"
 
-    def __init__(self, client: Client, indices: Sequence[str], *, model: str = "", pause_s: float = PAUSE_S) -> None:
+    def __init__(self, client: Client, indices: Sequence[str], *, model: str = "") -> None:
         self.indices, self.index = indices, side_index(indices[0])
         self._client, self.model = client, model
         self._requests = RecordRequests(client.engine)
-        self._guard = Guard(self.name, self.index, pause_s)
+        self._guard = Guard(self.name, self.index)
         self._recent: LRUCache[bytes, bytes] = LRUCache(MAX_RECENT_RECORDS)
         self._lock = threading.Lock()
 

@@ -26,7 +26,7 @@ from osrerank.vectors.index import (
     describe_bulk_failure,
     side_index,
 )
-from osrerank.vectors.store import PAUSE_S, Guard
+from osrerank.vectors.store import Guard
 
 READ_TIMEOUT_S = 2.0
 """A search waits at most this long for stored vectors, in seconds."""
@@ -71,7 +71,7 @@ class SideIndex:
         self.name = name
         self.exists, self.may_write = False, True
         self.unavailable = Pause(UNAVAILABLE_S, clock=clock)
-        self.failures = Guard("index", name, PAUSE_S)
+        self.failures = Guard("index", name)
         self.reports = Pause(REPORT_INTERVALS_S, clock=clock)
         self._forbidden: set[str] = set()
         self._missing_counts: MissingVectorCounts = Counter()

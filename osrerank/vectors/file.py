@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -22,7 +22,7 @@ import lmdb
 from osrerank._pause import Result
 from osrerank._platform import ForkGate, fork_safe_lock, renew_after_fork
 from osrerank.vectors.lmdb_file import DAMAGE_ERRORS, check_length, is_damage, open_lmdb
-from osrerank.vectors.store import PAUSE_S, Guard, Size
+from osrerank.vectors.store import Guard, Size
 
 FILE_NAME = "vectors-{:06d}.lmdb"
 FILE_PATTERN = f"vectors-{6 * '[0-9]'}.lmdb"
@@ -75,24 +75,15 @@ class FileStore:
         folder: the folder. It is created by the first write, and only its owner can read it.
         max_bytes: the maximum total size of the files, in bytes.
         ttl_s: the maximum age of a record, in seconds.
-        pause_s: the pause of reads or writes after a failure, in seconds.
         clock: a function that returns the seconds since the epoch.
     """
 
     name = "file"
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        max_bytes: int,
-        ttl_s: float,
-        pause_s: float = PAUSE_S,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, folder: Path, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.time) -> None:
         self.folder, self._clock = folder, clock
         self._max_bytes, self._ttl_s = max_bytes, ttl_s
-        self._guard = Guard(self.name, str(folder), pause_s)
+        self._guard = Guard(self.name, str(folder), OSError, lmdb.Error)
         self._generations: tuple[_Generation, ...] = ()
         self._changed_ns = -1
         self._open_lock, self._write_lock = threading.RLock(), threading.Lock()
@@ -119,27 +110,29 @@ class FileStore:
 
     def files(self) -> tuple[str, ...]:
         """Return the names of the files that are read. The name of a deleted file is never used again."""
-        with self._translate_errors(), LMDB_GATE:
+        with self._guard.translate_errors(), LMDB_GATE:
             return tuple(generation.file.name for generation in self._open() if not self._is_expired(generation))
 
     def size(self) -> Size:
-        with self._translate_errors():
-            return self._size()
+        with self._guard.translate_errors():
+            with LMDB_GATE:
+                count = sum(map(_count_records, self._open()))
+            stored_bytes = sum(file.stat().st_size for file in self.folder.glob(FILE_PATTERN))
+        return Size(count, stored_bytes, self._max_bytes)
 
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        with self._translate_errors():
+        with self._guard.translate_errors():
             return self._prune(keys_to_keep)
 
     def drop(self) -> int:
-        with self._translate_errors():
-            return self._drop()
+        with self._guard.translate_errors(), self._write_lock, LMDB_GATE:
+            count = self.size().records
+            self._start_generation(max_count=1)
+        return count
 
     def close(self) -> None:
         with LMDB_GATE, self._open_lock:
             self._generations, self._changed_ns = (), -1
-
-    def _translate_errors(self) -> AbstractContextManager[None]:
-        return self._guard.translate_errors(OSError, lmdb.Error)
 
     def _retry(self, call: Callable[[], Result]) -> Result:
         """Return the result of a call. Retry it if a damaged file was deleted, or another process extended a file."""
@@ -197,12 +190,6 @@ class FileStore:
                     self._changed_ns = -1
             raise
 
-    def _size(self) -> Size:
-        with LMDB_GATE:
-            count = sum(map(_count_records, self._open()))
-        stored_bytes = sum(file.stat().st_size for file in self.folder.glob(FILE_PATTERN))
-        return Size(count, stored_bytes, self._max_bytes)
-
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
         """Copy the records to keep into new files, which replace the old ones and have the age of the oldest.
 
@@ -221,7 +208,7 @@ class FileStore:
                         records = self._read_generations(generations, keys)
                     if records:
                         copy._write(records)
-                count = copy._size().records
+                count = copy.size().records
                 self._replace_files(copy._close_with_age(min(generation.created_s for generation in generations)))
                 return count
             finally:
@@ -248,12 +235,6 @@ class FileStore:
                 if file.name not in names:
                     _delete(file)
             self._generations, self._changed_ns = (), -1
-
-    def _drop(self) -> int:
-        with self._write_lock, LMDB_GATE:
-            count = self._size().records
-            self._start_generation(max_count=1)
-        return count
 
     def _open(self, *, create: bool = False) -> tuple[_Generation, ...]:
         """Return the generations, the youngest first. Open them again if another process changed the folder."""

@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from osrerank._redis import open_redis
-from osrerank.vectors.store import PAUSE_S, Guard, Size
+from osrerank.vectors.store import Guard, Size
 
 PREFIX = "{osrerank:vectors:1}:"
 """The prefix of all keys. The number is the version of the format. The braces put all keys in one slot of a cluster."""
@@ -61,19 +61,18 @@ class RedisStore:
         redis: a URL, or a client with ``decode_responses=False``.
         max_bytes: the maximum memory of the records, in bytes.
         ttl_s: the maximum age of a record, in seconds.
-        pause_s: the pause after a failure, in seconds.
     """
 
     name = "redis"
 
-    def __init__(self, redis: str | Any, *, max_bytes: int, ttl_s: float, pause_s: float = PAUSE_S) -> None:
+    def __init__(self, redis: str | Any, *, max_bytes: int, ttl_s: float) -> None:
         if isinstance(redis, str):
             redis = open_redis(redis, connect_s=CONNECT_TIMEOUT_S, response_s=RESPONSE_TIMEOUT_S)
         self._redis: Any = redis
         self._max_bytes = max_bytes
         self._ttl_ms = int(ttl_s * 1000)
         self._record_bytes = INITIAL_RECORD_BYTES
-        self._guard = Guard(self.name, "Redis", pause_s)
+        self._guard = Guard(self.name, "Redis", RedisError)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         return self._guard.read.attempt(lambda: self._read(keys), {}) if keys else {}
@@ -82,16 +81,23 @@ class RedisStore:
         return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0
 
     def size(self) -> Size:
-        with self._guard.translate_errors(RedisError):
-            return self._size()
+        pipeline = self._redis.pipeline(transaction=False)
+        for generation, size_key in ((YOUNG, YOUNG_BYTES), (OLD, OLD_BYTES)):
+            pipeline.hlen(generation)
+            pipeline.get(size_key)
+        with self._guard.translate_errors():
+            young, young_bytes, old, old_bytes = pipeline.execute()
+        return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._max_bytes)
 
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        with self._guard.translate_errors(RedisError):
+        with self._guard.translate_errors():
             return self._prune(keys_to_keep)
 
     def drop(self) -> int:
-        with self._guard.translate_errors(RedisError):
-            return self._drop()
+        count = self.size().records
+        with self._guard.translate_errors():
+            self._redis.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
+        return count
 
     def close(self) -> None:
         with suppress(Exception):
@@ -135,14 +141,6 @@ class RedisStore:
             with suppress(ResponseError):  # raised if the young generation does not exist
                 self._redis.rename(young, old)
 
-    def _size(self) -> Size:
-        pipeline = self._redis.pipeline(transaction=False)
-        for generation, size_key in ((YOUNG, YOUNG_BYTES), (OLD, OLD_BYTES)):
-            pipeline.hlen(generation)
-            pipeline.get(size_key)
-        young, young_bytes, old, old_bytes = pipeline.execute()
-        return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._max_bytes)
-
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
         """Copy the records to keep, and replace both generations by the copies. These expire with the older one."""
         ttls_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
@@ -168,11 +166,6 @@ class RedisStore:
             with suppress(RedisError):
                 self._redis.unlink(KEPT, KEPT_BYTES)
             raise
-        return count
-
-    def _drop(self) -> int:
-        count = self._size().records
-        self._redis.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
         return count
 
 

@@ -12,7 +12,7 @@ from osrerank._pause import Pause
 from osrerank.errors import OsrerankError
 
 PAUSE_S = 10.0
-"""By default, a store is not used for this many seconds after a failure."""
+"""After a failed read or write, a store is not read or written for this many seconds."""
 VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file, index or redis"
 
 ERRORS = Counter(
@@ -72,28 +72,28 @@ class Guard:
     Args:
         store: the store's name in metrics.
         location: the store's folder, index or server, for messages.
-        pause_s: the length of a pause, in seconds.
+        errors: the exceptions that the store's library raises.
 
     Attributes:
         read: the pause of reads.
         write: the pause of writes. A full store can still be read, so the pauses are separate.
     """
 
-    def __init__(self, store: str, location: str, pause_s: float = PAUSE_S) -> None:
-        self._store, self._location, self._pause_s = store, location, pause_s
-        self.read, self.write = (Pause(pause_s, partial(self._report, action)) for action in ("read", "write"))
+    def __init__(self, store: str, location: str, *errors: type[Exception]) -> None:
+        self._store, self._location, self._errors = store, location, errors
+        self.read, self.write = (Pause(PAUSE_S, partial(self._report, action)) for action in ("read", "write"))
 
     @contextmanager
-    def translate_errors(self, *errors: type[Exception]) -> Iterator[None]:
-        """Raise these errors as `OsrerankError`. Used in `size`, `prune` and `drop`."""
+    def translate_errors(self) -> Iterator[None]:
+        """Raise the library's errors as `OsrerankError`. Used in `size`, `prune` and `drop`."""
         try:
             yield
-        except errors as error:
+        except self._errors as error:
             ERRORS.labels(self._store).inc()
             raise OsrerankError(f"the document vectors in {self._location} cannot be used: {error}") from error
 
     def _report(self, action: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         ERRORS.labels(self._store).inc()
         if is_first:
-            reason = f"{action}s of document vectors pause for {self._pause_s:g} s: {type(error).__name__}: {error}"
+            reason = f"{action}s of document vectors pause for {PAUSE_S:g} s: {type(error).__name__}: {error}"
             logger.warning("[vectors-away] %s: %s", self._location, reason)

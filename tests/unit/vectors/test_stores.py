@@ -385,13 +385,16 @@ def test_an_absent_redis_for_vectors_is_logged_once(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.long
-def test_a_full_redis_gets_back_the_memory_of_vectors(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_redis_gets_back_the_memory_of_vectors(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("osrerank.vectors.store.PAUSE_S", 0.0)
     options = ("--maxmemory", "6mb", "--maxmemory-policy", "noeviction")
     with (
         servers.start_redis(servers.redis_binary(), tmp_path, options=options) as (url, _),
         Redis.from_url(url) as client,
     ):
-        store = RedisStore(url, max_bytes=100 * MEGABYTE, ttl_s=3600, pause_s=0.0)
+        store = RedisStore(url, max_bytes=100 * MEGABYTE, ttl_s=3600)
         with caplog.at_level(logging.WARNING):
             written = []
             for start in range(0, 5000, 50):
