@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,15 +36,8 @@ class BiEncoder(LocalModel):
     max_token_vectors = 0
     """The maximum number of token vectors in a document. 0 if the model computes one vector for a whole document."""
 
-    def __init__(
-        self,
-        directory: Path,
-        card: ModelCard,
-        builder: InputBuilder,
-        backend: Backend,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        super().__init__(directory, card, builder, backend, *([clock] if clock else []))
+    def __init__(self, directory: Path, card: ModelCard, builder: InputBuilder, backend: Backend) -> None:
+        super().__init__(directory, card, builder, backend)
         self.dimensions = card.dimensions or int(read_config(directory)["hidden_size"])
         self._empty_query = builder.tokenise_query("")
         self._cached_query_vector = functools.lru_cache(QUERY_CACHE_SIZE)(self._query_vector)

@@ -6,7 +6,7 @@ arXiv 2004.12832, section 3.
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +28,8 @@ class LateInteraction(BiEncoder):
     with any document token, and averages these over the query's tokens.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        card: ModelCard,
-        builder: InputBuilder,
-        backend: Backend,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        super().__init__(directory, card, builder, backend, clock)
+    def __init__(self, directory: Path, card: ModelCard, builder: InputBuilder, backend: Backend) -> None:
+        super().__init__(directory, card, builder, backend)
         self.tokens = card.tokens
         expansion = [self.tokens.expansion] if self.tokens.expansion else []
         self._expansion_ids = np.array(builder.token_ids(expansion), np.int64)

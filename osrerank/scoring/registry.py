@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from osrerank.errors import ConfigError, ModelLoadError, OsrerankError
 from osrerank.scoring.card import DUO, POINTWISE, Kind, ModelCard
@@ -22,7 +22,7 @@ from osrerank.settings import Settings
 from osrerank.types import Encoder, Scorer, is_encoder
 
 if TYPE_CHECKING:
-    from osrerank.scoring.backends.base import Backend, ComputeOptions
+    from osrerank.scoring.backends.base import Backend
     from osrerank.scoring.bi_encoder import BiEncoder
     from osrerank.scoring.checkpoints.convert import ConvertedModel
     from osrerank.scoring.cross_encoder import CrossEncoder
@@ -47,7 +47,7 @@ class BackendEntry:
 
     Attributes:
         name: the name for ``--backend``.
-        module: the module whose ``load`` is called: by `open` if the backend is local, otherwise by `connect`.
+        module: the module that defines ``load``.
         is_local: whether the backend computes in this process.
         kinds: the kinds of models that it supports.
         weight_patterns: lists of patterns of weight files, best first (`osrerank.scoring.locate.locate`).
@@ -61,15 +61,13 @@ class BackendEntry:
     weight_patterns: Sequence[Sequence[str]] = ()
     dtypes: Sequence[str] = (AUTO,)
 
-    def open(self, directory: Path, card: ModelCard, compute: "ComputeOptions") -> "Backend":
-        """Load the network of a model's directory into this process."""
-        backend: Backend = importlib.import_module(self.module).load(directory, card, compute)
-        return backend
+    def load(self, *arguments: Any, **options: Any) -> Any:
+        """Import the module, and call its ``load``.
 
-    def connect(self, settings: Settings, model: str) -> Model:
-        """Return a model that runs on workers or a server."""
-        connected: Model = importlib.import_module(self.module).load(settings, model)
-        return connected
+        A local backend's ``load`` takes a directory, a card, ``threads`` and ``dtype``, and returns a `Backend`. The
+        others take the settings and a model's name, and return a scorer or an encoder.
+        """
+        return importlib.import_module(self.module).load(*arguments, **options)
 
 
 BACKENDS = {
@@ -103,7 +101,8 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
         raise ModelLoadError(NO_DUO_MODEL)
     if entry is None or entry.is_local or (in_worker and settings.backend == WORKERS):
         return load_local(settings, kinds, model=name)
-    return entry.connect(settings, name)
+    model_elsewhere: Model = entry.load(settings, name)
+    return model_elsewhere
 
 
 def load_local(
@@ -260,10 +259,9 @@ def load_backend(
 ) -> "Backend":
     """Load a model's network without its tokenizer. For the arguments and errors, see `load_model`."""
     check_backend(backend, local=True)
-    from osrerank.scoring.backends.base import ComputeOptions  # noqa: PLC0415 - imports tokenizers
-
     name = _choose_backend(directory, card) if backend == AUTO else backend
-    return BACKENDS[name].open(directory, card, ComputeOptions(threads, dtype))
+    network: Backend = BACKENDS[name].load(directory, card, threads=threads, dtype=dtype)
+    return network
 
 
 def check_backend(name: str, *, local: bool = False) -> str:

@@ -1,22 +1,10 @@
 """The interface of backends, which compute a model's neural network: ONNX Runtime or torch."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from osrerank.scoring.inputs import Tokens
 from osrerank.types.vectors import Rows
-
-
-class ComputeOptions(NamedTuple):
-    """The user's options for a backend.
-
-    Attributes:
-        threads: number of CPU threads. 0 lets the backend choose.
-        dtype: number type ``fp32``, ``bf16`` or ``fp16``. ``auto`` lets the backend choose.
-    """
-
-    threads: int = 0
-    dtype: str = "auto"
 
 
 class Backend(Protocol):

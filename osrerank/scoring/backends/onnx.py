@@ -10,7 +10,7 @@ import numpy.typing as npt
 from osrerank._platform import usable_cores
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, ModelLoadError
-from osrerank.scoring.backends.base import Backend, ComputeOptions
+from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import PaddedBatch, Tokens, pad
 from osrerank.scoring.modular.head import Head
@@ -24,11 +24,11 @@ STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")
 """Names of the output with all tokens' last states, in bi-encoders' graphs that other programs exported."""
 
 
-def load(directory: Path, card: ModelCard, compute: ComputeOptions) -> Backend:
+def load(directory: Path, card: ModelCard, *, threads: int, dtype: str) -> Backend:  # noqa: ARG001 - a graph has its own
     """Load the ONNX backend of a model directory; `osrerank.scoring.registry` calls this."""
     encoders = {"bi-encoder": EncoderBackend, "late-interaction": TokenBackend}
     backend_class = encoders.get(card.kind, OnnxBackend)
-    return backend_class.load(directory, card, threads=compute.threads)
+    return backend_class.load(directory, card, threads=threads)
 
 
 class OnnxBackend:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 from osrerank._optional import require
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
-from osrerank.scoring.backends.base import ComputeOptions
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.card_file import list_parameter_files
 from osrerank.scoring.inputs import Tokens
@@ -27,11 +26,6 @@ THREADS = {"cpu": 1, "cuda": 2}
 """The number of threads that compute batches on each device. One can prepare a batch while a GPU computes another."""
 
 logger = logging.getLogger(__name__)
-
-
-def load(directory: Path, card: ModelCard, compute: ComputeOptions) -> "TorchBackend":
-    """Load the torch backend of a model directory; `osrerank.scoring.registry` calls this."""
-    return TorchBackend.load(directory, card, threads=compute.threads, dtype=compute.dtype)
 
 
 class TorchBackend:
@@ -128,6 +122,9 @@ class TorchBackend:
         reason = f"{self._model}: {len(sequences)} sequences of {batch_tokens} tokens do not fit into the GPU's memory"
         logger.warning("[memory-short] %s; later batches have at most %d tokens", reason, self.budget_tokens)
         return InferenceError(f"{reason}; free some memory, or use a smaller model", model=self._model)
+
+
+load = TorchBackend.load  # `osrerank.scoring.registry` calls this
 
 
 def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
