@@ -7,6 +7,12 @@ from typing import Any
 from osrerank.errors import ModelLoadError
 
 
+def read_optional_json(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, or an empty one if the file does not exist. For the errors, see `read_json`."""
+    content: dict[str, Any] = read_json(file) if file.exists() else {}
+    return content
+
+
 def read_json(file: Path, *, expected_type: type = dict) -> Any:
     """Return the content of a JSON file.
 

@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.json_file import read_json
+from osrerank.scoring.json_file import read_optional_json
 
 VOCABULARY_FILE = "vocab.txt"
 SETTINGS_FILE = "tokenizer_config.json"
@@ -36,8 +36,8 @@ def build_tokenizer(directory: Path) -> Tokenizer:
         ModelLoadError: ``vocab.txt`` is missing, a file cannot be read, or a special token is not in the vocabulary.
     """
     vocabulary = read_vocabulary(directory / VOCABULARY_FILE)
-    settings = _read_optional(directory / SETTINGS_FILE)
-    special_names = _read_optional(directory / SPECIAL_TOKENS_FILE)
+    settings = read_optional_json(directory / SETTINGS_FILE)
+    special_names = read_optional_json(directory / SPECIAL_TOKENS_FILE)
     special_tokens = {name: _special_token(name, special_names, settings) for name in DEFAULT_SPECIAL_TOKENS}
     required_tokens = {special_tokens[name] for name in ("unk_token", "sep_token", "cls_token")}
     missing_tokens = sorted(required_tokens - vocabulary.keys())
@@ -89,12 +89,6 @@ def is_cased(vocabulary: Mapping[str, int]) -> bool:
     """Return whether a vocabulary contains words with capitals, not counting special tokens such as ``[CLS]``."""
     words = (token for token in vocabulary if not (token.startswith("[") and token.endswith("]")))
     return any(word != word.lower() for word in words)
-
-
-def _read_optional(file: Path) -> dict[str, Any]:
-    """Return the object in a JSON file. Returns an empty dict if the file does not exist."""
-    content: dict[str, Any] = read_json(file) if file.exists() else {}
-    return content
 
 
 def _special_token(name: str, special_names: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

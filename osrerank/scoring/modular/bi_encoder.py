@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from osrerank.scoring.json_file import read_json
+from osrerank.scoring.json_file import read_json, read_optional_json
 from osrerank.scoring.modular.description import (
     CLASSIFIER_TASK,
     LATER_MODULES,
@@ -26,6 +26,7 @@ from osrerank.scoring.modular.description import (
     read_model_type,
     read_token_limits,
     read_transformer_task,
+    select_prompt,
 )
 from osrerank.scoring.modular.head import HeadStep, Mode
 
@@ -84,7 +85,7 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
     if model_type is None:
         return BiEncoderDescription(read_token_limits(directory))
     file = directory / MODEL_FILE
-    model: Mapping[str, Any] = read_json(file) if file.exists() else {}
+    model = read_optional_json(file)
     if model_type != MODEL_TYPE:
         raise file_error(file, f"model_type is {model_type!r}; a bi-encoder's must be {MODEL_TYPE}")
     first_kinds = ("Transformer", STATIC_EMBEDDING)
@@ -145,19 +146,3 @@ def _read_similarity(file: Path, model: Mapping[str, Any]) -> Similarity:
         if similarity == name:
             return similarity
     raise file_error(file, f"similarity_fn_name is {name!r}; it must be one of {', '.join(SIMILARITIES)}")
-
-
-def select_prompt(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first prompt with one of these names that is not empty, or the default prompt if none has such a name.
-
-    Raises:
-        ModelLoadError: the file does not contain the default prompt that it specifies.
-    """
-    prompts = model.get("prompts") or {}
-    default = model.get("default_prompt_name")
-    if default is not None and default not in prompts:
-        raise file_error(file, f"default_prompt_name is {default!r}, but prompts has no prompt of that name")
-    candidates = [prompts[name] for name in names if name in prompts]
-    if not candidates and default is not None:
-        candidates = [prompts[default]]
-    return str(next(filter(None, candidates), ""))

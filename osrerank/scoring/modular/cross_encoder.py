@@ -26,6 +26,7 @@ from osrerank.scoring.modular.description import (
     read_model_type,
     read_token_limits,
     read_transformer_task,
+    select_prompt,
 )
 from osrerank.scoring.modular.head import Head
 
@@ -80,7 +81,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
         raise file_error(directory / TRANSFORMER_FILE, f"{reason}; {fix}")
     reader = ModuleReader(directory)
     head, labels = None, 0
-    query_prefix = _read_query_prefix(file, model)
+    query_prefix = select_prompt(file, model)
     if modules:
         head, labels = _read_head(directory, reader, modules)
         if query_prefix and not reader.includes_prompt(modules[0]):
@@ -108,13 +109,3 @@ def _check_activation(file: Path, model: Content) -> None:
     if not activation.startswith("torch.") or activation.rpartition(".")[2] not in OUTPUT_ACTIVATIONS:
         choices = f"it must be torch's {' or '.join(OUTPUT_ACTIVATIONS)}, so that scores are logits"
         raise file_error(file, f"activation_fn is {activation!r}; {choices}")
-
-
-def _read_query_prefix(file: Path, model: Content) -> str:
-    """Read the default prompt, which precedes the first text of a pair."""
-    name, prompts = model.get("default_prompt_name"), model.get("prompts") or {}
-    if name is None:
-        return ""
-    if name not in prompts:
-        raise file_error(file, f"default_prompt_name is {name!r}, but prompts has no prompt of that name")
-    return str(prompts[name] or "")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.json_file import read_json
+from osrerank.scoring.json_file import read_json, read_optional_json
 from osrerank.scoring.modular.head import Activation, HeadStep, Mode
 
 MODULES_FILE = "modules.json"
@@ -231,9 +231,7 @@ def read_model_type(directory: Path) -> str | None:
     """
     if not (directory / MODULES_FILE).exists():
         return None
-    file = directory / MODEL_FILE
-    model_type = read_json(file).get("model_type") if file.exists() else None
-    return str(model_type or "SentenceTransformer")
+    return str(read_optional_json(directory / MODEL_FILE).get("model_type") or "SentenceTransformer")
 
 
 def has_weighted_modules(directory: Path) -> bool:
@@ -340,6 +338,22 @@ def read_token_limits(directory: Path, extra_fields: Collection[str] = ()) -> To
         int(settings["query_length"]) if settings.get("query_length") else None,
         int(settings["document_length"]) if settings.get("document_length") else None,
     )
+
+
+def select_prompt(file: Path, model: Content, names: Sequence[str] = ()) -> str:
+    """Return the first prompt with one of these names that is not empty, or the default prompt if none has such a name.
+
+    Raises:
+        ModelLoadError: the file does not contain the default prompt that it specifies.
+    """
+    prompts = model.get("prompts") or {}
+    default = model.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise file_error(file, f"default_prompt_name is {default!r}, but prompts has no prompt of that name")
+    candidates = [prompts[name] for name in names if name in prompts]
+    if not candidates and default is not None:
+        candidates = [prompts[default]]
+    return str(next(filter(None, candidates), ""))
 
 
 def file_error(file: Path, reason: str) -> ModelLoadError:

@@ -6,13 +6,13 @@ Dense. sentence-transformers adds MultiVectorMask, Normalize and HierarchicalTok
 """
 
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osrerank.scoring.json_file import read_json
-from osrerank.scoring.modular.bi_encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, select_prompt
+from osrerank.scoring.json_file import read_json, read_optional_json
+from osrerank.scoring.modular.bi_encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from osrerank.scoring.modular.description import (
     ENCODER_TASK,
     KNOWN_FIELDS,
@@ -34,6 +34,7 @@ from osrerank.scoring.modular.description import (
     read_transformer_settings,
     read_transformer_task,
     refuse_unknown_fields,
+    select_prompt,
 )
 from osrerank.scoring.modular.token_vectors import TokenVectorSettings
 
@@ -275,7 +276,7 @@ def _read_stanford(directory: Path) -> LateInteractionDescription:
     """Read the description of a model that Stanford's ColBERT saved."""
     file = directory / METADATA_FILE
     vocabulary = _Vocabulary(directory)
-    content: Mapping[str, Any] = read_json(file) if file.exists() else {}
+    content = read_optional_json(file)
     check_field(file, "similarity", content.get("similarity", "cosine"), "cosine")
     check_field(file, "interaction", content.get("interaction", "colbert"), "colbert")
     markers: list[str] = []
@@ -308,8 +309,7 @@ class _Vocabulary:
             vocabulary = [token for token, *_ in vocabulary]
         self._added_tokens = frozenset(str(entry.get("content")) for entry in content.get("added_tokens") or ())
         self._tokens = self._added_tokens.union(vocabulary)
-        settings_file = directory / TOKENIZER_SETTINGS_FILE
-        mask = read_json(settings_file).get("mask_token") if settings_file.exists() else None
+        mask = read_optional_json(directory / TOKENIZER_SETTINGS_FILE).get("mask_token")
         self._mask_token = str(mask["content"] if isinstance(mask, dict) else mask or "[MASK]")
 
     def has_token(self, token: str) -> bool:

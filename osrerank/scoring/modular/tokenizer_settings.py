@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from osrerank.scoring.json_file import read_json
+from osrerank.scoring.json_file import read_json, read_optional_json
 from osrerank.scoring.modular.description import TOKENIZER_FILE, TOKENIZER_SETTINGS_FILE, file_error
 
 TruncationSide = Literal["right", "left"]
@@ -47,8 +47,7 @@ class TokenizerSettings:
         Raises:
             ModelLoadError: a file cannot be read, or ``truncation_side`` has an unknown value.
         """
-        file = directory / TOKENIZER_SETTINGS_FILE
-        content: Mapping[str, Any] = read_json(file) if file.exists() else {}
+        content = read_optional_json(directory / TOKENIZER_SETTINGS_FILE)
         limit = content.get("model_max_length")
         return cls(int(limit) if limit else None, _uses_token_types(content), _read_truncation_side(directory, content))
 
