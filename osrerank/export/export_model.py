@@ -38,6 +38,7 @@ from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
+    copy_existing,
     read_config,
     tokenizer_file,
     weight_files,
@@ -249,13 +250,9 @@ def _convert_encoder(source: Path, output: Path, options: ExportOptions) -> Iter
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent)
-        for file in (CONFIG_FILE, TOKENIZER_FILE, *weight_files(model.directory)):
-            if (model.directory / file).exists():
-                shutil.copyfile(model.directory / file, folder / file)
+        copy_existing(model.directory, folder, (CONFIG_FILE, TOKENIZER_FILE, *weight_files(model.directory)))
         model.write_modules(source, folder)
-        for name in (*NOTICES, README):
-            if (source / name).exists():
-                shutil.copyfile(source / name, folder / name)
+        copy_existing(source, folder, (*NOTICES, README))
         write_card(folder, model.card)
         yield folder
 
@@ -271,9 +268,7 @@ def _add_third_segment(source: Path, output: Path, options: ExportOptions) -> It
 
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         write_with_third_segment(source, Path(parent), options.third_segment)
-        for name in NOTICES:
-            if (source / name).exists():
-                shutil.copyfile(source / name, Path(parent) / name)
+        copy_existing(source, Path(parent), NOTICES)
         yield Path(parent)
 
 
@@ -366,7 +361,8 @@ def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOpti
         json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
     )
     shutil.copyfile(source / CONFIG_FILE, folder / CONFIG_FILE)
-    names = [name for name in NOTICES if (source / name).exists()]
+    copy_existing(source, folder, NOTICES)
+    names: list[str] = []
     if options.keep_weights:
         weights = weight_files(source)
         description = read_cross_encoder(source) if weights else None

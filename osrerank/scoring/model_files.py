@@ -1,6 +1,7 @@
 """Find and read the files of a model directory: config, tokenizer, weights and graphs."""
 
 import hashlib
+import shutil
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -146,6 +147,13 @@ def hash_files(directory: Path, files: Iterable[str]) -> str:
         with (directory / name).open("rb") as stream:
             total.update(f"{name}:{hashlib.file_digest(stream, 'sha256').hexdigest()};".encode())
     return total.hexdigest()
+
+
+def copy_existing(source: Path, target: Path, names: Iterable[str]) -> None:
+    """Copy the files with these names that exist in ``source`` to ``target``."""
+    for name in names:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
 
 
 def weight_files(directory: Path) -> list[str]:

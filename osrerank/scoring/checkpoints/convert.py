@@ -23,6 +23,7 @@ from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
+    copy_existing,
     hash_files,
     weight_files,
 )
@@ -184,9 +185,7 @@ def _write_model(source: Path, target: Path, head: HeadForm, sha256: str) -> Non
     safetensors.save_file(contiguous_weights, target / WEIGHTS_FILE, metadata={"format": "pt"})
     _write_json(target / CONFIG_FILE, config)
     _write_json(target / SOURCE_FILE, {"source": folder.name, "sha256": sha256, "head": head})
-    for name in (*NOTICES, SETTINGS_FILE):
-        if (folder / name).exists():
-            shutil.copyfile(folder / name, target / name)
+    copy_existing(folder, target, (*NOTICES, SETTINGS_FILE))
 
 
 def _read_checkpoint(source: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

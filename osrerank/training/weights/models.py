@@ -29,6 +29,7 @@ from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
+    copy_existing,
     read_config,
     tokenizer_file,
 )
@@ -71,9 +72,7 @@ class Trainee:
     def save(self, directory: Path) -> None:
         """Write the model into a directory that `load_trainee` and the torch backend can read."""
         shutil.copyfile(tokenizer_file(self.source), directory / TOKENIZER_FILE)
-        for name in NOTICES:
-            if (self.source / name).exists():
-                shutil.copyfile(self.source / name, directory / name)
+        copy_existing(self.source, directory, NOTICES)
         (directory / CONFIG_FILE).write_text(f"{json.dumps(dict(self.config), indent=2)}\n", encoding="utf-8")
         save_file(collect_weights(self.network), directory / WEIGHTS_FILE, metadata={"format": "pt"})
         write_card(directory, self.card)
