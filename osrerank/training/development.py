@@ -82,10 +82,10 @@ class NetworkScorer:
     def _sum_pairs(self, trainee: Trainee, example: Example) -> list[float]:
         """Return s_i = sum over j of p_ij (arXiv 1910.14424, eq. 3)."""
         pairs, sequences = build_ordered_pairs(trainee.builder, example.query, example.documents)
-        sums = [0.0] * len(example.documents)
-        for (first, _), score in zip(pairs, self.score_sequences(trainee, sequences), strict=True):
-            sums[first] += float(1 / (1 + np.exp(-np.clip(score, -700, 700))))
-        return sums
+        probabilities = logistic(np.array(self.score_sequences(trainee, sequences), dtype=np.float32))
+        sums = np.zeros(len(example.documents))
+        np.add.at(sums, [first for first, _ in pairs], probabilities)
+        return [float(value) for value in sums]
 
 
 @dataclass(frozen=True, slots=True)

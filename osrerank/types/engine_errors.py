@@ -23,7 +23,7 @@ class EngineError(PropagatedError):
         kind: the engine's error type, such as ``index_not_found_exception``. Empty if unknown.
         timed_out: whether the request timed out.
         foreign: the first line of the message of the engine or the client library.
-        is_shared: whether the request contained other searches, which might have caused the error.
+        is_shared: whether the request contained other searches, which might have caused the error. False at first.
         cause: the client library's exception. In a multi-search, it is the search's entry in the response.
     """
 
@@ -35,11 +35,10 @@ class EngineError(PropagatedError):
         kind: str = "",
         timed_out: bool = False,
         foreign: str = "",
-        is_shared: bool = False,
     ) -> None:
         super().__init__(cause)
         self.status, self.kind, self.timed_out = status, kind, timed_out
-        self.foreign, self.is_shared = foreign.strip().partition("\n")[0][:300], is_shared
+        self.foreign, self.is_shared = foreign.strip().partition("\n")[0][:300], False
 
     @property
     def is_absent(self) -> bool:

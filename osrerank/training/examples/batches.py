@@ -229,9 +229,9 @@ def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multi
         yield batch
 
 
-def prefetch(items: Iterator[Item], ahead: int = PREFETCHED_STEPS) -> Generator[Item]:
-    """Yield items while a thread prepares the next ``ahead`` items. An error in the thread is raised here."""
-    entries: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
+def prefetch(items: Iterator[Item]) -> Generator[Item]:
+    """Yield items while a thread prepares the next `PREFETCHED_STEPS`. An error in the thread is raised here."""
+    entries: queue.Queue[tuple[str, Any]] = queue.Queue(PREFETCHED_STEPS)
     stopped = threading.Event()
 
     def put(kind: str, content: Any) -> bool:
