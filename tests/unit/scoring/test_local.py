@@ -106,7 +106,7 @@ def test_nothing_is_tokenised_after_the_deadline(kind: Any, directory: Path, car
     texts, backend = [f"low {n}" for n in range(40)], FunctionBackend(lambda batch: np.ones((len(batch), 1)))
     deadline, builder = Deadline.after_ms(20_000, backend.clock), Counting.load(directory, card)
     builder.clock = backend.clock
-    model = kind(directory, card, builder, backend, backend.clock)
+    model = kind(directory, card, builder, backend)
     if kind is BiEncoder:
         model.encode(texts, "document", deadline=deadline)
     else:
