@@ -1,6 +1,6 @@
 """Compute a model's head in torch, in fp32: pool the encoder's states, and turn them into logits or vectors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -9,40 +9,14 @@ from torch.nn import functional
 from osrerank.scoring.backends.networks.attention import Bounds
 from osrerank.scoring.modular.head import Activation, Head, HeadStep, Mode
 
-ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
-    "": lambda states: states,
-    "gelu": functional.gelu,
-    "relu": functional.relu,
-    "sigmoid": torch.sigmoid,
-    "silu": functional.silu,
-    "tanh": torch.tanh,
+ACTIVATIONS: Mapping[Activation, type[nn.Module]] = {
+    "": nn.Identity,
+    "gelu": nn.GELU,
+    "relu": nn.ReLU,
+    "sigmoid": nn.Sigmoid,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
 }
-
-
-class Dense(nn.Module):
-    """A linear layer, with or without a bias, and an activation."""
-
-    def __init__(self, step: HeadStep, weight: Tensor, bias: Tensor | None = None) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = None if bias is None else nn.Parameter(bias)
-        self._activation = ACTIVATIONS[step.activation]
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self._activation(functional.linear(states, self.weight, self.bias))
-
-
-class Norm(nn.Module):
-    """LayerNorm, with or without a bias."""
-
-    def __init__(self, step: HeadStep, weight: Tensor, bias: Tensor | None = None) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = None if bias is None else nn.Parameter(bias)
-        self._epsilon = step.epsilon
-
-    def forward(self, states: Tensor) -> Tensor:
-        return functional.layer_norm(states, self.weight.shape, self.weight, self.bias, self._epsilon)
 
 
 class Normalize(nn.Module):
@@ -131,5 +105,12 @@ def _build_module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:
     if step.kind == "first":
         return FirstValues(step.size)
     names = ("weight", "bias") if step.has_bias else ("weight",)
-    parameters = [weights[f"{step.name}.{name}"].float().clone() for name in names]  # not views of the file
-    return Dense(step, *parameters) if step.kind == "dense" else Norm(step, *parameters)
+    parameters = {name: weights[f"{step.name}.{name}"].float() for name in names}
+    if step.kind == "norm":
+        norm = nn.LayerNorm(parameters["weight"].shape, eps=step.epsilon, bias=step.has_bias)
+        norm.load_state_dict(parameters)
+        return norm
+    outputs, inputs = parameters["weight"].shape
+    linear = nn.Linear(inputs, outputs, bias=step.has_bias)
+    linear.load_state_dict(parameters)
+    return nn.Sequential(linear, ACTIVATIONS[step.activation]())
