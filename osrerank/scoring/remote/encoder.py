@@ -5,14 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import InferenceError
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
 from osrerank.vectors.record import Bits, VectorRecord, record_bytes, stack_vectors
-
-OTHER_MODEL = "the workers run another {model} than this process; use the same model and version for both"
 
 
 class RemoteEncoder:
@@ -57,15 +54,13 @@ class RemoteEncoder:
         if side == "query":
             return self._encoder.encode(texts, side, deadline=deadline)
         record_size = record_bytes(self._bits, self.dimensions, self._encoder.max_token_vectors)
-        encoded = self._workers.encode_documents(
+        contents = self._workers.encode_documents(
             texts, identity=self.identity, bits=self._bits, max_bytes=record_size, deadline=deadline
         )
-        if encoded.identity != self.identity:
-            raise InferenceError(OTHER_MODEL.format(model=self.model), model=self.model)
         has_token_vectors = self.advice.kind == "late-interaction"
         records: dict[int, VectorRecord] = {}
         failures: dict[int, str] = {}
-        for index, content in encoded.contents.items():
+        for index, content in contents.items():
             if isinstance(content, str):
                 failures[index] = content
                 continue

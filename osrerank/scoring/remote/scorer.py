@@ -6,16 +6,16 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from redis import RedisError
 
 from osrerank._platform import fork_safe_lock
-from osrerank.errors import Overloaded, TaskFailed
+from osrerank.errors import InferenceError, Overloaded, TaskFailed
 from osrerank.metrics import OVERLOADED
 from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
@@ -37,19 +37,6 @@ MARGIN_S = 0.03
 this is more than a quarter of the time left."""
 MAX_WAIT_SHARE = 0.75
 """A call is refused if its chunks would wait longer than this share of the time left. The rest is for scoring them."""
-
-
-class EncodedDocuments(NamedTuple):
-    """Document vectors that workers computed.
-
-    Attributes:
-        identity: identity of the workers' model.
-        contents: by index of the text, a record without a digest (`osrerank.vectors.record`), or an error as a `str`.
-            Texts whose reply did not arrive in time are left out.
-    """
-
-    identity: str
-    contents: Mapping[int, bytes | str]
 
 
 @dataclass(slots=True)
@@ -128,8 +115,8 @@ class RemoteScorer:
 
     def encode_documents(
         self, texts: Sequence[str], *, identity: str, bits: Bits, max_bytes: int, deadline: Deadline = NEVER
-    ) -> EncodedDocuments:
-        """Encode documents on workers. Returns no vectors if the workers use another model.
+    ) -> dict[int, bytes | str]:
+        """Encode documents on workers.
 
         Args:
             texts: the documents' texts.
@@ -138,23 +125,34 @@ class RemoteScorer:
             max_bytes: maximum size of a document's record, in bytes.
             deadline: the time after which this call stops waiting.
 
+        Returns:
+            By index of the text, a record without a digest (`osrerank.vectors.record`), or an error as a `str`. Texts
+            whose reply did not arrive in time are left out.
+
         Raises:
+            InferenceError: the workers use another model.
             Overloaded, TaskFailed, WorkerError: see `score`.
         """
         if self.workers(deadline).first.identity != identity:
-            return EncodedDocuments(self.identity, {})
+            raise self._other_model_error()
         tuples = [(index,) for index in range(len(texts))]
         max_tuples = max(1, min(MAX_CHUNK_TUPLES, MAX_VECTOR_BYTES // max_bytes))
         workers_identity, outcomes = self._exchange(
             "", texts, tuples, deadline, max_tuples=max_tuples, vector_bits=bits
         )
+        if workers_identity != identity:  # it changed just now
+            raise self._other_model_error()
         contents: dict[int, bytes | str] = {}
         for chunk, outcome in outcomes:
             if isinstance(outcome, str):
                 contents |= dict.fromkeys(chunk.indices, outcome)
             elif outcome is not None:
                 contents |= zip(chunk.indices, outcome.vectors or (), strict=True)
-        return EncodedDocuments(workers_identity, {index: content for index, content in contents.items() if content})
+        return {index: content for index, content in contents.items() if content}
+
+    def _other_model_error(self) -> InferenceError:
+        reason = f"the workers run another {self.model} than this process; use the same model and version for both"
+        return InferenceError(reason, model=self.model)
 
     def _exchange(
         self,
