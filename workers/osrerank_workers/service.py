@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from celery.worker import state
 from prometheus_client import REGISTRY
@@ -51,22 +50,6 @@ SINGLE_TASKS = 4
 
 PROBE_TUPLES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo": (0, 1)}
 """The tuple of document indices that a check scores, for each kind of model."""
-
-
-class WorkerModel(NamedTuple):
-    """A model that a worker has loaded.
-
-    Attributes:
-        scorer: the scorer of chunks, with the score cache if one is configured.
-        uncached: the scorer without the cache.
-        tasks: the number of chunks to score at a time, by default.
-        kind: the model's kind.
-    """
-
-    scorer: Scorer
-    uncached: Scorer
-    tasks: int
-    kind: Kind
 
 
 class WorkerService:
@@ -126,15 +109,27 @@ class WorkerService:
             OsrerankError: the model cannot be loaded, or its check fails.
         """
         if self._scorer is None:
-            model = _load(self.settings)
-            self._scorer, self._uncached = model.scorer, model.uncached
-            self._probe_tuple = PROBE_TUPLES[model.kind]
-            self.tasks = self.settings.worker_tasks or model.tasks
+            self._load_model()
         self.queue = queue_name(self.settings.model, self.scorer.identity)
         self.probe()
         freeze_objects()
         self._start_thread(self._probe_repeatedly)
         logger.info("%s is loaded: %s", self.scorer.model, self.scorer.identity)
+
+    def _load_model(self) -> None:
+        """Load the settings' model, with the score cache if one is configured and the model is not an encoder."""
+        from osrerank.scoring.cache.scorer import add_cache  # noqa: PLC0415 - only when a worker starts
+
+        settings = self.settings
+        model = load(settings, in_worker=True)
+        self._scorer = self._uncached = as_scorer(model, settings)
+        if settings.redis_url is not None and settings.cache_mb > 0 and not is_encoder(model):
+            self._scorer = add_cache(self._uncached, settings)
+        is_batching = True  # a rerank server takes many requests at once
+        if isinstance(model, LocalModel):
+            is_batching = model.merges_calls
+            self._probe_tuple = PROBE_TUPLES[model.card.kind]
+        self.tasks = settings.worker_tasks or (BATCHING_TASKS if is_batching else SINGLE_TASKS)
 
     def start(self) -> None:
         """Serve the metrics and send heartbeats, so that clients send chunks to this worker."""
@@ -377,16 +372,3 @@ class WorkerService:
         """Check the model every `PROBE_S` seconds. A failure stops the worker, so that no further chunk fails."""
         while not self._is_closed.wait(PROBE_S):
             self.probe()
-
-
-def _load(settings: Settings) -> WorkerModel:
-    """Load the settings' model, with the score cache if one is configured and the model is not an encoder."""
-    from osrerank.scoring.cache.scorer import add_cache  # noqa: PLC0415 - only when a worker starts
-
-    model = load(settings, in_worker=True)
-    uncached = as_scorer(model, settings)
-    is_cached = settings.redis_url is not None and settings.cache_mb > 0 and not is_encoder(model)
-    scorer = add_cache(uncached, settings) if is_cached else uncached
-    if not isinstance(model, LocalModel):  # a rerank server takes many requests at once
-        return WorkerModel(scorer, uncached, BATCHING_TASKS, "cross-encoder")
-    return WorkerModel(scorer, uncached, BATCHING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)
