@@ -9,12 +9,17 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from osrerank._removed import find_replacement
 from osrerank.errors import ConfigError
+from osrerank.scoring.card import Kind, LengthRule
 
 DecayFrom = Literal["start", "warmup"]
 Loss = Literal["pointwise", "listwise"]
 Draw = Literal["balanced", "list", "top", "all"]
 Precision = Literal["fp32", "bf16", "fp16", "mixed"]
 ThirdRow = Literal["zeros", "frozen", "copy"]
+Method = Literal["simplified-tinybert", "logits"]
+TrainedHead = Literal["", "logits2", "logit1", "next-sentence"]
+TrainedKind = Literal["", Kind]
+Frozen = Literal["", "embeddings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +82,12 @@ class Recipe:
     negatives: int = 7
     depth: int = 30
     mine_at: float = 0.5
-    head: str = ""
-    kind: str = ""
+    head: TrainedHead = ""
+    kind: TrainedKind = ""
     third_row: ThirdRow = "zeros"
     max_tokens: int = 512
     max_query_tokens: int = 64
-    length_rule: str = "paper"
+    length_rule: LengthRule = "paper"
     batch: int = 64
     steps: int = 0
     epochs: float = 2.0
@@ -96,14 +101,14 @@ class Recipe:
     bias_correction: bool = True
     clip: float = 1.0
     dropout: float = 0.1
-    freeze: str = ""
+    freeze: Frozen = ""
     shuffle: int = 100_000
     seed: int = 1
     precision: Precision = "fp32"
     budget_tokens: int = 0
     measure: str = "nDCG@10"
     evaluate_every: int = 0
-    method: str = "simplified-tinybert"
+    method: Method = "simplified-tinybert"
     attention: bool = True
     hidden: bool = True
     soft: bool = False
@@ -156,8 +161,10 @@ class Recipe:
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
     if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise _invalid_value_error(name, value, f"one of {', '.join(get_args(hint))}")
+        choices = get_args(hint)
+        if value not in choices:
+            empty = ", or empty" if "" in choices else ""
+            raise _invalid_value_error(name, value, f"one of {', '.join(filter(None, choices))}{empty}")
     elif type(value) is not hint and not (hint is float and type(value) is int):
         raise _invalid_value_error(name, value, f"a {'whole number' if hint is int else hint.__name__}")
 

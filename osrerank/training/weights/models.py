@@ -19,7 +19,7 @@ from osrerank.export.third_segment import ThirdRow, add_third_row
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 from osrerank.scoring.backends.networks.classifier import Classifier
 from osrerank.scoring.backends.torch import read_weights
-from osrerank.scoring.card import Kind, ModelCard
+from osrerank.scoring.card import Head, Kind, ModelCard
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.checkpoints.convert import NOTICES
 from osrerank.scoring.checkpoints.pickled import OLD_NAMES
@@ -99,8 +99,10 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name
         network: nn.Module = _load_bi_encoder(source, config, card)
     else:
         network, config = _load_classifier(source, card, recipe)
-    if recipe.freeze:
-        _freeze(network, recipe.freeze)
+    if recipe.freeze == "embeddings":
+        for module in network.modules():
+            if isinstance(module, nn.Embedding):
+                module.requires_grad_(requires_grad=False)
     pad_id = int(config.get("pad_token_id") or 0)
     return Trainee(network, card, InputBuilder.load(source, card), config, source, pad_id)
 
@@ -118,10 +120,10 @@ def collect_weights(network: nn.Module) -> dict[str, Tensor]:
 
 def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> ModelCard:
     source_card = _read_source_card(source, name)
-    source_kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
+    source_kind: Kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
     new_kind = kind or recipe.kind or source_kind
     if new_kind == "bi-encoder":
-        head = "cosine"
+        head: Head = "cosine"
         if source_card is None or not source_card.is_bi_encoder:
             reason = f"{source} is not a bi-encoder: it has neither a card nor sentence-transformers' files"
             fix = "run osrerank export --pooling, which writes its card"
@@ -139,11 +141,11 @@ def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> 
         return replace(
             source_card or ModelCard(name=name, head="logits2"),
             name=name,
-            kind=new_kind,  # type: ignore[arg-type] # the card checks it
-            head=head,  # type: ignore[arg-type] # the card checks it
+            kind=new_kind,
+            head=head,
             max_tokens=min(recipe.max_tokens, max_positions),
             max_query_tokens=_choose_max_query_tokens(source_card, recipe),
-            length_rule=recipe.length_rule,  # type: ignore[arg-type] # the card checks it
+            length_rule=recipe.length_rule,
             segment_rows=_count_segments(source, new_kind, config, source_card),
             onnx={},
             provenance={},
@@ -345,12 +347,3 @@ def _normalise_names(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Te
 
 def _zero_third_row(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:2], torch.zeros_like(gradient[2:])])
-
-
-def _freeze(network: nn.Module, part: str) -> None:
-    """Exclude a part of the network from training. Only "embeddings", the embedding tables, can be frozen."""
-    if part != "embeddings":
-        raise ConfigError(f"recipe: freeze is {part!r}; it must be embeddings, or empty", setting="recipe.freeze")
-    for module in network.modules():
-        if isinstance(module, nn.Embedding):
-            module.requires_grad_(requires_grad=False)
