@@ -1,29 +1,24 @@
 """Fit the map from a score to a probability of relevance, and measure how reliable the probabilities are.
 
-The logistic map is fitted to Platt's smoothed targets by Newton's method (Lin, Lin, Weng: A note on Platt's
-probabilistic outputs for support vector machines, 2007), the isotonic map by pooling adjacent violators. The expected
+The logistic map is fitted by `osrerank.thresholds.platt`, the isotonic map by pooling adjacent violators. The expected
 calibration error (ECE) is that of Naeini, Cooper, Hauskrecht (AAAI 2015), with bins of equal width.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import EvaluationError
-from osrerank.thresholds.maps import Floats, Isotonic, Platt, ProbabilityMap
+from osrerank.thresholds.maps import Floats, Isotonic, ProbabilityMap
+from osrerank.thresholds.platt import cross_entropy, fit_platt
 
 N_BINS = 15
-MAX_STEPS = 100
 Z_95 = 1.645
 """The z-score of a one-sided 95% interval."""
 MIN_HITS = 25
 """The minimum number of hits at or above a threshold whose precision is reported."""
-PROBABILITY_MARGIN = 1e-6
-"""The minimum distance of a probability from 0 and 1 in a log loss."""
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 
@@ -65,43 +60,6 @@ class Bin:
     measured: float
 
 
-def fit_platt(scored: ScoredHits) -> Platt:
-    """Fit a logistic function.
-
-    Raises:
-        EvaluationError: hits with higher scores are not more often relevant.
-    """
-    scores, relevant = scored.scores, scored.relevant
-    positives = int(relevant.sum())
-    negatives = len(relevant) - positives
-    targets = np.where(relevant, (positives + 1) / (positives + 2), 1 / (negatives + 2))
-    centre, spread = float(scores.mean()), float(scores.std()) or 1.0
-    inputs = np.stack([(scores - centre) / spread, np.ones(len(scores))])
-    weights = np.array([0.0, np.log((positives + 1) / (negatives + 1))])
-    for _ in range(MAX_STEPS):
-        probabilities = _logistic(weights @ inputs)
-        gradient = inputs @ (probabilities - targets)
-        curvature = (inputs * (probabilities * (1 - probabilities))) @ inputs.T + 1e-9 * np.eye(2)
-        step = np.linalg.solve(curvature, gradient)
-        weights = weights - _damp_step(step, weights, inputs, targets)
-        if np.abs(step).max() < 1e-9:
-            break
-    if not weights[0] > 0:
-        raise EvaluationError("hits with higher scores are not more often relevant; check the judgments")
-    scale = float(weights[0]) / spread
-    return Platt(scale, float(weights[1]) - scale * centre)
-
-
-def _damp_step(step: Floats, weights: Floats, inputs: Floats, targets: Floats) -> Floats:
-    """Halve a Newton step until the loss does not rise."""
-    loss = _cross_entropy(_logistic(weights @ inputs), targets)
-    for _ in range(20):
-        if _cross_entropy(_logistic((weights - step) @ inputs), targets) <= loss + 1e-12:
-            break
-        step = step / 2
-    return step
-
-
 def fit_isotonic(scored: ScoredHits) -> Isotonic:
     """Fit a map that never decreases, by pooling adjacent blocks that violate the order.
 
@@ -125,7 +83,10 @@ def fit_isotonic(scored: ScoredHits) -> Isotonic:
 
 
 Fit = Callable[[ScoredHits], ProbabilityMap]
-FITS: dict[str, Fit] = {"platt": fit_platt, "isotonic": fit_isotonic}
+FITS: dict[str, Fit] = {
+    "platt": lambda scored: fit_platt(scored.scores, scored.relevant),
+    "isotonic": fit_isotonic,
+}
 
 
 def held_out_probabilities(scored: ScoredHits, fit: Fit, folds: Sequence[Indices]) -> Floats:
@@ -143,7 +104,7 @@ def held_out_probabilities(scored: ScoredHits, fit: Fit, folds: Sequence[Indices
 
 def log_loss(probabilities: Floats, relevant: Flags) -> float:
     """Return the mean negative log-likelihood; lower is better."""
-    return _cross_entropy(probabilities, relevant.astype(np.float64)) / len(relevant)
+    return cross_entropy(probabilities, relevant.astype(np.float64)) / len(relevant)
 
 
 def reliability(probabilities: Floats, relevant: Flags, n_bins: int = N_BINS) -> list[Bin]:
@@ -193,12 +154,3 @@ def precision_lower_bound(relevant: int, hits: int) -> float:
     share, z_squared = relevant / hits, Z_95**2
     half_width = Z_95 * math.sqrt(share * (1 - share) / hits + z_squared / (4 * hits * hits))
     return (share + z_squared / (2 * hits) - half_width) / (1 + z_squared / hits)
-
-
-def _logistic(values: Floats) -> Any:
-    return 1 / (1 + np.exp(-np.clip(values, -700, 700)))
-
-
-def _cross_entropy(probabilities: Floats, targets: Floats) -> float:
-    clipped = np.clip(probabilities, PROBABILITY_MARGIN, 1 - PROBABILITY_MARGIN)
-    return float(-(targets * np.log(clipped) + (1 - targets) * np.log1p(-clipped)).sum())

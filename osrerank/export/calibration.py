@@ -11,11 +11,9 @@ from osrerank.errors import EvaluationError
 from osrerank.evaluation.basic import ndcg
 from osrerank.formats.candidates import candidate_lists
 from osrerank.scoring.card import Calibration, ModelCard
+from osrerank.thresholds.platt import fit_platt
 from osrerank.types import Qrels, Scorer
 
-NEWTON_STEPS = 50
-RIDGE = 1e-9
-"""Added to the Hessian's diagonal, this keeps Newton's step finite if the development set is separable."""
 FIRST_PASS_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 """The weights to choose from. A weight is the number of logits that the query's best first-pass score adds."""
 FOLDS = 5
@@ -158,10 +156,7 @@ def simulate_vectors_mono(
 
 
 def fit_calibration(raw_scores: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:
-    """Fit the scale and the offset that turn raw scores into logits, by maximum likelihood (Platt 1999).
-
-    This is logistic regression on one variable by Newton's method. The targets are Platt's, (n+ + 1) / (n+ + 2) and
-    1 / (n- + 2), which keep the scale finite even if the set is small or separable.
+    """Fit the scale and the offset that turn raw scores into logits (`osrerank.thresholds.platt`).
 
     Raises:
         EvaluationError: all pairs are relevant, no pair is relevant, or relevant pairs do not score higher.
@@ -169,23 +164,5 @@ def fit_calibration(raw_scores: npt.NDArray[np.float32], is_relevant: npt.NDArra
     positives, negatives = int(is_relevant.sum()), int((~is_relevant).sum())
     if not positives or not negatives:
         raise EvaluationError(f"calibration needs relevant and other pairs; there are {positives} and {negatives}")
-    targets = np.where(is_relevant, (positives + 1) / (positives + 2), 1 / (negatives + 2))
-    mean, deviation = float(raw_scores.mean()), float(raw_scores.std()) or 1.0
-    inputs = np.stack([(raw_scores.astype(np.float64) - mean) / deviation, np.ones(len(raw_scores))], axis=1)
-    weights = np.zeros(2, dtype=np.float64)
-    for _ in range(NEWTON_STEPS):
-        weights += _newton_step(inputs, targets, weights)
-    scale = float(weights[0]) / deviation
-    if not scale > 0:
-        raise EvaluationError(
-            "relevant pairs do not score higher than the others on the development set: check the judgments"
-        )
-    return Calibration(scale, float(weights[1]) - scale * mean)
-
-
-def _newton_step(
-    inputs: npt.NDArray[np.float64], targets: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    probabilities = 1 / (1 + np.exp(-np.clip(inputs @ weights, -30, 30)))
-    curvature = (inputs * (probabilities * (1 - probabilities))[:, None]).T @ inputs + RIDGE * np.eye(2)
-    return np.linalg.solve(curvature, inputs.T @ (targets - probabilities)).astype(np.float64)
+    platt = fit_platt(raw_scores, is_relevant)
+    return Calibration(platt.scale, platt.offset)

@@ -63,7 +63,7 @@ def is_inside(name: str) -> bool:
     return not path.anchor and ".." not in path.parts
 
 
-def logistic(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def logistic(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Return the probabilities ``(n,)`` of logits ``(n,)`` by the logistic function, without overflow."""
     exponent = -np.clip(logits.astype(np.float64), -700, 700)
     probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(exponent))

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from osrerank.scoring.card import logistic
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -30,8 +32,7 @@ class Platt:
 
     def apply(self, scores: Floats) -> Floats:
         """Return the probabilities of scores ``(n,)``."""
-        probabilities: Floats = 1 / (1 + np.exp(-np.clip(self.scale * scores + self.offset, -700, 700)))
-        return probabilities
+        return logistic(self.scale * scores + self.offset)
 
 
 @dataclass(frozen=True, slots=True)

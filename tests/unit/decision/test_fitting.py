@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 
 from osrerank.decision.fitting import (
+    FITS,
     ScoredHits,
     calibration_error,
     fit_isotonic,
-    fit_platt,
     held_out_probabilities,
     precision_lower_bound,
     precision_thresholds,
     reliability,
 )
 from osrerank.errors import EvaluationError
+from osrerank.thresholds.platt import fit_platt
 
 
 def drawn(seed: int, n: int = 20_000, scale: float = 1.5, offset: float = -2.0) -> ScoredHits:
@@ -26,10 +27,10 @@ def drawn(seed: int, n: int = 20_000, scale: float = 1.5, offset: float = -2.0) 
 
 def test_platt_scaling_by_hand_and_a_reversed_model_is_refused() -> None:
     """Two scores: the targets are 2/3 of the relevant one and 1/3 of the other, so the logits are ±ln 2."""
-    calibration = fit_platt(ScoredHits(np.array([1.0, -1.0]), np.array([True, False]), np.array([0, 1])))
+    calibration = fit_platt(np.array([1.0, -1.0]), np.array([True, False]))
     assert (calibration.scale, calibration.offset) == pytest.approx((np.log(2), 0), abs=1e-6)
     with pytest.raises(EvaluationError, match="check the judgments"):
-        fit_platt(drawn(1, scale=-1.0))
+        FITS["platt"](drawn(1, scale=-1.0))
 
 
 def test_isotonic_regression_by_hand() -> None:
@@ -42,7 +43,7 @@ def test_isotonic_regression_by_hand() -> None:
     assert calibration.probabilities == pytest.approx((0.6 / 2, 1.6 / 3, 2.6 / 3))
 
 
-@pytest.mark.parametrize("fit", [fit_platt, fit_isotonic])
+@pytest.mark.parametrize("fit", FITS.values())
 def test_calibrated_probabilities_match_held_out_frequencies(fit) -> None:
     scored = drawn(2)
     folds = np.array_split(np.arange(50), 5)
@@ -73,8 +74,8 @@ def test_a_threshold_that_promises_a_precision_has_25_hits_above_it() -> None:
 def test_the_promised_precision_is_kept_on_other_queries() -> None:
     """The hits above a threshold that promises a precision have it, among hits that nothing was fitted to."""
     scored, unseen = drawn(3, 4_000), drawn(4, 40_000)
-    probabilities = held_out_probabilities(scored, fit_platt, np.array_split(np.arange(50), 5))
-    platt = fit_platt(scored)
+    probabilities = held_out_probabilities(scored, FITS["platt"], np.array_split(np.arange(50), 5))
+    platt = fit_platt(scored.scores, scored.relevant)
     pairs = precision_thresholds(probabilities, scored.relevant)
     assert pairs == sorted(pairs, key=lambda pair: pair[0])
     for precision in (0.4, 0.5, 0.6):
