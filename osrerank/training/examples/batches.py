@@ -1,12 +1,12 @@
 """Tokenise examples and group them into training steps, each of one or several batches of similar length."""
 
 import math
-import queue
-import threading
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any, NamedTuple, Protocol, TypeVar
+from itertools import accumulate, islice
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -231,39 +231,18 @@ def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multi
 
 def prefetch(items: Iterator[Item]) -> Generator[Item]:
     """Yield items while a thread prepares the next `PREFETCHED_STEPS`. An error in the thread is raised here."""
-    entries: queue.Queue[tuple[str, Any]] = queue.Queue(PREFETCHED_STEPS)
-    stopped = threading.Event()
 
-    def put(kind: str, content: Any) -> bool:
-        while not stopped.is_set():
-            try:
-                entries.put((kind, content), timeout=0.2)
-            except queue.Full:
-                continue
-            return True
-        return False
+    def read_next() -> list[Item]:
+        return list(islice(items, 1))
 
-    def fill_queue() -> None:
-        try:
-            for item in items:
-                if not put("item", item):
-                    return
-            put("end", None)
-        except BaseException as error:  # noqa: BLE001 - raised again where the items are used
-            put("error", error)
-
-    thread = threading.Thread(target=fill_queue, name="osrerank-batches", daemon=True)
-    thread.start()
+    pool = ThreadPoolExecutor(1, "osrerank-batches")
     try:
-        kind, content = entries.get()
-        while kind == "item":
-            yield content
-            kind, content = entries.get()
-        if kind == "error":
-            raise content
+        pending = deque(pool.submit(read_next) for _ in range(PREFETCHED_STEPS))
+        while item := pending.popleft().result():
+            pending.append(pool.submit(read_next))
+            yield from item
     finally:
-        stopped.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)
 
 
 def split_by_counts(counts: Sequence[int], values: Sequence[Item]) -> Iterator[Sequence[Item]]:
