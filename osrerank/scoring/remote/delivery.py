@@ -59,7 +59,7 @@ class PendingChunk:
         losses: the number of workers that died while they held the chunk.
         headers: the headers that continue the search's trace.
         task: the name of the Celery task that carries the chunk.
-        on_outcome: called when the outcome is set.
+        has_outcome: set with the outcome.
     """
 
     chunk_id: str
@@ -74,30 +74,13 @@ class PendingChunk:
     losses: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     task: str = SCORE
-    on_outcome: Callable[[], None] = field(default=lambda: None, repr=False)
+    has_outcome: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def complete(self, outcome: Reply | str) -> None:
         """Set the outcome, unless the chunk has one."""
         if self.outcome is None:
             self.outcome = outcome
-            self.on_outcome()
-
-
-class _Call:
-    """A call that waits until all of its chunks have an outcome."""
-
-    def __init__(self, chunks: Sequence[PendingChunk]) -> None:
-        self._remaining = len(chunks)
-        self._lock = threading.Lock()
-        self.done = threading.Event()
-        for pending in chunks:
-            pending.on_outcome = self._count_outcome
-
-    def _count_outcome(self) -> None:
-        with self._lock:
-            self._remaining -= 1
-            if self._remaining == 0:
-                self.done.set()
+            self.has_outcome.set()
 
 
 class Delivery:
@@ -150,7 +133,6 @@ class Delivery:
         Raises:
             WorkerError: the broker does not accept the chunks.
         """
-        call = _Call(chunks)
         self._register(chunks)
         try:
             if deadline.at_s is None:
@@ -161,7 +143,8 @@ class Delivery:
                 sending.add_done_callback(lambda _: sending_ended.set())
                 if deadline.wait(sending_ended):
                     sending.result()
-            deadline.wait(call.done)
+            for pending in chunks:
+                deadline.wait(pending.has_outcome)
         finally:
             self._unregister(chunks)
         CHUNKS_LATE.inc(sum(pending.outcome is None for pending in chunks))

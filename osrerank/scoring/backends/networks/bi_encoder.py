@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from osrerank.scoring.backends.networks.bert import BertLayer
 from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, normalise_names, to_bert_weights
+from osrerank.scoring.backends.networks.heads import pool_padded
 from osrerank.scoring.card import Pooling
 
 
@@ -75,8 +76,7 @@ class PaddedBiEncoder(nn.Module):
         for layer in self.layers:
             flat = layer(flat, partial(_attend, is_token=attention_mask == 1))
         states = flat.view_as(states)
-        pooled = states[:, 0] if self.pooling == "cls" else _average(states, attention_mask)
-        return functional.normalize(pooled, dim=-1)
+        return functional.normalize(pool_padded(states, attention_mask, self.pooling), dim=-1)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor) -> Tensor:
@@ -89,12 +89,6 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor) -> Tens
     )  # each (n, heads, tokens, width)
     context = functional.scaled_dot_product_attention(query, key, value, attn_mask=is_token[:, None, None, :])
     return context.transpose(1, 2).flatten(0, 1)
-
-
-def _average(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean state ``(n, hidden)`` of the tokens whose mask ``(n, tokens)`` is 1."""
-    weights = mask.unsqueeze(2).to(states.dtype)
-    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 def _extract(input_ids: Tensor, is_selected: Tensor) -> tuple[Tensor, Tensor]:

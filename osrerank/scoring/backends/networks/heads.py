@@ -67,7 +67,7 @@ class HeadNetwork(nn.Module):
 
     def pool_grid(self, states: Tensor, mask: Tensor) -> Tensor:
         """Pool states ``(n, tokens, hidden)`` to vectors ``(n, width)``. The mask ``(n, tokens)`` is 0 on padding."""
-        return torch.cat([_pool_padded(states, mask, mode) for mode in self.pooling], dim=1)
+        return torch.cat([pool_padded(states, mask, mode) for mode in self.pooling], dim=1)
 
 
 def _pool_packed(states: Tensor, bounds: Bounds, mode: Mode) -> Tensor:
@@ -85,8 +85,8 @@ def _pool_packed(states: Tensor, bounds: Bounds, mode: Mode) -> Tensor:
     return torch.segment_reduce(states, mode, lengths=lengths, unsafe=True)
 
 
-def _pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
-    """Return the vectors ``(n, hidden)`` of padded sequences in one pooling mode."""
+def pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
+    """Pool states ``(n, tokens, hidden)`` to vectors ``(n, hidden)``. The mask ``(n, tokens)`` is 0 on padding."""
     if mode == "cls":
         return states[:, 0]
     if mode == "lasttoken":
