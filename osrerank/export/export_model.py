@@ -83,8 +83,6 @@ class ExportOptions:
     The output:
         precision: "fp32" or "int8". If it is empty, encoders that another library saved get int8, and others fp32.
         recipe: how an int8 graph is quantised.
-        padded: whether the graph accepts padded batches, for other programs. Otherwise, BERTs and ModernBERTs get the
-            faster graphs of `osrerank.export.graph` and `osrerank.export.modern_bert_graph`.
         keep_weights: whether to copy the safetensors, for the torch backend.
     """
 
@@ -106,7 +104,6 @@ class ExportOptions:
 
     precision: str = ""
     recipe: QuantisationRecipe = field(default_factory=QuantisationRecipe)
-    padded: bool = False
     keep_weights: bool = False
 
 
@@ -196,9 +193,7 @@ def _export(
         if query_model is not None:
             card = replace(card, query_model=query_model.name)
             shutil.copytree(query_model, folder / query_model.name)
-        write_graphs(
-            checkpoint, folder, card, precision=options.precision, recipe=options.recipe, padded=options.padded
-        )
+        write_graphs(checkpoint, folder, card, precision=options.precision, recipe=options.recipe)
         write_card(folder, card)
         if development_set is not None:
             card = _calibrate(folder, card, options, *development_set, report)

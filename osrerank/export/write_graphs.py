@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from osrerank._optional import require
-from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.errors import ModelLoadError
 from osrerank.export.bi_encoder_graph import build_encoder
 from osrerank.export.graph import build_bert, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
@@ -35,9 +35,7 @@ GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 """The graph's file in a model directory, for each precision."""
 
 
-def write_graphs(
-    source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: QuantisationRecipe, padded: bool
-) -> None:
+def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: QuantisationRecipe) -> None:
     """Write the graph of the model ``source`` into a new model directory that already contains the tokenizer.
 
     Args:
@@ -46,20 +44,18 @@ def write_graphs(
         card: the new model's card.
         precision: "fp32" or "int8".
         recipe: how an int8 graph is quantised.
-        padded: whether the graph accepts padded batches.
 
     Raises:
-        ConfigError: ``padded`` is set for a bi-encoder.
         ModelLoadError: the weights cannot be read, or do not match the config.
     """
     target = folder / GRAPHS[precision]
     target.parent.mkdir()
     if precision == "fp32":
-        _write_fp32(source, target, card, padded=padded)
+        _write_fp32(source, target, card)
         return
     with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
         fp32 = Path(parent) / "model.onnx"
-        _write_fp32(source, fp32, card, padded=padded)
+        _write_fp32(source, fp32, card)
         if recipe.outlier_method is None:
             recipe = replace(recipe, outlier_method="separate" if card.is_encoder else "smooth")
         quantise(fp32, target, recipe, list(_sample_sequences(folder, card)))
@@ -89,15 +85,12 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
                 )
 
 
-def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Write the fp32 graph. optimum exports padded graphs, and those of families for which osrerank builds no graph."""
+def _write_fp32(source: Path, target: Path, card: ModelCard) -> None:
+    """Write the fp32 graph. optimum exports the families for which osrerank builds no graph."""
     from osrerank.scoring.backends.torch import load_network, read_head, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
     if card.is_encoder:
-        if padded:
-            reason = f"{source} is a bi-encoder, whose graph accepts no padding; leave padded out"
-            raise ConfigError(reason, setting="padded", source="argument")
         families = GRAPH_FAMILIES if card.kind == "late-interaction" else (*FAMILIES, STATIC_MODEL_TYPE)
         check_architecture(source / CONFIG_FILE, config, families)
     if card.is_encoder and config["model_type"] in GRAPH_FAMILIES:
@@ -111,7 +104,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
         return
     network, head = load_network(source, card), read_head(source, card)
     build = None if card.is_encoder else _find_builder(config)
-    if padded or build is None:
+    if build is None:
         write_onnx(network, target, VECTOR_OUTPUT if card.is_encoder else "logits")
         return
     tensors = network.network.state_dict() if head is None else read_weights(source)

@@ -57,12 +57,6 @@ def test_every_backend_gives_the_logits_of_sentence_transformers(model_of: Make,
     np.testing.assert_allclose(scores(target, "torch"), expected_scores, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
-def test_the_padded_graph_gives_the_logits_of_sentence_transformers(model_of: Make, kind: str) -> None:
-    target, _ = exported(model_of(kind), padded=True)
-    np.testing.assert_allclose(scores(target, "onnx"), expected(model_of(kind))[:, 0], atol=1e-4, rtol=0)
-
-
 def test_a_head_with_every_kind_of_module_is_computed_alike(tmp_path: Path) -> None:
     """All poolings side by side, every activation, and two labels."""
     base, modules = libraries()

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from osrerank.errors import InferenceError
-from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.export.export_model import export_model
+from osrerank.export.write_graphs import write_onnx
+from osrerank.scoring.backends.torch import load_network
 from osrerank.scoring.checkpoints.self_check import examples
 from osrerank.scoring.modular.description import has_weighted_modules
 from tools.bench.race import BenchQuery, FloatArray
@@ -214,7 +216,8 @@ def _export_padded(checkpoint: Path, folder: Path) -> Path:
     if not target.exists():
         temporary = folder / "padded-new"
         shutil.rmtree(temporary, ignore_errors=True)
-        export_model(checkpoint, temporary, ExportOptions(padded=True))
+        card = export_model(checkpoint, temporary)
+        write_onnx(load_network(checkpoint, card), temporary / card.onnx["fp32"], "logits")
         for name in TOKENIZER_FILES:
             if (checkpoint / name).exists():
                 shutil.copyfile(checkpoint / name, temporary / name)

@@ -45,12 +45,10 @@ def test_exported_int8_scores_are_near_fp32(tmp_path: Path, caplog: pytest.LogCa
     assert np.abs(values(tmp_path / "made") - exact).max() < 0.25 * np.ptp(exact)
 
 
-def test_a_bi_encoder_becomes_no_duo_model_and_has_no_padded_graph(tmp_path: Path) -> None:
+def test_a_bi_encoder_becomes_no_duo_model(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="is a bi-encoder; only a cross-encoder can become"):
         export_model(BI_ENCODER, tmp_path / "made", ExportOptions(kind="duo"))
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match="leave padded out"):
-        export_model(BI_ENCODER, tmp_path / "made", ExportOptions(padded=True))
 
 
 def test_an_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
