@@ -43,6 +43,7 @@ DEFAULT_BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 SEED_STRIDE = 1_000_003
 """The distance between the random seeds of two processes. It exceeds any number of steps, each of which adds 1."""
 SAVE_EVERY_S = 120.0
+"""The seconds between checkpoints."""
 MAX_WAIT = timedelta(hours=12)
 """The other processes wait at most this long while the main process measures and mines."""
 FP16_DEVICES = ("cuda",)
@@ -62,7 +63,6 @@ class TrainingPlan:
         fingerprint: a hash of the recipe, the data and the starting checkpoint, which determine the result.
         max_measurements: the maximum number of measurements, unless the recipe sets ``evaluate_every``.
         max_minutes: the minutes after which this call saves a checkpoint and stops. If None, there is no limit.
-        save_every_s: the seconds between checkpoints.
         report: called with each line of progress.
         clock: returns the time in seconds.
     """
@@ -73,7 +73,6 @@ class TrainingPlan:
     fingerprint: str
     max_measurements: int = MAX_MEASUREMENTS
     max_minutes: float | None = None
-    save_every_s: float = SAVE_EVERY_S
     report: Callable[[str], None] = logger.info
     clock: Callable[[], float] = time.monotonic
 
@@ -268,7 +267,7 @@ class Training:
                 if self._machine.is_main_process:
                     self._curve.add(row)
                 self._report(row)
-                if self.plan.clock() - self._saved_s > self.plan.save_every_s:
+                if self.plan.clock() - self._saved_s > SAVE_EVERY_S:
                     self.save()
         finally:
             prefetched_steps.close()
