@@ -13,7 +13,7 @@ from osrerank.scoring.locate import SHIPPED
 from osrerank.scoring.registry import load_scorer
 
 pytest.importorskip("torch")
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 
 from safetensors.numpy import load_file
 
@@ -108,7 +108,12 @@ def test_the_shipped_models_run_in_torch(name: str) -> None:
     assert np.abs(onnx - torch).max() < 0.1 * np.ptp(torch)
 
 
-def test_a_traced_graph_is_refused_with_the_fix(tmp_path: Path) -> None:
-    directory, _ = exported(tmp_path, "one-label", padded=True)
+def test_a_graph_with_other_names_of_weights_is_refused_with_the_fix(tmp_path: Path) -> None:
+    directory, _ = exported(tmp_path, "one-label")
+    file = directory / "onnx" / "model.onnx"
+    graph = onnx.load(file)
+    for tensor in graph.graph.initializer:
+        tensor.name = f"traced::{tensor.name}"  # as torch's tracer names them
+    onnx.save(graph, file)
     with pytest.raises(ModelLoadError, match=r"model\.onnx has no weight .*add the safetensors"):
         load_scorer(str(directory), backend="torch")
