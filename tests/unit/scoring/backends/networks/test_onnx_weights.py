@@ -13,8 +13,9 @@ from osrerank.scoring.locate import SHIPPED
 from osrerank.scoring.registry import load_scorer
 
 pytest.importorskip("torch")
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 
+import onnx as onnx_format
 from safetensors.numpy import load_file
 
 from osrerank.export.export_model import ExportOptions, export_model
@@ -111,9 +112,9 @@ def test_the_shipped_models_run_in_torch(name: str) -> None:
 def test_a_graph_with_other_names_of_weights_is_refused_with_the_fix(tmp_path: Path) -> None:
     directory, _ = exported(tmp_path, "one-label")
     file = directory / "onnx" / "model.onnx"
-    graph = onnx.load(file)
+    graph = onnx_format.load(file)
     for tensor in graph.graph.initializer:
         tensor.name = f"traced::{tensor.name}"  # as torch's tracer names them
-    onnx.save(graph, file)
+    onnx_format.save(graph, file)
     with pytest.raises(ModelLoadError, match=r"model\.onnx has no weight .*add the safetensors"):
         load_scorer(str(directory), backend="torch")
