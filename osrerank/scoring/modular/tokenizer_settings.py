@@ -1,5 +1,6 @@
 """Read a tokenizer's settings from ``tokenizer_config.json``, in which transformers saves them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ FAMILIES_WITH_TOKEN_TYPES = (
     "Tapas",
 )
 """By default, only the tokenizers of these families return token types in transformers 5. In version 4, most do."""
+FAMILIES_THAT_NORMALISE = ("Bert", "DistilBert", "Electra", "MPNet")
+"""The tokenizers of these families take case and accents from ``tokenizer_config.json``, not ``tokenizer.json``."""
 TRUNCATION_SIDES: tuple[TruncationSide, ...] = ("right", "left")
 
 
@@ -45,9 +48,11 @@ class TokenizerSettings:
         """Read the settings from a transformer's directory. If the file is missing, return transformers' defaults.
 
         Raises:
-            ModelLoadError: a file cannot be read, or ``truncation_side`` has an unknown value.
+            ModelLoadError: a file cannot be read, ``truncation_side`` has an unknown value, or ``tokenizer.json``
+                treats texts differently.
         """
         content = read_optional_json(directory / TOKENIZER_SETTINGS_FILE)
+        _refuse_contradictions(directory, content)
         limit = content.get("model_max_length")
         return cls(int(limit) if limit else None, _uses_token_types(content), _read_truncation_side(directory, content))
 
@@ -57,12 +62,44 @@ def _uses_token_types(content: Mapping[str, Any]) -> bool:
     input_names = content.get("model_input_names")
     if input_names is not None:
         return "token_type_ids" in input_names
-    tokenizer_class = str(content.get("tokenizer_class") or "")
-    family = tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
+    tokenizer_class, family = _tokenizer_class(content)
     is_from_version_5 = "backend" in content or tokenizer_class == "TokenizersBackend"
     if tokenizer_class and is_from_version_5:
         return family in FAMILIES_WITH_TOKEN_TYPES
     return family not in FAMILIES_WITHOUT_TOKEN_TYPES
+
+
+def _tokenizer_class(content: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name of transformers' class, and its family: ``("BertTokenizerFast", "Bert")``."""
+    name = str(content.get("tokenizer_class") or "")
+    return name, name.removesuffix("Fast").removesuffix("Tokenizer")
+
+
+def _refuse_contradictions(directory: Path, content: Mapping[str, Any]) -> None:
+    """Refuse settings that contradict ``tokenizer.json``: transformers follows the settings, osrerank the tokenizer.
+
+    Settings that the file lacks have defaults, which differ between the versions of transformers. They are not
+    compared.
+    """
+    if not (directory / TOKENIZER_FILE).exists():
+        return
+    tokenizer = read_json(directory / TOKENIZER_FILE)
+    normaliser, splitter = tokenizer.get("normalizer") or {}, tokenizer.get("pre_tokenizer") or {}
+    compared = [("add_prefix_space", splitter.get("add_prefix_space"))]
+    family = _tokenizer_class(content)[1]
+    if normaliser.get("type") == "BertNormalizer" and family in ("", *FAMILIES_THAT_NORMALISE):
+        strips_accents = normaliser.get("strip_accents")
+        compared += [
+            ("do_lower_case", normaliser.get("lowercase")),
+            ("strip_accents", normaliser.get("lowercase") if strips_accents is None else strips_accents),
+            ("tokenize_chinese_chars", normaliser.get("handle_chinese_chars")),
+        ]
+    for name, actual in compared:
+        setting = content.get(name)
+        if setting is not None and actual is not None and bool(setting) != bool(actual):
+            fix = "make them agree: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), with transformers"
+            reason = f"{name} is {json.dumps(setting)}, but {TOKENIZER_FILE} says {json.dumps(actual)}; {fix}"
+            raise file_error(directory / TOKENIZER_SETTINGS_FILE, reason)
 
 
 def _read_truncation_side(directory: Path, content: Mapping[str, Any]) -> TruncationSide:

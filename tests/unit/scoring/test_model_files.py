@@ -74,6 +74,29 @@ def test_an_unknown_truncation_side_is_refused_by_file_and_field(checkpoint: Pat
         read_card(settings(checkpoint, truncation_side="middle"))
 
 
+@pytest.mark.parametrize(
+    ("field", "opposite"),
+    [("do_lower_case", False), ("strip_accents", False), ("tokenize_chinese_chars", False)],
+)
+def test_tokenizer_settings_that_contradict_the_tokenizer_are_refused(
+    checkpoint: Path, field: str, *, opposite: bool
+) -> None:
+    with pytest.raises(ModelLoadError, match=rf"{field} is false, but tokenizer\.json says true; make them agree"):
+        read_card(settings(checkpoint, **{field: opposite}))
+    assert read_card(settings(checkpoint, **{field: not opposite})).max_tokens
+    generic = {"tokenizer_class": "PreTrainedTokenizerFast"}  # here, transformers does not read the field
+    assert read_card(settings(checkpoint, **{field: opposite}, **generic)).max_tokens
+
+
+def test_a_contradiction_about_the_leading_space_is_refused(checkpoint: Path) -> None:
+    content = json.loads((checkpoint / "tokenizer.json").read_text("utf-8"))
+    content["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    (checkpoint / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    with pytest.raises(ModelLoadError, match=r"add_prefix_space is true, but tokenizer\.json says false"):
+        read_card(settings(checkpoint, add_prefix_space=True))
+    assert read_card(settings(checkpoint, add_prefix_space=False)).max_tokens
+
+
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_model.bin"])
 @pytest.mark.parametrize("beside", [True, False], ids=["beside weights", "alone"])
 def test_a_peft_adapter_is_refused_by_name(checkpoint: Path, name: str, *, beside: bool) -> None:
