@@ -18,7 +18,7 @@ from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import model_name
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.model_directory import write_average_readme
-from osrerank.training.weights.models import Trainee, load_trainee
+from osrerank.training.weights.models import Trainee, are_equivalent, load_trainee, read_classifier_head
 
 
 def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Path:
@@ -30,7 +30,8 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
         output: the model directory to create. Its name becomes the model's name.
 
     Raises:
-        ConfigError: the output exists, a share is negative, all shares are 0, or the models' weights differ in shape.
+        ConfigError: the output exists, a share is negative, all shares are 0, or the models' heads differ or their
+            weights differ in shape.
         ModelLoadError: a model cannot be read.
     """
     refuse_existing(output)
@@ -38,6 +39,14 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
         reason = f"{len(models)} models have the shares {list(shares)}; pass a share for each model, none below 0"
         raise ConfigError(f"{reason}, and not all 0", setting="shares")
     first_card = read_card(models[0])
+    for model in models[1:]:
+        head = read_classifier_head(model)
+        if first_card.is_encoder or head is None or are_equivalent(head, first_card.head):
+            continue
+        reason = (
+            f"{model} has the head {head}, but {models[0]} has {first_card.head}; average models with the same head"
+        )
+        raise ConfigError(reason, setting="models")
     normalised = [share / sum(shares) for share in shares]
     mean = _load_like(models[0], first_card)
     parameters = dict(mean.network.named_parameters())

@@ -252,11 +252,22 @@ def _rename_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> d
     trained_head = read_card(source).head if _is_reranker(source) else card.head
     if trained_head == card.head:
         return weights
-    if {trained_head, card.head} == set(TWO_LOGIT_HEADS) and read_config(source).get("model_type") == "bert":
+    if are_equivalent(trained_head, card.head) and read_config(source).get("model_type") == "bert":
         old, new = TWO_LOGIT_HEADS[trained_head], TWO_LOGIT_HEADS[card.head]
         return {name.replace(old, new, 1) if name.startswith(old) else name: tensor for name, tensor in weights.items()}
     logger.warning("the trained head %s of %s is dropped: the recipe sets head=%s", trained_head, source, card.head)
     return weights
+
+
+def read_classifier_head(source: Path) -> str | None:
+    """Return the head of a trained cross-encoder or duo model, or None for an encoder."""
+    card = read_card(source) if _is_reranker(source) else None
+    return None if card is None or card.is_encoder else card.head
+
+
+def are_equivalent(head: str, other_head: str) -> bool:
+    """Return whether both heads compute the same scores from the same weights."""
+    return head == other_head or {head, other_head} == set(TWO_LOGIT_HEADS)
 
 
 def read_checkpoint(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

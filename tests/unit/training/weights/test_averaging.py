@@ -68,3 +68,9 @@ def test_averaging_models_of_different_form_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"word_embeddings.weight is missing in .*other, or differs in shape"):
         average([START, other], [1, 1], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
+
+
+def test_averaging_models_with_different_heads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"one-label has the head logit1, but .*two-labels has logits2"):
+        average([START, DATA / "tiny-bert-one-label"], [1, 1], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
