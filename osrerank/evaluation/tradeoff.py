@@ -245,9 +245,13 @@ def find_max_k0(depths: Sequence[QueryDepths]) -> int:
     return min(limits, default=max((query.n_hits for query in depths), default=0))
 
 
-def find_max_k1(depths: Iterable[QueryDepths]) -> int:
-    """Return the maximum k1 for which all queries have pair probabilities, or 0 if no duo stage ran."""
-    return min((query.n_compared for query in depths if query.n_hits), default=0)
+def find_max_k1(depths: Sequence[QueryDepths]) -> int:
+    """Return the maximum k1 for which all queries have pair probabilities, or 0 if no duo stage ran.
+
+    A query can have fewer than k1 hits.
+    """
+    limits = [query.n_compared for query in depths if query.n_hits > max(query.n_compared, 1)]
+    return min(limits, default=max((query.n_compared for query in depths), default=0))
 
 
 class _Trial:

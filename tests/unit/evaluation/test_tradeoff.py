@@ -86,6 +86,9 @@ def test_a_depth_beyond_the_kept_scores_is_refused() -> None:
         )
         == 4
     )
+    sparse = [QueryDepths(n_hits=hits, mono_depth=hits, n_compared=hits if hits > 1 else 0) for hits in (1, 3)]
+    assert find_max_k1([QueryDepths(n_hits=20, mono_depth=12, n_compared=8), *sparse]) == 8
+    assert find_max_k1(sparse) == 3
     assert QueryDepths.from_record(record()) == QueryDepths(n_hits=2, mono_depth=2, n_compared=2)
 
 
