@@ -4,7 +4,6 @@ A top-1000 file contains the texts, and its lines are in random order. A top-100
 read from the collection. Both can be larger than memory, so a temporary SQLite file sorts their rows.
 """
 
-import json
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
-from osrerank.formats.common_layout import write_lines
+from osrerank.formats.common_layout import format_json_line, write_lines
 from osrerank.formats.id_table import open_scratch_database
 from osrerank.formats.lines import explain_invalid_id, quote_start, raise_errors, read_text_lines
 from osrerank.formats.sources import SourceFile, file_errors, open_sources, record_error
@@ -81,7 +80,7 @@ def join_run_and_texts(
 
 def write_candidates(queries: Iterable[Mapping[str, Any]], path: Path) -> int:
     """Write queries with their candidates as JSON lines. Returns the number of queries."""
-    return write_lines((json.dumps(query, ensure_ascii=False) for query in queries), path)
+    return write_lines(map(format_json_line, queries), path)
 
 
 def _create_database(folder: Path) -> sqlite3.Connection:

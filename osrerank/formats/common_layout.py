@@ -1,12 +1,15 @@
 """Write a collection as ``corpus.jsonl``, ``queries.tsv`` and qrels, the layout of `osrerank convert`."""
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from osrerank.formats.files import write_atomically
 from osrerank.types import Document, Qrels, Query
+
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Judgment(NamedTuple):
@@ -29,12 +32,16 @@ def write_corpus(documents: Iterable[Document], path: Path) -> int:
         {"id": document.doc_id, "title": document.title, "text": document.text, **document.metadata}
         for document in documents
     )
-    return write_lines((json.dumps(row, ensure_ascii=False) for row in rows), path)
+    return write_lines(map(format_json_line, rows), path)
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> int:
-    """Write ``query_id<TAB>text`` lines, and return their number. White space in texts becomes single spaces."""
-    return write_lines((f"{query.query_id}\t{' '.join(query.text.split())}" for query in queries), path)
+    """Write ``query_id<TAB>text`` lines, and return their number.
+
+    White space in texts becomes single spaces, and unpaired surrogates become question marks, as for a model.
+    """
+    lines = (f"{query.query_id}\t{' '.join(query.text.split())}" for query in queries)
+    return write_lines((SURROGATE.sub("?", line) for line in lines), path)
 
 
 def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
@@ -42,6 +49,12 @@ def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
     return write_lines(
         (f"{judgment.query_id} 0 {judgment.doc_id} {judgment.relevance}" for judgment in judgments), path
     )
+
+
+def format_json_line(row: Mapping[str, Any]) -> str:
+    """Format an object as JSON. Unpaired surrogates, which UTF-8 cannot contain, are escaped as in ASCII."""
+    text = json.dumps(row, ensure_ascii=False)
+    return SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def write_lines(lines: Iterable[str], path: Path) -> int:
