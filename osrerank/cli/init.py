@@ -11,6 +11,7 @@ import click
 from osrerank.cli.options import DURATION_MS, INDEX, open_client
 from osrerank.cli.path_types import OUTPUT_FILE
 from osrerank.cli.settings_file import format_settings, refuse_existing
+from osrerank.formats.files import write_atomically
 from osrerank.retrieval.fields import FieldChoice, SearchFields, caller_names, resolve_fields
 from osrerank.retrieval.mapping import read_leaves_by_index
 from osrerank.retrieval.samples import choose_fields_by_samples
@@ -94,7 +95,7 @@ def init(
             options_by_index[index] = {"query_fields": fields.query_fields, "fields": fields.model_fields}
         models = {index: model} if index and model else {}
         notes = f"Made by osrerank init: {base.note}."
-        output.write_text(format_settings(notes, base.options, options_by_index, models), encoding="utf-8")
+        write_atomically(output, [format_settings(notes, base.options, options_by_index, models)])
         values = ", ".join(f"{name} {value:g}" for name, value in base.options.items())
         click.echo(f"{output}: {values}; {base.note}")
         if index:

@@ -4,6 +4,7 @@ All functions raise `ConfigError` for a file name with another suffix.
 """
 
 import contextlib
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import ConfigError
 from osrerank.evaluation.tradeoff import Point
+from osrerank.formats.files import write_atomically
 
 FORMATS = (".svg", ".png", ".pdf")
 INCHES = (5.2, 3.6)
@@ -106,9 +108,10 @@ def _axes(path: Path) -> Iterator[Any]:
         axes.grid(visible=True, color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}  # no date, for equal files
-        figure.savefig(path, dpi=DOTS_PER_INCH, metadata=metadata)
+        image = io.BytesIO()
+        figure.savefig(image, format=path.suffix[1:].lower(), dpi=DOTS_PER_INCH, metadata=metadata)
+        write_atomically(path, [image.getvalue()])
 
 
 def _draw_curve(axes: Any, label: str, points: Sequence[tuple[float, float]], number: int) -> None:

@@ -14,7 +14,7 @@ from typing import IO, Any, Self
 from osrerank._platform import try_lock
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.records import QueryRecord
-from osrerank.formats.files import write_atomically
+from osrerank.formats.files import name_full_disk, write_atomically
 
 FORMAT = 1
 """The version of the file format, ``osrerank_run`` in the first line."""
@@ -50,7 +50,8 @@ class SideFile:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        self._file.close()
+        with name_full_disk(self.path):
+            self._file.close()
 
     def __contains__(self, query_id: str) -> bool:
         return query_id in self._offsets
@@ -61,8 +62,9 @@ class SideFile:
     def append(self, record: QueryRecord) -> None:
         """Append a query's record and flush it, so that it survives the process."""
         self._offsets[record.query_id] = self._file.seek(0, os.SEEK_END)
-        self._file.write(_encode_line(record.as_json()))
-        self._file.flush()
+        with name_full_disk(self.path):
+            self._file.write(_encode_line(record.as_json()))
+            self._file.flush()
 
     def read_records(self, query_ids: Iterable[str]) -> Iterator[QueryRecord]:
         """Yield the records of queries in the given order. Queries without a record are skipped."""
@@ -109,8 +111,9 @@ class SideFile:
             offset += len(line)
         self._file.truncate(offset)
         if offset == 0:
-            self._file.write(self._header)
-            self._file.flush()
+            with name_full_disk(self.path):
+                self._file.write(self._header)
+                self._file.flush()
 
 
 def read_records(path: Path) -> Iterator[QueryRecord]:

@@ -1,14 +1,17 @@
 """Write text files so that no reader sees an incomplete file, and create the error for a bad line of a file."""
 
+import contextlib
+import errno
 import gzip
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from osrerank.errors import FormatError
 
 STDOUT = Path("/dev/stdout")
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def line_error(path: Path, line: int, reason: str) -> FormatError:
@@ -16,28 +19,46 @@ def line_error(path: Path, line: int, reason: str) -> FormatError:
     return FormatError(f"{path}, line {line}: {reason}", file=str(path), line=line)
 
 
-def write_atomically(path: Path, lines: Iterable[str]) -> None:
+def write_atomically(path: Path, lines: Iterable[str | bytes]) -> None:
     """Write lines to a temporary file beside ``path``, then rename it, so that readers never see an incomplete file.
 
     Pipes, devices and standard output are written to directly, because the rename would replace them.
+
+    Raises:
+        OSError: the file cannot be written.
     """
     if path == STDOUT:
-        sys.stdout.buffer.writelines(line.encode() for line in lines)
+        sys.stdout.buffer.writelines(map(_encode, lines))
         return
     if path.exists() and not path.is_file():
-        with path.open("wb") as stream:
-            stream.writelines(line.encode() for line in lines)
+        with name_full_disk(path), path.open("wb") as stream:
+            stream.writelines(map(_encode, lines))
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with temporary.open("wb") as raw:
+        with name_full_disk(path), temporary.open("wb") as raw:
             if path.suffix == ".gz":  # a header without name and time, so that equal lines give equal files
                 with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
-                    stream.writelines(line.encode() for line in lines)
+                    stream.writelines(map(_encode, lines))
             else:
-                raw.writelines(line.encode() for line in lines)
+                raw.writelines(map(_encode, lines))
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def name_full_disk(path: Path) -> Iterator[None]:
+    """Add the path to an error about a full or failing disk, which names no file if it comes from a write."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_ERRORS and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def _encode(line: str | bytes) -> bytes:
+    return line if isinstance(line, bytes) else line.encode()

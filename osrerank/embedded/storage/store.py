@@ -26,13 +26,13 @@ FILE_NAME = "store.sqlite"
 BATCH_SIZE = 1000
 """`SqliteStore.read_since` reads this number of rows at a time."""
 _SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE indices (
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS indices (
   id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, uuid TEXT NOT NULL, created_ms INTEGER NOT NULL,
   mappings TEXT NOT NULL, settings TEXT NOT NULL, layout TEXT NOT NULL, generation INTEGER NOT NULL,
   indexed_seq INTEGER NOT NULL
 );
-CREATE TABLE aliases (
+CREATE TABLE IF NOT EXISTS aliases (
   alias TEXT NOT NULL, index_id INTEGER NOT NULL, PRIMARY KEY (alias, index_id)
 );
 """
@@ -212,10 +212,10 @@ class SqliteStore:
 
     def _create_tables(self) -> None:
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-            with contextlib.suppress(sqlite3.OperationalError):  # another process has just done the same
-                self._db.executescript(
-                    f"BEGIN IMMEDIATE; {_SCHEMA} INSERT INTO meta VALUES ('format', '{FORMAT}'); COMMIT;"
-                )
+            # another process can do the same meanwhile
+            self._db.executescript(
+                f"BEGIN IMMEDIATE; {_SCHEMA} INSERT OR IGNORE INTO meta VALUES ('format', '{FORMAT}'); COMMIT;"
+            )
 
     def _check_format(self) -> None:
         version = int(self._db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()[0])

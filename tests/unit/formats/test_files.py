@@ -1,4 +1,8 @@
-"""Writing to standard output that leads to a file."""
+"""Writing files whole, and to standard output or a device."""
+
+from pathlib import Path
+
+import pytest
 
 from osrerank.formats import files
 
@@ -11,3 +15,9 @@ def test_standard_output_that_leads_to_a_file_is_written_and_not_replaced(tmp_pa
     files.write_atomically(link, ["a\n", "b\n"])
     assert capsysbinary.readouterr().out == b"a\nb\n"
     assert link.is_symlink()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_the_error_about_a_full_disk_names_the_file():
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        files.write_atomically(Path("/dev/full"), ["a\n"])

@@ -64,6 +64,17 @@ def fill_disk(folder: str) -> None:
     os._exit(0)
 
 
+def start_on_full_disk(folder: str) -> None:
+    """Open a new folder on a disk without room for its tables."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    try:
+        connect(f"embedded:{folder}").info()
+    except TransportError as error:
+        say(f"error {error.status_code} {error.error} {error.info['error']['reason']}")
+    os._exit(0)
+
+
 def read_only(folder: str) -> None:
     """Search and write as a user who may only read."""
     client = connect(f"embedded:{folder}")
@@ -79,4 +90,6 @@ def read_only(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    {"hold": hold, "index": index_until_killed, "fill": fill_disk, "read": read_only}[sys.argv[1]](sys.argv[2])
+    {"hold": hold, "index": index_until_killed, "fill": fill_disk, "start": start_on_full_disk, "read": read_only}[
+        sys.argv[1]
+    ](sys.argv[2])

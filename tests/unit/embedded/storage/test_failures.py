@@ -83,6 +83,13 @@ def test_a_full_disk_fails_writes_and_keeps_reads(open_engine: Opener, tmp_path:
     assert set(found(open_engine())) >= {"first", *acknowledged}
 
 
+def test_a_new_folder_on_a_full_disk_is_an_error_about_the_disk(tmp_path: Path) -> None:
+    with child("start", tmp_path / "engine") as process:
+        (error,) = process.stdout.read().splitlines()
+    assert error.startswith("error 429 cluster_block_exception")
+    assert "free space" in error
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
 def test_a_read_only_folder_is_searched_and_refuses_writes() -> None:
     with tempfile.TemporaryDirectory() as parent:  # not below tmp_path, which pytest keeps from other users
