@@ -16,6 +16,8 @@ from tests.servers import ROOT
 
 SAMPLE = ROOT / "osrerank" / "data" / "squad"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+USER_PAGES = [page for page in PAGES if page.parent.name != "research" and page.name not in ("cli.md", "deploy.md")]
+"""The pages that name no options of other programs."""
 REPOSITORY = "https://github.com/osrerank/osrerank/blob/main/"
 PUBLIC = ("", ".aio", ".options", ".evaluation", ".types", ".errors", ".testing")
 """Modules of the package whose ``__all__`` is public."""
@@ -120,6 +122,23 @@ def test_commands_in_pages_exist(page):
                 rest = iter(words[1:])
                 command = next((w for w in skip_options(rest)), None)
                 assert command is None or command in names, f"{page.name}: {line}"
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=lambda page: page.name)
+def test_options_in_pages_exist(page):
+    import click
+
+    from osrerank.cli import cli
+
+    def options(command):
+        own = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        commands = command.list_commands(click.Context(command)) if isinstance(command, click.Group) else ()
+        return own.union({"--help"}, *(options(command.get_command(click.Context(command), name)) for name in commands))
+
+    known = options(cli)
+    spans = re.findall(r"`((?:osrerank|--)[^`\n]*)`", page.read_text("utf-8"))
+    unknown = {name for span in spans for name in re.findall(r"(?<!\S)--[a-z][\w-]*", span)} - known
+    assert not unknown, f"{page.name} names options that do not exist: {unknown}"
 
 
 def skip_options(words):
