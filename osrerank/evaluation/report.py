@@ -17,10 +17,10 @@ class Report:
 
     Attributes:
         evaluations: an evaluation for each run.
-        averaging: the documents and queries that were measured.
+        averaging: the documents and queries that the averages cover.
         comparisons: the comparisons of runs. They are empty if none were requested.
         letters: (run, measure) -> letters of significantly worse runs; see `significance.letter_significant_runs`.
-        marks: whether the letters come from corrected or raw p-values.
+        marks: whether the letters come from corrected p-values (``holm``) or raw ones, which show no direction.
     """
 
     evaluations: Sequence[Evaluation]

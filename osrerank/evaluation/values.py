@@ -23,7 +23,7 @@ def as_run(value: RunLike) -> Run:
 
     Raises:
         EvaluationError: the value cannot be converted to a run.
-        ConfigError: a DataFrame has no such column, or a value is missing.
+        ConfigError: a DataFrame has no column or no value that is needed.
         FormatError: a file is malformed.
     """
     if isinstance(value, Run):
@@ -44,7 +44,7 @@ def as_qrels(value: QrelsLike) -> Qrels:
 
     Raises:
         EvaluationError: the value cannot be converted to judgments.
-        ConfigError: a DataFrame has no such column, or a value is missing.
+        ConfigError: a DataFrame has no column or no value that is needed.
         FormatError: a file is malformed.
     """
     if isinstance(value, Qrels):

@@ -30,9 +30,9 @@ class QuantisationRecipe:
         outlier_method: "separate" multiplies outlier channels in fp32 (`osrerank.export.outliers`). "smooth", which is
             faster, moves their scale into the weights (`osrerank.export.smoothing`). If it is None, cross-encoders use
             "smooth", and other models use "separate".
-        max_outliers: at most this number of a product's input channels are outliers. With 0, none is.
-        min_outlier_gain: a product has outliers only if its largest channel is this many times as large as its largest
-            channel that would not be an outlier. A higher value is faster for short inputs.
+        max_outliers: how many of a product's largest input channels are outliers. If 0, none are.
+        min_outlier_gain: these channels are outliers only if the largest of them is at least this many times as large
+            as the largest other channel. A higher value is faster for short inputs.
     """
 
     reduce_range: bool = True

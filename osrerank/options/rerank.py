@@ -33,11 +33,11 @@ DEPTH = 100
 MAX_AUTO_DEPTH = 1_000
 """The depth "auto" reranks at most this many candidates."""
 MAX_DEPTH = 10_000
-"""The greatest depth. A first pass returns at most this many hits, because it is OpenSearch's default result window."""
+"""The greatest depth. A first pass returns at most this many hits, OpenSearch's default ``max_result_window``."""
 MAX_MS = 86_400_000
 """The maximum value of options in milliseconds: a day."""
 MAX_DUO_DEPTH = 1_000
-"""The greatest duo depth. So many candidates already make about a million pairs."""
+"""The greatest duo depth. That many candidates already make about a million pairs."""
 
 
 class RerankOptions(TypedDict, total=False):
@@ -117,15 +117,15 @@ class Rerank:
             ``"replace"`` orders by the model alone. ``"linear"`` and ``"rrf"`` combine both
             (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the bi-encoder's scores are blended.
         blend_weight: the number that a linear blend adds to the logit of the candidate with the highest first-pass
-            score. Other candidates get proportionally less. If None, the number in the model's card is used. It cannot
-            be combined with ``sentences``.
-        boosts: whether the caller's boosts count, such as a ``function_score`` for recency. ``"keep"``
-            reassigns the candidates' text scores in the model's order, so that the model's best candidate gets the
-            highest, and combines each with the hit's boosts as the query says (docs/concepts.md). ``"ignore"`` orders
-            by the stages alone.
-        passages: the way to score long documents by passages. ``"auto"`` scores a document that is longer than the
-            model's window by its best passage if the model's card recommends it, as a bi-encoder's does, and is
-            otherwise ``"off"``. ``"off"`` scores the beginning of the document that fits into the window. ``"maxp"``,
+            score. Other candidates get proportionally less. If None, the number in the model's card is used. The option
+            cannot be combined with ``sentences``.
+        boosts: whether the caller's boosts, such as a ``function_score`` for recency, are applied after reranking.
+            ``"keep"`` reassigns the candidates' text scores in the model's order, so that the model's best candidate
+            gets the highest score, and applies each hit's boosts to its new score as the query specifies
+            (docs/concepts.md). ``"ignore"`` orders by the stages alone.
+        passages: the way to score long documents by passages. ``"auto"`` is ``"off"``, unless the model's card
+            recommends passages, as a bi-encoder's does. Then a document longer than the model's window gets the score
+            of its best passage. ``"off"`` scores the beginning of the document that fits into the window. ``"maxp"``,
             ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every document by its
             passages.
         sentences: whether and how the scores of a document's best sentences are combined with the first pass's, as in
@@ -196,7 +196,7 @@ class Rerank:
 
     @property
     def may_end_with_vectors(self) -> bool:
-        """Whether ``vectors`` is the last stage that runs a model, provided that the model is an encoder."""
+        """Whether ``vectors`` is the last stage that runs a model if the model turns out to be an encoder."""
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property

@@ -24,7 +24,7 @@ from osrerank.types.reasons import SearchWarning, WarningCode
 
 
 class FoundNames(tuple[str, ...]):
-    """Field names in options that osrerank found in a mapping. A search with such options looks the fields up again."""
+    """Field names in options that osrerank took from a mapping. Each search with them looks the fields up again."""
 
     __slots__ = ()
 
@@ -47,12 +47,12 @@ class FieldChoice:
     Attributes:
         query_fields: the names in the option ``query_fields``, which a plain-text query searches.
         model_fields: the names in the option ``fields``, whose text the model scores.
-        searched_by_body: the names in the caller's query body. None for a plain-text query.
+        searched_by_body: the names in the caller's query body. None if the query is a plain text.
         second_ranking_fields: the names in the option ``fields`` of an interleaved search's second ranking.
         defined_by_body: the fields that the caller's query body defines, such as runtime fields.
         is_checked: whether the names were already checked against the mapping.
-        uses_build_fields: whether the default is the fields that the last vector build read, instead of text fields of
-            the mapping.
+        uses_build_fields: whether a search that names no fields uses those of the last vector build. If False, it uses
+            text fields of the mapping.
     """
 
     query_fields: tuple[str, ...] = ()
@@ -172,7 +172,7 @@ class SearchFields:
         )
 
     def resolve_model_fields(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the fields of the names in a ranking's ``fields`` option, or `model_fields` without such names."""
+        """Return the fields for the names in a ranking's ``fields`` option, or `model_fields` if it has no names."""
         if not caller_names(names):
             return self.model_fields
         unboosted = [without_boost(name) for name in caller_names(names)]

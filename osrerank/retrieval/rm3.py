@@ -1,7 +1,7 @@
 """Expand the first pass's query by RM3: add terms from the documents that the plain query finds.
 
 Lavrenko, Croft: Relevance-based language models, SIGIR 2001; Abdul-Jaleel et al.: UMass at TREC 2004, section 3.1
-(RM3). The details follow ``RM3`` in Anserini, whose results are the field's baselines. `expand_query` yields its
+(RM3). The details follow Anserini's RM3, the usual baseline in IR research. `expand_query` yields its
 requests instead of sending them, so that the synchronous and the asynchronous client can share it.
 """
 
@@ -89,8 +89,8 @@ def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument
             model[term] += frequency / total * document.score
     relevance = _normalise(_select_heaviest(model, rm3.terms))
     query = _normalise(Counter(query_terms))
-    share = rm3.weight if relevance else 1.0
-    mixed = {term: share * query.get(term, 0.0) + (1 - share) * relevance.get(term, 0.0) for term in query | relevance}
+    w = rm3.weight if relevance else 1.0
+    mixed = {term: w * query.get(term, 0.0) + (1 - w) * relevance.get(term, 0.0) for term in query | relevance}
     return {term: weight for term, weight in _select_heaviest(mixed, len(mixed)).items() if weight > 0}
 
 

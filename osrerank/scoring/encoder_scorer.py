@@ -18,7 +18,7 @@ NOT_FINITE = "{model} returned a score that is not a finite number"
 
 
 class EncoderScorer:
-    """A scorer that compares an encoder's vectors, for callers that need a scorer: sentences, workers, the HTTP server.
+    """Makes a scorer of an encoder, for code that needs a scorer: the stage for sentences, workers, the HTTP server.
 
     Args:
         vectors: reads document vectors from a store, or computes them.

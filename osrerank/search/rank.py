@@ -81,7 +81,8 @@ def load_models_and_vectors(
 ) -> Generator[Computation | ReadRecords, Any, tuple[Plan, Ranking | Reason]]:
     """Load what the stages need; return the plan with the models, and the ranking with its stored vectors.
 
-    If the order of the first page is saved, a later page is put in this order, without models or vectors.
+    A later page gets the order that was saved with the first page, if there is one. Then neither models nor vectors are
+    loaded.
 
     Args:
         ranking: the first pass's ranking, or the reason why there is none.
@@ -132,10 +133,10 @@ def _read_local_vectors(ranking: Ranking, depth: int, stage: VectorStage, deadli
 
 
 def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
-    """Run the stages, unless the ranking is in a saved order already. Record the outcome in the tracing span.
+    """Run the stages, unless the ranking has a saved order. Record the outcome in the tracing span.
 
     Args:
-        ranking: the first pass's ranking with vectors, or the reason against reranking, which is returned unchanged.
+        ranking: the first pass's ranking with vectors, or why it cannot be reranked, which is returned unchanged.
         plan: the plan of the search.
 
     Raises:
@@ -180,5 +181,5 @@ def _no_text_message(names: Sequence[str], hits: Hits) -> str:
     present = sorted({name for hit in hits for key in ("_source", "fields") for name in (hit.get(key) or {})})
     fields_text = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
     listed_names = f" ({', '.join(names)})" if names else ""
-    fix = "name fields that _source has as rerank={'fields': [...]}"
+    fix = "set rerank={'fields': [...]} to fields that are in _source"
     return f"{NO_TEXT}{listed_names}: {fields_text}; {fix}"

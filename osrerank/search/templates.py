@@ -17,8 +17,8 @@ from osrerank.search.step import MultiSearchRequest, SearchRequest
 from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason, ReasonCode
 
-REQUEST_ENTRIES = ("explain", "profile")
-"""The entries of a search that the caller's request sets. A template's own values are ignored, as the engine does."""
+CALLER_KEYS = ("explain", "profile")
+"""Keys of a search body that the caller's request sets. Like the engine, osrerank ignores them in a template."""
 IGNORED_PARAMS = (
     "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "from", "q", "seq_no_primary_term",
     "size", "sort", "stats", "stored_fields", "terminate_after", "track_scores", "version",
@@ -54,7 +54,7 @@ def template_steps(
                 searcher, None, content, search_params, index=index, rerank=rerank, headers=headers
             )
         except EngineError as error:
-            rendered = _accept_bad_request(error)
+            rendered = _raise_unless_bad_request(error)
         else:
             has_status = isinstance(response, Mapping) and not params.get("filter_path")
             return {**response, "status": 200} if has_status else response
@@ -97,7 +97,7 @@ def multi_template_steps(
         try:
             return (yield from search_rendered(range(len(rendered))))
         except EngineError as error:
-            _accept_bad_request(error)
+            _raise_unless_bad_request(error)
     unranked_response = yield MultiSearchRequest(lines, is_template=True)
     if not isinstance(unranked_response, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
         return unranked_response
@@ -131,13 +131,13 @@ def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[
         return error
     body = response.get("template_output") if isinstance(response, Mapping) else None
     if not isinstance(body, Mapping):
-        return EngineError(response, foreign="the search engine did not render it to a search body")
-    search_body = {name: value for name, value in body.items() if name not in REQUEST_ENTRIES}
-    return {**search_body, **{name: True for name in REQUEST_ENTRIES if str(template.get(name)).lower() == "true"}}
+        return EngineError(response, foreign="the search engine rendered no search body")
+    search_body = {name: value for name, value in body.items() if name not in CALLER_KEYS}
+    return {**search_body, **{name: True for name in CALLER_KEYS if str(template.get(name)).lower() == "true"}}
 
 
-def _accept_bad_request(error: EngineError) -> EngineError:
-    """Return the error of a rendered search if its status is 400. The caller's own request then gives a better message.
+def _raise_unless_bad_request(error: EngineError) -> EngineError:
+    """Return a rendered search's error if its status is 400. The caller's own request then gets a better message.
 
     Raises:
         EngineError: the status is not 400, so the caller's own request would fail as well.

@@ -37,8 +37,8 @@ class ShardProgress(NamedTuple):
     Attributes:
         history: the `Head.history` that the sequence numbers belong to.
         next: the first sequence number that was never leased.
-        term: the highest primary term of the documents that builders have read. A document with a later term shows that
-            the shard lost writes and used their sequence numbers again.
+        term: the highest primary term of the documents that builders have read. If a document has a higher term,
+            the shard failed over, lost writes and used their sequence numbers again.
     """
 
     history: str
@@ -199,7 +199,9 @@ class BuildProgress:
         }
         leases = [lease for lease in self.leases if lease.shard in shards and lease.first < shards[lease.shard].next]
         leases += [lease._replace(until_s=0.0) for lease in earlier.leases if lease.shard in shards]
-        leases_by_range = {(lease.shard, lease.last): lease for lease in leases}  # the earlier lease is the longer one
+        leases_by_range = {
+            (lease.shard, lease.last): lease for lease in leases
+        }  # the earlier lease is longer, and comes last
         return replace(self, shards=shards, leases=tuple(leases_by_range.values()))
 
 

@@ -72,7 +72,8 @@ def _reserve_lock_file(lock_file: Path) -> None:
 def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> None:
     """Check that an open file is as long as its meta pages state.
 
-    LMDB always writes the last page of a file, unless records are deleted one by one, which osrerank never does.
+    A shorter file was truncated, because LMDB always writes the last page of a file, unless records are deleted one by
+    one, which osrerank never does.
 
     Raises:
         lmdb.CorruptedError: the file is too short.

@@ -57,7 +57,8 @@ class VectorRecord(NamedTuple):
         vector: float32 or int8 ``(dimensions,)``, or ``(tokens, dimensions)`` for late interaction.
         scale: the factor by which int8 values are multiplied, or ``(tokens, 1)`` factors. 1 for float32.
         is_truncated: whether the text was truncated to the model's window.
-        is_unit: whether the vector had norm 1 before it was rounded. Other norms are restored, for dot products.
+        is_unit: whether the vector had norm 1 before it was rounded. If not, `stack_vectors` restores the norm, for dot
+            products.
     """
 
     vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
@@ -98,7 +99,7 @@ class VectorRecord(NamedTuple):
         invalid = None, 0
         if len(content) < HEADER.size:
             return invalid
-        magic, bits, reserved, is_truncated, has_norm, dimensions, tokens = HEADER.unpack_from(content)
+        magic, bits, reserved, is_truncated, is_not_unit, dimensions, tokens = HEADER.unpack_from(content)
         if magic != MAGIC or bits not in PROFILES.values() or reserved:
             return invalid
         length = _body_bytes(bits, dimensions, tokens)
@@ -119,10 +120,10 @@ class VectorRecord(NamedTuple):
             return invalid
         if tokens:
             vector = vector.reshape(tokens, dimensions)
-        return cls(vector, scale, bool(is_truncated), not has_norm), length
+        return cls(vector, scale, bool(is_truncated), not is_not_unit), length
 
     def fits(self, dimensions: int, bits: Bits, *, has_token_vectors: bool = False) -> bool:
-        """Return whether the record has vectors of this size, precision and number: one, or one for each token."""
+        """Return whether the record has this size and precision, and a single vector or one for each token."""
         return self.bits == bits and self.vector.shape[-1] == dimensions and self.vector.ndim == 1 + has_token_vectors
 
     def to_bytes(self, key: bytes, secret: bytes = b"") -> bytes:
@@ -212,7 +213,7 @@ def remove_digest(content: bytes, key: bytes, secret: bytes) -> bytes | None:
     return body if hmac.compare_digest(_compute_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
 
 
-def record_bytes(bits: Bits, dimensions: int, tokens: int = 0) -> int:
+def record_size(bits: Bits, dimensions: int, tokens: int = 0) -> int:
     """Return the size of a record with its digest, in bytes. ``tokens`` is 0 for a single vector."""
     return _body_bytes(bits, dimensions, tokens) + DIGEST_BYTES
 

@@ -47,10 +47,10 @@ if tonumber(redis.call('GET', KEYS[3]) or 0) >= tonumber(ARGV[1]) or ttl < tonum
 end
 return 1
 """
-"""Writes records to the young generation. If that is large or old enough, it replaces the old generation.
+"""Writes records to the young generation. When the young generation is large or old enough, it replaces the old one.
 
 KEYS are the keys of the generations and of their sizes. ARGV has the maximum size of a generation in bytes, the maximum
-age in milliseconds, the overhead of a record in bytes, and then keys and records in turn.
+age in milliseconds, the overhead of a record in bytes, and then alternating keys and records.
 """
 
 
@@ -142,7 +142,7 @@ class RedisStore:
                 self._redis.rename(young, old)
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Copy the records to keep, and replace both generations by the copies. These expire with the older one."""
+        """Copy the records to keep, and replace both generations with the copies, which expire with the older one."""
         ttls_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
         ttl_ms = min((ttl_ms for ttl_ms in ttls_ms if ttl_ms > 0), default=self._ttl_ms)
         self._redis.unlink(KEPT, KEPT_BYTES)

@@ -259,7 +259,7 @@ class WorkerService:
         request = ChunkRequest.decode(self._signer.verify("request", message))
         if request.chunk != chunk or request.task != task:
             raise PayloadError(
-                "a request belongs to another task than the one that it arrived with", reason="misplaced"
+                "the chunk or task in a request differs from the Celery task that carried it", reason="misplaced"
             )
         self._replay_guard.check(request)
         return request

@@ -17,9 +17,11 @@ def headline(report: ShadowReport) -> str:
     """Return the report in one sentence."""
     counted = "1 search" if report.searches == 1 else f"{report.searches:,} searches"
     if not report.compared:
-        return f"{counted} in shadow; reranking was applied to none of them"
+        return f"{counted} in shadow mode; none of them was reranked"
     changed_share = _share(report.compared - report.new_hits[0], report.compared)
-    return f"{counted} in shadow; reranking brings new hits into the top ten in {changed_share} of the reranked ones"
+    return (
+        f"{counted} in shadow mode; reranking brings new hits into the top ten in {changed_share} of the reranked ones"
+    )
 
 
 def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
@@ -27,9 +29,9 @@ def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
     names = {"true": "reranked", "partial": "reranked in part", "false": "not reranked"}
     counts = [(name, report.applied[outcome]) for outcome, name in names.items() if report.applied[outcome]]
     reasons = report.reasons.most_common()
-    counts += [(f"because: {reason}", count) for reason, count in reasons[:MAX_REASONS]]
+    counts += [(f"reason: {reason}", count) for reason, count in reasons[:MAX_REASONS]]
     if len(reasons) > MAX_REASONS:
-        counts.append(("for other reasons", sum(count for _, count in reasons[MAX_REASONS:])))
+        counts.append(("other reasons", sum(count for _, count in reasons[MAX_REASONS:])))
     counts.append(("dropped", report.dropped))
     total = report.searches + report.dropped
     return [(name, f"{count:,}", _share(count, total)) for name, count in counts]
@@ -38,7 +40,7 @@ def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
 def change_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
     """Return table rows that count the searches by number of new hits, and those whose top hit changes."""
     changes = [(_new_hits_text(count), report.new_hits[count]) for count in sorted(report.new_hits)]
-    changes.append(("another top hit", report.first_changed))
+    changes.append(("a different top hit", report.first_changed))
     return [(name, f"{count:,}", _share(count, report.compared)) for name, count in changes]
 
 
@@ -58,7 +60,7 @@ def example_line(record: dict[str, Any]) -> str:
     """Return a line about the changes in a search."""
     name = record["texts"]["query"] if "texts" in record else record["query"]
     index = f" in {record['index']}" if record.get("index") else ""
-    moved = f"{record['moved']} moved, {record['farthest']} ranks at the farthest"
+    moved = f"{record['moved']} moved, by up to {record['farthest']} ranks"
     return f"{name}{index}: {_new_hits_text(new_hits(record))} of {record['hits']}, {moved}"
 
 

@@ -74,14 +74,16 @@ class Analyzers:
             f"analyzer {name}", require_object(body, f"analyzer {name}"), frozenset({"type", "tokenizer", "filter"})
         )
         if name in ("default", "default_search"):
-            raise argument_error(f"the embedded engine has no analyzer [{name}] for all fields: name one in each field")
+            raise argument_error(
+                f"the embedded engine has no analyzer [{name}] for the whole index: name one in each field"
+            )
         if body.get("type", "custom") != "custom":
             raise argument_error(f"analyzer [{name}] has the type [{body['type']}]; the embedded engine knows [custom]")
         return self.compose(body.get("tokenizer"), body.get("filter", []))
 
     def _find_filter(self, choice: Any) -> Filter:
         if isinstance(choice, dict):
-            return _build_filter("of the request", choice)
+            return _build_filter("inline", choice)
         if choice == "lowercase":
             return tokens.lowercase
         if choice not in self._filters:

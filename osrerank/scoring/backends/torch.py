@@ -1,4 +1,4 @@
-"""Compute models in torch: BERT, RoBERTa and ModernBERT by our own forward pass, other families by transformers."""
+"""Run models in torch: BERT, RoBERTa and ModernBERT with our own forward pass, other families with transformers."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -143,7 +143,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
     head = read_head(directory, card)
     reason = load.unsupported_reason(config, card, head)
     if reason and card.kind == "late-interaction":
-        message = f"{directory} cannot be computed in torch: {reason}"
+        message = f"{directory} cannot run in torch: {reason}"
         raise ModelLoadError(message, model=card.name, path=str(directory))
     if reason:
         network = load_network(directory, card).to(dtype)
@@ -164,7 +164,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
 
 
 def load_network(directory: Path, card: ModelCard) -> Any:
-    """Load the model as a ``torch.nn.Module`` that transformers computes.
+    """Load the model as a ``torch.nn.Module`` of transformers.
 
     The module takes the fields of `PaddedBatch` by name. It returns logits ``(n, labels)``, or a bi-encoder's vectors
     ``(n, dimensions)``.
@@ -225,7 +225,7 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
 
 
 def _load_classifier(directory: Path, card: ModelCard) -> Any:
-    """Load a classifier that transformers computes. The directory's files must contain all of its weights."""
+    """Load a classifier of transformers. The directory's files must contain all of its weights."""
     from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
@@ -246,13 +246,13 @@ def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None
     family = str(read_config(directory).get("model_type"))
     if family not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         file = directory / CONFIG_FILE
-        reason = f"{file}: model_type is {family!r}, a decoder, but osrerank computes only encoders"
+        reason = f"{file}: model_type is {family!r}, a decoder, but osrerank runs only encoders"
         fix = "run the model on a rerank server (--backend http)"
         raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(file))
 
 
 def _load_modular(directory: Path, card: ModelCard, head: Head) -> Any:
-    """Load an encoder that transformers computes, and the head. The directory's files must contain all weights."""
+    """Load an encoder of transformers, and the head. The directory's files must contain all weights."""
     from osrerank.scoring.backends.networks.classifier import (  # noqa: PLC0415 - imports torch
         EmbeddingTable,
         ModularClassifier,

@@ -9,7 +9,7 @@ from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
-from osrerank.vectors.record import Bits, VectorRecord, record_bytes, stack_vectors
+from osrerank.vectors.record import Bits, VectorRecord, record_size, stack_vectors
 
 
 class RemoteEncoder:
@@ -53,9 +53,9 @@ class RemoteEncoder:
         """
         if side == "query":
             return self._encoder.encode(texts, side, deadline=deadline)
-        record_size = record_bytes(self._bits, self.dimensions, self._encoder.max_token_vectors)
+        max_bytes = record_size(self._bits, self.dimensions, self._encoder.max_token_vectors)
         contents = self._workers.encode_documents(
-            texts, identity=self.identity, bits=self._bits, max_bytes=record_size, deadline=deadline
+            texts, identity=self.identity, bits=self._bits, max_bytes=max_bytes, deadline=deadline
         )
         has_token_vectors = self.advice.kind == "late-interaction"
         records: dict[int, VectorRecord] = {}

@@ -282,7 +282,7 @@ def _unpack(message: object) -> dict[str, Any]:
 
 
 def _to_map(value: Scores | Advice) -> dict[str, Any]:
-    """Return the map of a nested value, which MessagePack does not know."""
+    """Convert a nested value, which MessagePack cannot encode, to a map."""
     if isinstance(value, Advice):
         return asdict(value)
     scores, odds, cuts = value, value.odds, value.cuts

@@ -41,8 +41,8 @@ REMOTE_CHECK_TIMEOUT_S = 0.5
 SERVER_CHECK_TIMEOUT_MS = 6_000.0
 """The timeout of the request that checks a rerank server. A result that comes too late serves the next check."""
 UNLIMITED_TOKENS = 1 << 62
-"""Stands for no limit. As the size of a task, it keeps requests whole. As the size of a request, it lets the estimated
-wait include everything in the queue."""
+"""More tokens than any request has. As the limit of a task, it keeps each request in one task. Passed to
+`estimate_wait_s`, it gives the time until the whole queue is done."""
 
 
 class Busy(Overloaded):

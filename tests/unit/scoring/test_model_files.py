@@ -151,7 +151,7 @@ def test_a_family_of_decoders_is_refused_by_name(tmp_path: Path) -> None:
     )
     transformers.Qwen3ForSequenceClassification(config).save_pretrained(tmp_path)
     shutil.copyfile(DIRECTORY / "tokenizer.json", tmp_path / "tokenizer.json")
-    with pytest.raises(ModelLoadError, match="model_type is 'qwen3', a decoder, but osrerank computes only encoders"):
+    with pytest.raises(ModelLoadError, match="model_type is 'qwen3', a decoder, but osrerank runs only encoders"):
         load_scorer(str(tmp_path), backend="torch")
 
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from osrerank.vectors.record import PROFILES, ROUNDED_BITS, Bits, VectorRecord, record_bytes, stack_vectors
+from osrerank.vectors.record import PROFILES, ROUNDED_BITS, Bits, VectorRecord, record_size, stack_vectors
 from osrerank.vectors.records import Records
 from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.token_vectors import maxsim, pool_tokens
@@ -89,9 +89,9 @@ def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, cou
     content = record.to_bytes(KEY, SECRET)
     decoded = VectorRecord.from_bytes(content, KEY, SECRET)
     assert decoded is not None
-    assert len(content) == record_bytes(bits, 96, count)
+    assert len(content) == record_size(bits, 96, count)
     assert (decoded.vector.shape, decoded.is_truncated) == ((count, 96), True)
-    assert record_bytes(ROUNDED_BITS, 96, 45) < 4500  # of a passage of 90 tokens
+    assert record_size(ROUNDED_BITS, 96, 45) < 4500  # of a passage of 90 tokens
     assert np.abs(stack_vectors([decoded])[0] - tokens(count)).max() <= error
     np.testing.assert_array_equal(stack_vectors([decoded])[0], stack_vectors([record])[0])
 

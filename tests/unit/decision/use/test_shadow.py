@@ -75,12 +75,12 @@ def test_the_shadow_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> 
     outcome = run(file, "--html", html)
     assert outcome.exit_code == 0
     assert (
-        "3 searches in shadow; reranking brings new hits into the top ten in 100.0% of the reranked ones"
+        "3 searches in shadow mode; reranking brings new hits into the top ten in 100.0% of the reranked ones"
         in outcome.output
     )
-    for name, count, share in (("reranked", 2, "28.6%"), ("because: no [text]", 1, "14.3%"), ("dropped", 4, "57.1%")):
+    for name, count, share in (("reranked", 2, "28.6%"), ("reason: no [text]", 1, "14.3%"), ("dropped", 4, "57.1%")):
         assert re.search(rf"{re.escape(name)} +{count} +{share}", outcome.output)
-    assert "<b>salt</b> in notes: 9 new hits of 10, 5 moved, 12 ranks at the farthest" in outcome.output
+    assert "<b>salt</b> in notes: 9 new hits of 10, 5 moved, by up to 12 ranks" in outcome.output
     page = html.read_text("utf-8")
     assert "&lt;b&gt;salt&lt;/b&gt;" in page
     assert "<li><strong>notes/&lt;3&gt;</strong></li>" in page
@@ -91,7 +91,7 @@ def test_the_shadow_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> 
 def test_the_shadow_report_names_missing_reranked_searches_and_cut_lines(tmp_path: Path) -> None:
     file = written(tmp_path / "shadow.jsonl", unapplied("deadline"))
     outcome = run(file, "--html", tmp_path / "shadow.html")
-    assert "1 search in shadow; reranking was applied to none of them" in outcome.output
+    assert "1 search in shadow mode; none of them was reranked" in outcome.output
     file = written(tmp_path / "shadow.jsonl", record(), '{"time": "t", "ind', record(ms="long"), "", record())
     outcome = run(file)
     assert "2 lines of the files are not records and are left out." in outcome.output
