@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from osrerank.scoring.json_file import read_json, read_optional_json
+from osrerank.scoring.json_file import read_optional_json
 from osrerank.scoring.modular.description import TOKENIZER_FILE, TOKENIZER_SETTINGS_FILE, file_error
 
 TruncationSide = Literal["right", "left"]
@@ -51,10 +51,12 @@ class TokenizerSettings:
             ModelLoadError: a file cannot be read, ``truncation_side`` has an unknown value, or ``tokenizer.json``
                 treats texts differently.
         """
-        content = read_optional_json(directory / TOKENIZER_SETTINGS_FILE)
-        _refuse_contradictions(directory, content)
+        file = directory / TOKENIZER_SETTINGS_FILE
+        content, tokenizer = read_optional_json(file), read_optional_json(directory / TOKENIZER_FILE)
+        _refuse_contradictions(file, content, tokenizer)
         limit = content.get("model_max_length")
-        return cls(int(limit) if limit else None, _uses_token_types(content), _read_truncation_side(directory, content))
+        side = _read_truncation_side(file, content, tokenizer)
+        return cls(int(limit) if limit else None, _uses_token_types(content), side)
 
 
 def _uses_token_types(content: Mapping[str, Any]) -> bool:
@@ -75,15 +77,12 @@ def _tokenizer_class(content: Mapping[str, Any]) -> tuple[str, str]:
     return name, name.removesuffix("Fast").removesuffix("Tokenizer")
 
 
-def _refuse_contradictions(directory: Path, content: Mapping[str, Any]) -> None:
+def _refuse_contradictions(file: Path, content: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None:
     """Refuse settings that contradict ``tokenizer.json``: transformers follows the settings, osrerank the tokenizer.
 
     Settings that the file lacks have defaults, which differ between the versions of transformers. They are not
     compared.
     """
-    if not (directory / TOKENIZER_FILE).exists():
-        return
-    tokenizer = read_json(directory / TOKENIZER_FILE)
     normaliser, splitter = tokenizer.get("normalizer") or {}, tokenizer.get("pre_tokenizer") or {}
     compared = [("add_prefix_space", splitter.get("add_prefix_space"))]
     family = _tokenizer_class(content)[1]
@@ -99,15 +98,14 @@ def _refuse_contradictions(directory: Path, content: Mapping[str, Any]) -> None:
         if setting is not None and actual is not None and bool(setting) != bool(actual):
             fix = "make them agree: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), with transformers"
             reason = f"{name} is {json.dumps(setting)}, but {TOKENIZER_FILE} says {json.dumps(actual)}; {fix}"
-            raise file_error(directory / TOKENIZER_SETTINGS_FILE, reason)
+            raise file_error(file, reason)
 
 
-def _read_truncation_side(directory: Path, content: Mapping[str, Any]) -> TruncationSide:
+def _read_truncation_side(file: Path, content: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> TruncationSide:
     setting = content.get("truncation_side")
-    if setting is None and (directory / TOKENIZER_FILE).exists():
-        truncation = read_json(directory / TOKENIZER_FILE).get("truncation") or {}
-        setting = str(truncation.get("direction", "right")).lower()
+    if setting is None:
+        setting = str((tokenizer.get("truncation") or {}).get("direction", "right")).lower()
     for side in TRUNCATION_SIDES:
         if side == (setting or "right"):
             return side
-    raise file_error(directory / TOKENIZER_SETTINGS_FILE, f"truncation_side is {setting!r}; it must be right or left")
+    raise file_error(file, f"truncation_side is {setting!r}; it must be right or left")
