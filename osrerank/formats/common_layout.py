@@ -1,15 +1,13 @@
 """Write a collection as ``corpus.jsonl``, ``queries.tsv`` and qrels, the layout of `osrerank convert`."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from osrerank.formats.files import write_atomically
 from osrerank.types import Document, Qrels, Query
-
-SURROGATE = re.compile("[\ud800-\udfff]")
+from osrerank.types.values import replace_surrogates
 
 
 class Judgment(NamedTuple):
@@ -41,7 +39,7 @@ def write_queries(queries: Iterable[Query], path: Path) -> int:
     White space in texts becomes single spaces, and unpaired surrogates become question marks, as for a model.
     """
     lines = (f"{query.query_id}\t{' '.join(query.text.split())}" for query in queries)
-    return write_lines((SURROGATE.sub("?", line) for line in lines), path)
+    return write_lines(map(replace_surrogates, lines), path)
 
 
 def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
@@ -53,8 +51,7 @@ def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
 
 def format_json_line(row: Mapping[str, Any]) -> str:
     """Format an object as JSON. Unpaired surrogates, which UTF-8 cannot contain, are escaped as in ASCII."""
-    text = json.dumps(row, ensure_ascii=False)
-    return SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def write_lines(lines: Iterable[str], path: Path) -> int:

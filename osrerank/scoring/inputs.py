@@ -25,6 +25,7 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.charsmap import CharacterMap
 from osrerank.scoring.model_files import tokenizer_file
 from osrerank.scoring.template import pair_template, single_template
+from osrerank.types.values import replace_surrogates
 
 CHARACTERS_PER_PIECE = 8
 """Estimated characters per word piece. It is generous: English word pieces have four to five characters."""
@@ -162,7 +163,7 @@ class InputBuilder:
         Returns:
             For each text, the (start, end) of its chunks, in characters.
         """
-        inputs = [_replace_surrogates(text) for text in texts]
+        inputs = [replace_surrogates(text) for text in texts]
         origins = None  # for each text: index of a character in its normal form -> index in the text
         if self._character_map:
             normal_forms = [self._character_map.normalise(text) for text in inputs]
@@ -269,7 +270,7 @@ class InputBuilder:
         return Pieces(pieces.ids, is_truncated=pieces.is_truncated or len(text) > MAX_TEXT_CHARACTERS)
 
     def _normalise(self, text: str) -> str:
-        text = _replace_surrogates(text)
+        text = replace_surrogates(text)
         return self._character_map.normalise(text)[0] if self._character_map else text
 
     def _truncate(self, ids: Sequence[int], max_pieces: int) -> Pieces:
@@ -341,11 +342,6 @@ def _concatenate(*arrays: Sequence[int] | Ids) -> Ids:
 
 def _prepend(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
     return Pieces(_concatenate(marker, pieces.ids), pieces.is_truncated)
-
-
-def _replace_surrogates(text: str) -> str:
-    """Replace unpaired surrogates by question marks. JSON can contain them, but UTF-8 cannot."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _chunk_spans(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:

@@ -31,6 +31,11 @@ def is_blank(text: str | None) -> bool:
     return text is None or LETTER_OR_DIGIT.search(text) is None
 
 
+def replace_surrogates(text: str) -> str:
+    """Replace unpaired surrogates with question marks. JSON can contain them, but UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """A query and its id. The text must not be empty."""

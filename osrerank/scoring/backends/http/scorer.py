@@ -28,6 +28,7 @@ from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
 from osrerank.tracing.spans import bind_trace
 from osrerank.types import NEVER, Advice, Deadline, Scores
+from osrerank.types.values import replace_surrogates
 
 MAX_BATCH_CHARACTERS = 4 << 20
 """The documents of a request have at most this many characters in total, unless it has only one document."""
@@ -316,4 +317,4 @@ def _read_tei_batch_size(info: object) -> int:
 
 def prepare_text(text: str) -> str:
     """Replace unpaired surrogates with "?", and truncate a text just above the limit, so that the server notices it."""
-    return text[: MAX_TEXT_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")
+    return replace_surrogates(text[: MAX_TEXT_CHARACTERS + 1])
