@@ -41,13 +41,7 @@ def pipeline() -> None:
 @click.option("--connect-timeout", default=2, show_default=True, type=SECONDS, help="Seconds to connect to the server.")
 @click.option("--read-timeout", default=8, show_default=True, type=SECONDS, help="Seconds to wait for a response.")
 @click.option("--retries", default=0, show_default=True, type=click.IntRange(0, 10), help="Retries after 429 or 5xx.")
-@click.option(
-    "--connections",
-    default=30,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Connections of each node.",
-)
+@click.option("--connections", default=30, show_default=True, type=click.IntRange(1), help="Connections of each node.")
 @click.option("--template", metavar="NAME", help="Also create a search template that only needs the query text.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be created.")
 @yes_option

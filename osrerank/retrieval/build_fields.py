@@ -30,7 +30,7 @@ MAX_INDICES = 100
 FieldsByIndex = Mapping[str, tuple[str, ...]]
 """The fields that each index's last build read."""
 FieldsByUuid = Mapping[str, tuple[str, ...]]
-"""The fields that each index's last build read, by index uuid. In a side index, which serves one index, it is empty."""
+"""The fields that each index's last build read, by the index's uuid, which is empty in a side index."""
 
 
 def build_fields_key(index: str) -> bytes:

@@ -199,9 +199,8 @@ class BuildProgress:
         }
         leases = [lease for lease in self.leases if lease.shard in shards and lease.first < shards[lease.shard].next]
         leases += [lease._replace(until_s=0.0) for lease in earlier.leases if lease.shard in shards]
-        leases_by_range = {
-            (lease.shard, lease.last): lease for lease in leases
-        }  # the earlier lease is longer, and comes last
+        # Of two leases with the same end, the earlier one is longer. It comes last, and is kept.
+        leases_by_range = {(lease.shard, lease.last): lease for lease in leases}
         return replace(self, shards=shards, leases=tuple(leases_by_range.values()))
 
 
