@@ -20,6 +20,10 @@ NOT_RERANKED = Counter(
     "Searches that were not reranked, or only in part, by reason code.",
     ["reason"],
 )
+INTERNAL_ERRORS = Counter(
+    "osrerank_internal_errors_total",
+    "Searches that met a bug in osrerank: they were not reranked, or their order or vectors may not have been saved.",
+)
 BOOSTS = Counter(
     "osrerank_boosts_total",
     "Searches with boosts in their query, by whether the boosts counted: true or false.",

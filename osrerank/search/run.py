@@ -1,7 +1,8 @@
 """Run a search from the caller's request to the reranked response. All clients and engines share this code.
 
 `search` does no I/O itself: it is a generator that yields requests and computations, and receives their results. If the
-hits cannot be ranked, a `Reason` takes the place of the `Ranking`. To extend a search, see:
+hits cannot be ranked, a `Reason` takes the place of the `Ranking`. If a stage fails, `osrerank.pipeline` keeps the
+order of the stages before it, and writes the reason into the stage's report. To extend a search, see:
 
 - for a client library: `osrerank.client` and `osrerank.elastic`, which perform the steps with `osrerank.driver`;
 - for a search engine: `osrerank.types.engine.Engine`, whose properties say how engines differ;
@@ -16,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from osrerank.errors import ConfigError, ResponseFormatError
-from osrerank.metrics import BOOSTS, NOT_RERANKED, RERANK_SECONDS, SEARCHES
+from osrerank.metrics import BOOSTS, INTERNAL_ERRORS, NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.response import Hits, make_candidate_ids
 from osrerank.retrieval.boosts import STAGE as BOOSTS_STAGE
 from osrerank.search.interleave import InterleavedList, interleave_rankings, session_digest
@@ -33,12 +34,17 @@ from osrerank.search.slow import SLOW_S, advise
 from osrerank.search.step import Computation, QueueShadowRun, SendLater, Step
 from osrerank.search.ubi_query import without_ubi
 from osrerank.types import Ranking
-from osrerank.types.engine_errors import PropagatedError
-from osrerank.types.reasons import Reason, ReasonCode
+from osrerank.types.engine_errors import EngineError, PropagatedError
+from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Step, Any, Any]
+UNFINISHED = SearchWarning(
+    "the page is complete, but a bug in osrerank interrupted what follows a search: later pages may repeat or skip "
+    "hits, and vectors may not have been stored; the log has the traceback",
+    WarningCode.INTERNAL,
+)
 
 
 def search(call: SearchCall, searcher: Searcher) -> Steps:
@@ -54,18 +60,18 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
         EngineError: the search engine refused the caller's own request.
         PropagatedError: a stage failed, and the options say to raise.
     """
-    with searcher.service_for(
-        call.index, allow_mixed_models=True
-    ) as service:  # `make_plan` reports indices with different models
+    # If the indices have different models, the plan has that as its obstacle, so they are no error here.
+    with searcher.service_for(call.index, allow_mixed_models=True) as service:
         plan = yield from make_plan(call, searcher, service)
         plan, response = yield from perform(plan, searcher)
-        if (yield from fields_have_changed(plan, response, searcher)):
-            plan = yield from make_plan(call, searcher, service)  # with the newest mapping
-            plan, response = yield from perform(plan, searcher)
-        if call.options is None or not isinstance(response, Mapping):
-            return response
         reranking_began_s = service.clock()
         try:
+            if (yield from fields_have_changed(plan, response, searcher)):
+                newest_plan = yield from make_plan(call, searcher, service)
+                plan, response = yield from perform(newest_plan, searcher)
+                reranking_began_s = service.clock()
+            if call.options is None or not isinstance(response, Mapping):
+                return response
             plan, response = extract_boost_scores(plan, response)
             plan, hits = yield from hits_with_texts(plan, response, searcher)
             ranking = yield Computation(partial(read_ranking, hits, plan))
@@ -75,13 +81,14 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             rerank_ms = (service.clock() - reranking_began_s) * 1000
             report = make_report(response, reranked, plan, interleaved, rerank_ms=rerank_ms)
             report = yield from record_search(report, plan, searcher)
-            reranked_response = write_report(response, report)
-            yield from follow_up(reranked, report, reranked_response, plan, hits, searcher)
+            reranked_response = yield from finish(reranked, report, response, plan, hits, searcher)
+        except EngineError:  # the search with the newest fields failed
+            raise
         except (ConfigError, PropagatedError):  # the options fit no model, or the caller wants stage failures raised
             _count("false", service.clock() - reranking_began_s, call)
             raise
         except Exception as error:  # noqa: BLE001 - a bug in osrerank must not lose the engine's response
-            return write_report(response, _report_error(error, response, plan))
+            return _respond_unranked(error, response, plan)
         return reranked_response
 
 
@@ -117,7 +124,10 @@ def _interleave(
 
 
 def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[Step, Any, Report]:
-    """Record a search for UBI and queue its shadow run, if the options say so; return the report with both outcomes."""
+    """Record the search for user behavior insights and queue its shadow run, if they are requested.
+
+    Returns the report with an entry for each.
+    """
     if plan.ubi is not None:
         interleave = plan.call.options and plan.call.options.interleave
         session = session_digest(interleave) if interleave else ""
@@ -139,7 +149,7 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
         if report.code != ReasonCode.SHADOW:  # the search cannot be reranked
             return write_report({"hits": {"hits": []}}, report), 0.0
         started_s = plan.service.clock()
-        reranked_call = replace(call, body=without_ubi(call.body), exclusion=None)
+        reranked_call = replace(call, body=without_ubi(call.body), exclusion=None)  # this run is reranked
         response = yield from search(reranked_call, searcher)
         return response, plan.service.clock() - started_s
 
@@ -148,7 +158,54 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
     return searcher.shadows.compare_with_reranking(text, call.index, unranked_ids, reranking)
 
 
-def follow_up(
+def finish(
+    reranked: Ranking | Reason,
+    report: Report,
+    response: Mapping[str, Any],
+    plan: Plan,
+    hits: Hits,
+    searcher: Searcher,
+) -> Generator[Step, Any, dict[str, Any]]:
+    """Write the report into the response, count the search, save its order and its new vectors, and log advice.
+
+    If a bug in osrerank prevents what follows the report, the response has a warning.
+
+    Args:
+        reranked: the ranking after all stages, or the reason why the hits were not reranked.
+        report: the report of the search.
+        response: the engine's response.
+        plan: the plan of the search.
+        hits: the first pass's hits.
+        searcher: the state that the client's searches share.
+
+    Returns:
+        the response that the caller gets.
+    """
+    reranked_response = write_report(response, report)
+    try:
+        _count_outcome(report, plan)
+        yield from _follow_up(reranked, report, reranked_response, plan, hits, searcher)
+    except Exception:  # a bug in osrerank must not lose the reranked response
+        logger.exception("[internal] a search is reranked, but its order or vectors may be lost; please report this")
+        INTERNAL_ERRORS.inc()
+        return write_report(response, replace(report, warnings=(*report.warnings, UNFINISHED)))
+    return reranked_response
+
+
+def _count_outcome(report: Report, plan: Plan) -> None:
+    """Count a search in the metrics, unless it was not meant to be reranked."""
+    if report.code in NOT_ATTEMPTED:
+        return
+    applied = "no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower()
+    _count(applied, report.rerank_ms / 1000, plan.call)
+    if report.applied is not True:
+        NOT_RERANKED.labels(str(report.code)).inc()
+    for stage in report.stages:
+        if stage.name == BOOSTS_STAGE:
+            BOOSTS.labels(str(stage.applied).lower()).inc()
+
+
+def _follow_up(
     reranked: Ranking | Reason,
     report: Report,
     reranked_response: Mapping[str, Any],
@@ -156,16 +213,7 @@ def follow_up(
     hits: Hits,
     searcher: Searcher,
 ) -> Generator[Step, Any, None]:
-    """Do what follows a search: save the order for later pages, store new vectors, count the search, and log failures.
-
-    Args:
-        reranked: the ranking after all stages, or the reason why the hits were not reranked.
-        report: the report of the search.
-        reranked_response: the response that the caller gets.
-        plan: the plan of the search.
-        hits: the first pass's hits.
-        searcher: the state that the client's searches share.
-    """
+    """Save a search's order for later pages, store its new vectors, and log why it was not fully reranked or slow."""
     if isinstance(reranked, Ranking):
         yield from _save_order(reranked, plan, hits)
         yield from _write_vectors(reranked, plan, hits, searcher)
@@ -173,18 +221,13 @@ def follow_up(
     if report.code in NOT_ATTEMPTED:
         return
     for stage in report.stages:
-        if stage.name == BOOSTS_STAGE:
-            BOOSTS.labels(str(stage.applied).lower()).inc()
-            if not stage.applied:
-                logger.info("a search is reranked without its boosts: %s", stage.reason)
-    took_s = report.rerank_ms / 1000
-    total_s = took_s + reranked_response["rerank"]["first_pass_took_ms"] / 1000
+        if stage.name == BOOSTS_STAGE and not stage.applied:
+            logger.info("a search is reranked without its boosts: %s", stage.reason)
+    total_s = (report.rerank_ms + reranked_response["rerank"]["first_pass_took_ms"]) / 1000
     if total_s > SLOW_S or report.applied is not True:
         page_hits = reranked_response.get("hits", {}).get("hits", ())  # filter_path may hide them
         yield from advise(page_hits, report.stages, total_s, plan, searcher)
-    _count("no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower(), took_s, plan.call)
     if report.applied is not True:
-        NOT_RERANKED.labels(str(report.code)).inc()
         logger.info("a search was not fully reranked: %s", report.reason)
 
 
@@ -200,7 +243,7 @@ def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computat
 
 
 def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher) -> Generator[SendLater, Any, None]:
-    """Store the vectors that the search computed, and report to builders which documents still have none."""
+    """Store the vectors that the search computed, and list the documents without one for ``vectors build --follow``."""
     side_indices, vectors = searcher.vectors, reranked.vectors
     if side_indices is None or vectors is None:
         return
@@ -218,20 +261,20 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
             yield SendLater(writes)
     hits_without_vector = [hits_by_id[doc_id] for doc_id, key in missing_keys.items() if key not in vectors.new_records]
     if hits_without_vector:
-        report = side_indices.report_steps((str(hit.get("_index")), str(hit["_id"])) for hit in hits_without_vector)
-        if report is not None:
-            yield SendLater(report)
+        steps = side_indices.report_steps((str(hit.get("_index")), str(hit["_id"])) for hit in hits_without_vector)
+        if steps is not None:
+            yield SendLater(steps)
 
 
 def _count(applied: str, took_s: float, call: SearchCall) -> None:
     """Count a search in the metrics under "true", "false", "partial" or "no_hits". Shadow runs have other metrics."""
-    if call.options is None or not call.options.in_shadow:
+    if call.options is not None and not call.options.in_shadow:
         SEARCHES.labels(applied).inc()
         RERANK_SECONDS.observe(took_s)
 
 
-def _report_error(error: Exception, response: Mapping[str, Any], plan: Plan) -> Report:
-    """Log an unexpected error in osrerank, and return the report of a search that is not reranked."""
+def _respond_unranked(error: Exception, response: Any, plan: Plan) -> Any:
+    """Log an unexpected error in osrerank, and return the response without reranking."""
     name = type(error).__name__
     reason = Reason(ReasonCode.INTERNAL, f"internal error in osrerank ({name}); the log has the traceback")
     if isinstance(error, ResponseFormatError):
@@ -239,7 +282,10 @@ def _report_error(error: Exception, response: Mapping[str, Any], plan: Plan) -> 
         logger.warning("[response-unread] a search is not reranked: %s", error)
     else:
         logger.error("[internal] a search is answered without reranking; please report this", exc_info=error)
+        INTERNAL_ERRORS.inc()
+    if plan.call.options is None or not isinstance(response, Mapping):
+        return response
     if plan.call.exclusion is None:
         _count("false", 0.0, plan.call)
         NOT_RERANKED.labels(str(reason.code)).inc()
-    return unranked_report(response, reason, plan)
+    return write_report(response, unranked_report(response, reason, plan))

@@ -10,8 +10,7 @@ from osrerank.search.calls import multi_search_steps, parse_lines, search_steps
 from osrerank.search.lockstep import ClientSteps, run_one
 from osrerank.search.outcome import unranked_report
 from osrerank.search.plan import Plan, RerankArgument, SearchCall, decode_body
-from osrerank.search.report import write_report
-from osrerank.search.run import Steps, follow_up
+from osrerank.search.run import Steps, finish
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, SearchRequest
 from osrerank.types.engine_errors import EngineError
@@ -158,6 +157,4 @@ def _report_unrendered(
     with searcher.service_for(index, allow_mixed_models=True) as service:
         plan = Plan(SearchCall(index=index, options=options), service, options=options, obstacle=reason)
         report = unranked_report(response, reason, plan)
-        new_response = write_report(response, report)
-        yield from follow_up(reason, report, new_response, plan, (), searcher)
-    return new_response
+        return (yield from finish(reason, report, response, plan, (), searcher))

@@ -89,6 +89,8 @@ class WarningCode(StrEnum):
     """The search collapses hits, and the first pass rather than the model chose the top hit of each group."""
     FIELDS_MISSING = "fields-missing"
     """A named field is not in the mapping, or has no text in any hit."""
+    INTERNAL = "internal"
+    """A bug in osrerank interrupted what follows a search; the log has the traceback."""
     MAPPING_UNREAD = "mapping-unread"
     """The mapping could not be read."""
     NO_TEXT_FIELD = "no-text-field"

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +133,10 @@ def in_a_multi_search(options: Any, **client: Any) -> Any:
 DRIVERS = (searched, in_asyncio, in_a_multi_search)
 MODELS = ("scorer", "duo", "stage", "pipeline", "query", "document", "similarity", "probabilities")
 STEPS = (
-    "hits_with_texts", "read_ranking", "load_models_and_vectors", "run_stages", "make_report", "record_search",
-    "follow_up",
+    "fields_have_changed", "extract_boost_scores", "hits_with_texts", "read_ranking", "load_models_and_vectors",
+    "run_stages", "make_report", "record_search", "finish",
 )  # fmt: skip
-
-
+FOLLOW_UPS = ("_count_outcome", "_save_order", "_write_vectors", "advise")
 FIRST = [f"d{number}" for number in range(10)]
 
 
@@ -198,6 +197,58 @@ def test_an_error_after_the_response_gives_the_plain_answer(
         assert SECRET not in str(spans)
     assert SECRET not in metrics()
     assert "Traceback" in caplog.text
+
+
+@pytest.mark.mistakes
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("step", ["make_plan", "perform"])
+def test_an_error_in_a_search_repeated_with_the_newest_fields_gives_the_first_answer(
+    step: str, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def have_changed(*_: Any) -> Iterator[Any]:
+        yield from ()
+        monkeypatch.setattr(run, step, raising(KeyError(SECRET)))
+        return True
+
+    original = getattr(run, step)
+    monkeypatch.setattr(run, "fields_have_changed", have_changed)
+    for options in (True, False):
+        monkeypatch.setattr(run, step, original)
+        answer = driver(options, scorer=FunctionScorer())
+        assert ids(answer) == FIRST
+        if options:
+            assert (answer["rerank"]["applied"], answer["rerank"]["reason_code"]) == (False, "internal")
+        else:
+            assert "rerank" not in answer
+
+
+@pytest.mark.mistakes
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("step", FOLLOW_UPS)
+def test_an_error_after_reranking_keeps_the_reranked_answer_and_is_counted_once(
+    step: str, driver: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, "SLOW_S", -1.0)  # advise every search
+    for kind in KINDS:
+        expected = driver(True, scorer=FunctionScorer())
+        before = counts()
+        with monkeypatch.context() as patches:
+            patches.setattr(run, step, raising(kind(f"cannot read {SECRET}")))
+            answer = driver(True, scorer=FunctionScorer())
+        assert ids(answer) == ids(expected)
+        assert (answer["rerank"]["applied"], answer["rerank"]["reason"]) == (True, None)
+        assert answer["rerank"]["warnings"] == [run.UNFINISHED]
+        n_searches = 2 if driver is in_a_multi_search else 1
+        n_counted = 0 if step == "_count_outcome" else n_searches
+        assert [after - old for after, old in zip(counts(), before, strict=True)] == [n_counted, 0, n_searches]
+    assert SECRET not in metrics()
+    assert "Traceback" in caplog.text
+
+
+def counts() -> list[float]:
+    """Return how many searches were reranked, how many were not, and how many met a mistake of osrerank's own."""
+    labels = (("searches", {"applied": "true"}), ("searches", {"applied": "false"}), ("internal_errors", {}))
+    return [REGISTRY.get_sample_value(f"osrerank_{name}_total", label) or 0.0 for name, label in labels]
 
 
 def test_a_shadow_record_has_no_message_of_a_models_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
