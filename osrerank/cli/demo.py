@@ -161,7 +161,8 @@ def index_sample(client: Client, sample: Sample) -> None:
     bulk(client, actions, refresh=True)
     count = client.count(index=INDEX)["count"]
     if count != len(sample.documents):
-        raise OsrerankError(f"the index {INDEX} has {count} documents after loading {len(sample.documents)}")
+        message = f"the index {INDEX} has {count} documents, although {len(sample.documents)} were loaded into it"
+        raise OsrerankError(f"{message}: something else writes to it; delete the index, and run the demo again")
 
 
 def _choose_model(global_options: Mapping[str, Any], pipeline: str) -> dict[str, str]:

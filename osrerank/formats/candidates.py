@@ -99,7 +99,10 @@ class CandidatesByQuery:
                 candidate_list = self._find_next(query_id)
         if candidate_list is not None and _hash_line(_serialise(candidate_list)) == expected_digest:
             return candidate_list.documents
-        raise FormatError(f"the candidates of query {query_id} were changed while they were being read; start again")
+        raise FormatError(
+            f"the candidates of query {query_id} are not those that were read at first: their file has been changed "
+            "since; run the command again, and do not change the file meanwhile"
+        )
 
     def _find_next(self, query_id: str) -> CandidateList | None:
         """Read on to a query's list, or return None if the remaining lists do not contain it."""

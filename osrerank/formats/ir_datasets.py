@@ -47,7 +47,8 @@ def load_dataset(name: str, part: Part) -> Any:
         reason = f"{name}: ir_datasets has no collection {collection}; see https://ir-datasets.com for its collections"
         raise LoaderError(reason, file=name) from None
     if not getattr(dataset, f"has_{part}")():
-        raise LoaderError(f"{name}: the collection {collection} of ir_datasets has no {_PART_NAMES[part]}", file=name)
+        reason = f"{name}: this collection has no {_PART_NAMES[part]} in ir_datasets; name one that has, or a file"
+        raise LoaderError(reason, file=name)
     return dataset
 
 

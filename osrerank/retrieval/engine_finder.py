@@ -33,8 +33,8 @@ class EngineFinder:
         except EngineError as error:
             if self._log_throttle.should_log(""):
                 logger.warning(
-                    "[engine-unread] osrerank cannot identify the search engine and assumes OpenSearch; set the "
-                    "engine with OSRERANK_ENGINE or engine=: %s",
+                    "[engine-unread] osrerank cannot identify the search engine (%s), and assumes OpenSearch; if it "
+                    "is Elasticsearch, set OSRERANK_ENGINE=elasticsearch or connect(..., engine='elasticsearch')",
                     error,
                 )
             return Engine.OPENSEARCH

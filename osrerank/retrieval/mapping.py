@@ -65,7 +65,8 @@ def read_leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
     try:
         leaves_by_index: dict[str, Leaves] = {name: read_leaves(index["mappings"]) for name, index in mappings.items()}
     except (AttributeError, KeyError, TypeError):
-        raise ResponseFormatError("the response to GET _mapping has no mappings", path="$") from None
+        message = f"the engine's response to GET INDEX/_mapping is not a mapping for each index: {str(mappings)[:200]}"
+        raise ResponseFormatError(message, path="$") from None
     visible = {
         name: leaves for name, leaves in leaves_by_index.items() if not name.startswith(".") or name.startswith(".ds-")
     }

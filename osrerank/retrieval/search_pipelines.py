@@ -141,11 +141,12 @@ class SearchPipelines:
                 return NO_PIPELINE
             if self._log_throttle.should_log(str(index)):
                 logger.warning(
-                    "[search-pipeline-unread] osrerank cannot read the settings of %s, so it may miss a default search "
-                    "pipeline that ranks the hits itself; if the user lacks a right, grant %s; not logged again: %s",
+                    "[search-pipeline-unread] osrerank cannot read the settings of %s (%s), so it may miss a default "
+                    "search pipeline that ranks the hits itself; if the user lacks the permission, grant %s; not "
+                    "logged again",
                     index,
-                    SETTINGS_RIGHT,
                     error,
+                    SETTINGS_RIGHT,
                 )
             if isinstance(error, EngineError) and error.is_forbidden:
                 self._defaults.put(key, UNKNOWN_PIPELINE)

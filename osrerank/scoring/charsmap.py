@@ -42,7 +42,8 @@ class CharacterMap:
         state = {} if normalizer is None else json.loads(normalizer.__getstate__())
         if state.get("type") != "Precompiled":
             raise ValueError(
-                "the card's normalization is sentencepiece, but the tokenizer's normalizer is not Precompiled"
+                "tokenizer.json has no normalizer of the type Precompiled, which the card's normalization "
+                "(sentencepiece) needs: export the model again, or delete the line normalization from the card"
             )
         tokenizer.normalizer = normalizers.Sequence([])
         return cls(base64.b64decode(state["precompiled_charsmap"]))

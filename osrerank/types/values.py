@@ -230,9 +230,12 @@ class Ranking:
         if len({candidate.doc_id for candidate in self.candidates}) != len(self.candidates):
             raise ValueError(f"query {self.query.query_id!r}: a document appears twice in its ranking")
         for rank, candidate in enumerate(self.candidates, start=1):
-            if candidate.rank != rank or not isfinite(candidate.score):
-                reason = f"rank {candidate.rank} and score {candidate.score} at rank {rank}"
-                raise ValueError(f"document {candidate.doc_id!r} has {reason}")
+            if candidate.rank != rank:
+                raise ValueError(f"document {candidate.doc_id!r} has rank {candidate.rank}, but is at rank {rank}")
+            if not isfinite(candidate.score):
+                raise ValueError(
+                    f"the score of document {candidate.doc_id!r} is {candidate.score}, not a finite number"
+                )
 
     def with_report(self, report: StageReport) -> Self:
         """Return the ranking with a stage's report added."""

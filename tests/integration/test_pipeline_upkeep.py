@@ -87,7 +87,8 @@ def test_a_foreign_index_template_is_left_alone(cluster, server, installer):
     try:
         for act in (installer.plan, installer.install):
             with pytest.raises(
-                InstallError, match=f"the search template {TEMPLATE} does not belong to the search pipeline {NAME}"
+                InstallError,
+                match=f"there is a search template {TEMPLATE} that osrerank did not make for the pipeline {NAME}",
             ):
                 act(PipelineSpec(server, ("text",), template=TEMPLATE))
         assert installer.find() is None
@@ -114,7 +115,8 @@ def test_the_index_template_of_another_pipeline_is_left_alone(cluster, server, i
     other.install(PipelineSpec(server, ("text",), template=TEMPLATE))
     try:
         with pytest.raises(
-            InstallError, match=f"the search template {TEMPLATE} does not belong to the search pipeline {NAME}"
+            InstallError,
+            match=f"there is a search template {TEMPLATE} that osrerank did not make for the pipeline {NAME}",
         ):
             installer.install(PipelineSpec(server, ("text",), template=TEMPLATE))
         installer.install(PipelineSpec(server, ("text",)))

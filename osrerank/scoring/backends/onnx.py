@@ -77,7 +77,8 @@ class OnnxBackend:
         try:
             return self._compute(sequences)
         except Exception as error:
-            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+            message = f"ONNX Runtime could not run the model {self._model}: {error}"
+            raise InferenceError(message, model=self._model) from error
 
     def _compute(self, sequences: Sequence[Tokens]) -> Rows:
         return np.concatenate([self._session.run(None, self._build_feed(tokens))[0] for tokens in sequences])

@@ -69,7 +69,7 @@ def read_bundle(prefix: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         table = dict(_read_table(index))
         shard_count = _count_shards(_parse_fields(table.pop(b"", b"")))
-        variables = {key.decode(): _parse_variable(_parse_fields(value)) for key, value in table.items()}
+        variables = {key.decode(): _parse_variable(key.decode(), _parse_fields(value)) for key, value in table.items()}
     except (OSError, ValueError, TypeError, IndexError, struct.error) as error:
         raise ModelLoadError(f"{index} cannot be read as a TensorFlow checkpoint: {error}", path=str(index)) from error
     files = [prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{shard_count:05d}") for number in range(shard_count)]
@@ -163,13 +163,13 @@ def _integer_field(fields: Fields, field: int) -> int:
     return int(fields.get(field, [0])[-1])
 
 
-def _parse_variable(fields: Fields) -> Variable | None:
+def _parse_variable(name: str, fields: Fields) -> Variable | None:
     """Return a variable's type and location. Returns None if its type, such as string, is not in `DTYPES`."""
     dtype = DTYPES.get(_integer_field(fields, 1))
     if dtype is None:
         return None
     if 7 in fields:
-        raise ValueError("a variable is partitioned into slices; save it whole")
+        raise ValueError(f"the variable {name} is partitioned into slices; save it in one piece")
     dimensions = [dimension for shape in fields.get(2, []) for dimension in _parse_fields(shape).get(2, [])]
     return Variable(
         dtype,

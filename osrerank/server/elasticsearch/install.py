@@ -18,7 +18,7 @@ from typing import Any
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
-from osrerank.server.failures import explain_failures
+from osrerank.server.failures import WRONG_SCORE_COUNT, explain_failures
 
 ROOT = "/_inference/rerank"
 RERANK_PATH = "/v2/rerank"
@@ -250,7 +250,7 @@ class Installer:
         with explain_failures(step, calls_server=True):
             scores = self._request("POST", name, TEST_REQUEST)["rerank"]
         if len(scores) != len(TEST_REQUEST["input"]):
-            raise InstallError(f"the rerank server returned {len(scores)} scores for two texts", step=step)
+            raise InstallError(WRONG_SCORE_COUNT.format(len(scores)), step=step)
 
     def _delete(self, name: str) -> None:
         with explain_failures(f"remove the inference endpoint {name}"), contextlib.suppress(NotFoundError):

@@ -13,7 +13,7 @@ from typing import Any
 from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
 
 from osrerank.errors import InstallError
-from osrerank.server.failures import explain_failures
+from osrerank.server.failures import WRONG_SCORE_COUNT, explain_failures
 from osrerank.server.opensearch.cluster import RERANK_PATH
 
 ROOT = "/_plugins/_ml"
@@ -170,7 +170,7 @@ class Models:
             response = self._request("POST", f"_predict/text_similarity/{model_id}", TEST_REQUEST)
         outputs = response["inference_results"][0]["output"]
         if len(outputs) != len(TEST_REQUEST["text_docs"]):
-            raise InstallError(f"the rerank server returned {len(outputs)} scores for two texts", step=step)
+            raise InstallError(WRONG_SCORE_COUNT.format(len(outputs)), step=step)
 
     def list_ids(self) -> list[str]:
         """Return the ids of the search pipeline's models."""

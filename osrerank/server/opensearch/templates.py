@@ -64,8 +64,8 @@ class Templates:
             except NotFoundError:
                 return
         if not source.startswith(self._comment):
-            reason = f"the search template {name} does not belong to the search pipeline {self._pipeline}"
-            raise InstallError(f"{reason}: choose another --template")
+            reason = f"there is a search template {name} that osrerank did not make for the pipeline {self._pipeline}"
+            raise InstallError(f"{reason}, and it would be overwritten: choose another --template")
 
     def put(self, name: str, source: str) -> None:
         """Create or overwrite a template.

@@ -97,11 +97,11 @@ def test_candidates_that_change_while_they_are_read_are_noticed(tmp_path: Path) 
     path.write_bytes(lines(2))
     candidates_by_query = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(2).replace(b'"0 0', b'"1 0'))
-    with pytest.raises(FormatError, match="the candidates of query q0 were changed while they were being read"):
+    with pytest.raises(FormatError, match="the candidates of query q0 are not those that were read at first"):
         candidates_by_query.get_documents("q0")
     candidates_by_query = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(1))
-    with pytest.raises(FormatError, match="the candidates of query q1 were changed"):
+    with pytest.raises(FormatError, match="the candidates of query q1 are not those"):
         candidates_by_query.get_documents("q1")
 
 

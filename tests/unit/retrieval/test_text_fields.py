@@ -110,7 +110,7 @@ def test_field_names_unlike_title_are_not_taken_for_titles(name: str) -> None:
 
 @pytest.mark.parametrize("answer", [{"took": 1}, {"a": {}}, {"a": {"mappings": {"properties": {"x": "text"}}}}, []])
 def test_a_mapping_response_without_mappings_is_an_error(answer: Any) -> None:
-    with pytest.raises(ResponseFormatError, match="has no mappings"):
+    with pytest.raises(ResponseFormatError, match="is not a mapping for each index"):
         read_leaves_by_index(answer)
 
 

@@ -114,7 +114,7 @@ class EndpointScorer:
             Overloaded: the server is overloaded.
         """
         if any(len(indices) != 1 for indices in tuples):
-            raise ValueError("a rerank server scores single documents; to compare pairs, load a duo model")
+            raise ValueError("a rerank server scores single documents; to compare pairs, name a duo model (duo_model)")
         if not tuples:
             return Scores(np.empty(0, dtype=np.float32), identity=self.identity)
         dialect = self._find_dialect(deadline)
