@@ -188,7 +188,8 @@ def plan_first_pass(
     """Return the first pass's request for all candidates, or the reason why the search cannot be reranked.
 
     The request starts at the first hit. It ends at ``depth`` or at the end of the caller's page, whichever is further,
-    so that pages of the reranked list neither overlap nor leave a gap.
+    so that pages of the reranked list neither overlap nor leave a gap. For a hybrid query with ``min_score``, it ends
+    with the page, because `_has_hybrid_min_score`.
 
     Args:
         body: the caller's body; URL parameters override it, as in OpenSearch.
@@ -214,6 +215,8 @@ def plan_first_pass(
     new_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
     new_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
     end = max(depth, offset + size) if search_after is None else depth + size
+    if _has_hybrid_min_score(body):
+        end = offset + size
     new_body |= {"from": 0, "size": min(end, read_retriever_window(body) or end)}
     if "ext" in body:
         _drop_rerank_ext(new_body)
@@ -303,6 +306,16 @@ def _read_hybrid_query(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     query = body.get("query")
     hybrid = query.get("hybrid") if isinstance(query, Mapping) else None
     return hybrid if isinstance(hybrid, Mapping) else None
+
+
+def _has_hybrid_min_score(body: Mapping[str, Any]) -> bool:
+    """Return whether ``min_score`` would remove other hits if the request asked for more of them.
+
+    OpenSearch normalises the scores of a hybrid query among the hits that each of its queries finds. Without
+    ``pagination_depth``, the request's ``size`` decides how many these are.
+    """
+    hybrid = _read_hybrid_query(body)
+    return hybrid is not None and hybrid.get("pagination_depth") is None and body.get("min_score") is not None
 
 
 def _sorts_by_score_first(sort: Any) -> bool:

@@ -1,5 +1,6 @@
 """OpenSearch's own hybrid query, with its normalisation, as the first pass of a reranked search."""
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -86,6 +87,22 @@ def test_pages_of_a_hybrid_search_neither_overlap_nor_skip(client: Client) -> No
     hits = client.search(body=body, **search)["hits"]["hits"]
     pages = [client.search(body={**body, "from": start, "size": 2}, **search)["hits"]["hits"] for start in (0, 2, 4)]
     assert [hit["_id"] for page in pages for hit in page] == [hit["_id"] for hit in hits]
+
+
+def test_min_score_leaves_the_hits_of_a_hybrid_search_that_the_plain_search_shows(client: Client) -> None:
+    client.indices.delete(index="hybrid-scores", ignore_unavailable=True)
+    texts = ["salt and air " * (1 + number % 4) + "pressure " * (number % 5) for number in range(60)]
+    titles = ["salt" if number % 3 == 0 else "air" for number in range(60)]
+    fill(client, "hybrid-scores", [{"title": title, "text": text} for title, text in zip(titles, texts, strict=True)])
+    queries = [{"match": {"title": "salt"}}, {"match": {"text": "pressure"}}]
+    for hybrid_query in ({"queries": queries}, {"queries": queries, "pagination_depth": 30}):
+        for min_score, size in itertools.product((0.1, 0.5, 0.7), (3, 10)):
+            body = {"query": {"hybrid": hybrid_query}, "size": size, "min_score": min_score}
+            search = {"index": "hybrid-scores", "search_pipeline": PIPELINE, "body": body}
+            plain, answer = client.search(**search), client.search(**search, rerank={"query": "salt pressure"})
+            assert (body, answer["hits"]["total"]) == (body, plain["hits"]["total"])
+            assert (body, len(answer["hits"]["hits"])) == (body, len(plain["hits"]["hits"]))
+    client.indices.delete(index="hybrid-scores")
 
 
 def test_a_default_pipeline_normalises_a_hybrid_search(client: Client) -> None:
