@@ -1,6 +1,7 @@
 """Rerank by pairs: a model compares each candidate with the other ones (duoBERT).
 
-H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
+p_ij is the probability that candidate i is more relevant than candidate j. The method is stage H2 of Nogueira, Yang,
+Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
 
 import math
@@ -29,25 +30,25 @@ from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Rankin
 from osrerank.types.reasons import ReasonCode
 
 ALL_RIVALS_FAILED = "every candidate to compare it with failed"
-"""The reason why a candidate has no score if all candidates that it was compared with were left out."""
+"""The reason why a candidate that did not fail itself has no score."""
 Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class DuoStage:
-    """Orders the top k = ``depth`` candidates by pairs, in k(k-1) forward passes.
+    """Orders the top k = ``depth`` candidates by the probabilities of their pairs, in k(k-1) forward passes.
 
-    p_ij and p_ji are two forward passes and need not add up to 1. A single candidate has no pair and keeps its rank. If
-    a candidate's pairs cannot be scored, the candidate stays below the others with its ``failure`` set. If the deadline
-    ends the stage early, only the leading candidates that were all compared with each other are reordered, as with a
-    smaller depth.
+    p_ij and p_ji come from two forward passes and need not add up to 1. A single candidate has no pair and keeps its
+    rank. If a candidate's pairs cannot be scored, the candidate is ranked below the others with its ``failure`` set. If
+    the deadline passes first, only the top candidates whose pairs were all scored are reordered. For example, the top 3
+    are reordered after 6 of 20 pairs.
 
-    With the aggregation ``sample``, each candidate is compared with m others, in k * m forward passes, and is reordered
+    With the aggregation ``sample``, each candidate is compared with m others, in k * m forward passes. It is reordered
     only if all of its m pairs were scored.
 
     Attributes:
         scorer: the model, which returns the logit of p_ij for a tuple ``(i, j)``.
-        depth: the number of candidates that are compared (k1).
+        depth: the number of candidates that are compared (k1 in the paper).
         pairs: the options for choosing pairs and for aggregating their probabilities.
         name: the stage's name in traces and reports.
     """
@@ -58,7 +59,7 @@ class DuoStage:
     name: str = "duo"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        """Return the ranking with its top ``depth`` in the order of their aggregated pair probabilities.
+        """Return the ranking with its top ``depth`` candidates sorted by their aggregated pair probabilities.
 
         Raises:
             DeadlineExceeded: no two candidates could be compared in time.
@@ -90,14 +91,16 @@ class DuoStage:
         return self.scorer.model
 
     def _report_without_pairs(self, block: Sequence[Candidate], scorable: Sequence[Candidate]) -> StageReport:
-        failed = len(block) - len(scorable)
-        reason = no_text_reason([candidate for candidate in block if lacks_text(candidate)]) if failed else ""
+        """Return the report for a ranking in which fewer than two candidates have text."""
+        n_failed = len(block) - len(scorable)
         applied: bool | Literal["partial"] = True
-        if failed:
+        reason, code = "", None
+        if n_failed:
             applied = "partial" if scorable else False
-        code = ReasonCode.NO_TEXT if failed else None
+            reason = no_text_reason([candidate for candidate in block if lacks_text(candidate)])
+            code = ReasonCode.NO_TEXT
         return StageReport(
-            self.name, applied, reason, code, model=self.model, kind="duo", candidates=len(block), failed=failed
+            self.name, applied, reason, code, model=self.model, kind="duo", candidates=len(block), failed=n_failed
         )
 
     def _score_pairs(self, query: str, scorable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
@@ -110,7 +113,7 @@ class DuoStage:
         return scores
 
     def _make_matrix(self, scores: Scores, plan: PairPlan) -> Matrix:
-        """Return the probabilities p_ij ``(n, n)``, which are NaN for pairs that were not scored or failed."""
+        """Return the matrix of the probabilities p_ij ``(n, n)``. A pair that has no score is NaN."""
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
         scored = [index for index in range(scores.reached) if index not in scores.failures]
         logits = scores.values[scored]
@@ -130,9 +133,9 @@ class DuoStage:
         scores: Scores,
         probabilities: Matrix,
     ) -> StageAttempt:
-        compared = plan.count_compared(scores.reached)
-        failures = _choose_failed(scores, plan, compared)
-        scored_candidates = self._score_candidates(scorable[:compared], plan, probabilities, failures)
+        n_compared = plan.count_compared(scores.reached)
+        failures = _choose_failed(scores, plan, n_compared)
+        scored_candidates = self._score_candidates(scorable[:n_compared], plan, probabilities, failures)
         truncated_ids = {scorable[index].doc_id for index in scores.cut_documents(plan.tuples)}
         scored_candidates = [
             scored._replace(is_truncated=scored.candidate.doc_id in truncated_ids) for scored in scored_candidates
@@ -142,17 +145,25 @@ class DuoStage:
             raise InferenceError(f"no two candidates could be compared: {reason}", stage=self.name, model=self.model)
         reasons = {
             candidate.doc_id: failures.get(index, ALL_RIVALS_FAILED)
-            for index, candidate in enumerate(scorable[:compared])
+            for index, candidate in enumerate(scorable[:n_compared])
         }
-        return StageAttempt(block, scorable, scored_candidates, compared, reasons)
+        return StageAttempt(block, scorable, scored_candidates, n_compared, reasons)
 
     def _score_candidates(
         self, candidates: Sequence[Candidate], plan: PairPlan, probabilities: Matrix, failures: Mapping[int, str]
     ) -> list[ScoredCandidate]:
-        """Return the scores of the candidates that did not fail and have at least one rival that did not fail."""
+        """Return the scores of the candidates that did not fail and have at least one rival that did not fail.
+
+        Args:
+            candidates: the candidates that were compared.
+            plan: the pairs. A candidate's rivals are the candidates that it is compared with.
+            probabilities: the matrix of the p_ij.
+            failures: why candidates failed, by their index.
+        """
         scored_candidates = []
+        n_rivals = plan.count_rivals(len(candidates))
         for index, candidate in enumerate(candidates):
-            rivals = [rival for rival in plan.rivals[index] if rival < plan.count_rivals(len(candidates))]
+            rivals = [rival for rival in plan.rivals[index] if rival < n_rivals]
             scored_rivals = [rival for rival in rivals if rival not in failures]
             if scored_rivals and index not in failures:
                 scored_candidates.append(
@@ -163,32 +174,41 @@ class DuoStage:
     def _score_candidate(self, candidate: Candidate, probabilities: list[float], sample_size: int) -> ScoredCandidate:
         aggregation = self.pairs.aggregation
         score = aggregate(probabilities, aggregation)
-        highest = 1 if aggregation in ("min", "max") else len(probabilities)
-        if aggregation == "sample":  # the sum of a sample that lost a rival to a failure must stay comparable
-            score, highest = score * (sample_size / len(probabilities)), sample_size
+        max_score = 1 if aggregation in ("min", "max") else len(probabilities)
+        if aggregation == "sample":  # scale up the sum of a sample in which rivals failed, so that sums are comparable
+            score, max_score = score * (sample_size / len(probabilities)), sample_size
         parts: dict[str, float] = {aggregation: score, "rivals": len(probabilities)}
-        unit = unit_interval_scores(np.array([score]), np.array([score / highest]))[0]
+        unit = unit_interval_scores(np.array([score]), np.array([score / max_score]))[0]
         return ScoredCandidate(candidate, score=score, unit=unit, parts=parts)
 
 
-def _choose_failed(scores: Scores, plan: PairPlan, compared: int) -> dict[int, str]:
-    """Choose candidates to leave out so that no failed pair remains. Return by index why a pair of each of them failed.
+def _choose_failed(scores: Scores, plan: PairPlan, n_compared: int) -> dict[int, str]:
+    """Choose candidates to leave out, so that no failed pair remains.
 
-    The candidate with the most failed pairs is left out first, then the one with the most remaining failed pairs, and
-    so on. If two have the same number, the lower one is left out. So if all pairs of one document fail, only this
-    document is left out, and the candidates that it was compared with stay.
+    The candidate with the most failed pairs is left out first, then the candidate with the most remaining failed pairs,
+    and so on. Of two candidates with the same number, the lower-ranked one is left out. For example, if all pairs of
+    one document fail, only this document is left out, and the candidates that it was compared with stay.
+
+    Args:
+        scores: the scores of the pairs.
+        plan: the pairs.
+        n_compared: the number of top candidates whose pairs were all attempted.
+
+    Returns:
+        why a pair failed, by the index of the candidate to leave out, such as ``{3: "the text is too long"}``.
     """
     failed = np.zeros((plan.size, plan.size), dtype=np.int64)
     reasons: dict[int, str] = {}
+    n_rivals = plan.count_rivals(n_compared)
     for pair_index, reason in scores.failures.items():
         pair = plan.tuples[pair_index]
-        if max(pair) < plan.count_rivals(compared):
+        if max(pair) < n_rivals:
             failed[pair] = 1
             reasons |= {index: reason for index in pair if index not in reasons}
     left_out: dict[int, str] = {}
-    counts = failed.sum(axis=0) + failed.sum(axis=1)
+    counts = failed.sum(axis=0) + failed.sum(axis=1)  # each candidate's number of failed pairs
     while counts.any():
-        worst = plan.size - 1 - int(np.argmax(counts[::-1]))
+        worst = plan.size - 1 - int(np.argmax(counts[::-1]))  # the last candidate with the most failed pairs
         left_out[worst] = reasons[worst]
         counts -= failed[worst] + failed[:, worst]
         counts[worst] = 0

@@ -1,8 +1,7 @@
-"""Blend a model's scores with those of the first pass, such as BM25.
+"""Blend a model's scores with the scores of the first pass, such as BM25.
 
 The linear sum follows Akkalyoncu Yilmaz et al.: Cross-domain modeling of sentence-level evidence for document
-retrieval, EMNLP 2019 (Birch). Reciprocal rank fusion follows Cormack, Clarke, Büttcher, SIGIR 2009, with their constant
-of 60.
+retrieval, EMNLP 2019 (Birch). Reciprocal rank fusion follows Cormack, Clarke, Büttcher, SIGIR 2009.
 """
 
 import time
@@ -19,28 +18,29 @@ from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer,
 from osrerank.types.values import TEXT
 
 RRF_CONSTANT = 60
+"""The constant k of reciprocal rank fusion, 1 / (k + rank). It is the authors' value."""
 BLENDED = "vectors_blend"
-"""The name of the stage of ``vectors-mono`` that adds the bi-encoder's scores to the cross-encoder's scores."""
+"""The name of a stage in the pipeline ``vectors-mono``: it adds the bi-encoder's and the cross-encoder's scores."""
 Method = Literal["linear", "rrf", "earlier_stage"]
 
 
 @dataclass(frozen=True, slots=True)
 class BlendStage:
-    """Reorders the candidates that the previous stage scored, by that stage's scores and the first pass's.
+    """Reorders the candidates that the previous stage scored. It combines that stage's scores with other scores.
 
-    It needs no model. Let s be a candidate's first-pass score, and z its previous stage's score. The new score is
+    Let s be a candidate's first-pass score, and z its score from the previous stage. The new score is
 
-    - ``linear``: z + weight * s / (the best s of the ranking). It depends neither on the depth nor on a constant factor
-      of BM25. On the unit interval, it is logistic(score - weight), which is logistic(z) for the candidate with the
-      best s.
+    - ``linear``: z + weight * s / (the highest s in the ranking). So neither the depth nor a constant factor of an
+      engine's BM25 scores changes it. On the unit interval, it is logistic(score - weight), which is logistic(z) for
+      the candidate with the highest s.
     - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that a candidate with both ranks 1 gets 1.
     - ``earlier_stage``: z + weight * y, where y is the candidate's score from the stage before the previous one. Both
-      are logits. ``vectors-mono`` adds the bi-encoder's scores in this way.
+      are logits. The pipeline ``vectors-mono`` adds the bi-encoder's scores in this way.
 
     Attributes:
         method: the formula.
         weight: the weight of s or y.
-        depth: the number of candidates that are blended, from the top.
+        depth: the number of top candidates that are blended.
         name: the stage's name in traces and reports.
     """
 
@@ -50,23 +50,24 @@ class BlendStage:
     name: str = "blend"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - takes no time
-        """Return the ranking with its scored candidates in the blended order."""
-        started = time.perf_counter()
-        n_stages = len(ranking.candidates[0].trace) if ranking.candidates else 0
-        scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == n_stages]
+        """Return the ranking with the previous stage's scored candidates sorted by their blended scores."""
+        began_s = time.perf_counter()
+        # The previous stage added an entry to the trace of each candidate that it scored, and ranked these on top.
+        n_entries = len(ranking.candidates[0].trace) if ranking.candidates else 0
+        scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == n_entries]
         below = ranking.candidates[len(scored) :]
         scores = np.array(self._blended_scores(scored, ranking), dtype=np.float64)
         units = unit_interval_scores(scores, self._map_to_unit_interval(scores))
         scored_candidates = [ScoredCandidate(*values) for values in zip(scored, scores.tolist(), units, strict=True)]
-        took_ms = (time.perf_counter() - started) * 1000
+        took_ms = (time.perf_counter() - began_s) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
         candidates = reorder(ranking, self.name, scored_candidates, below, adds_level=False)
         return ranking.reordered(candidates, report)
 
     def _blended_scores(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":
-            additions = _compute_first_pass_summands(scored, ranking, self.weight)
-            return [candidate.score + addition for candidate, addition in zip(scored, additions, strict=True)]
+            summands = _compute_first_pass_summands(scored, ranking, self.weight)
+            return [candidate.score + summand for candidate, summand in zip(scored, summands, strict=True)]
         if self.method == "rrf":
             return _fuse_ranks(scored, ranking)
         return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
@@ -74,13 +75,13 @@ class BlendStage:
     def _map_to_unit_interval(self, scores: Floats) -> Floats:
         if self.method == "rrf":
             return scores
-        middle = self.weight if self.method == "linear" else 0.0
-        units: Floats = 1 / (1 + np.exp(np.minimum(middle - scores, 700.0)))
+        offset = self.weight if self.method == "linear" else 0.0
+        units: Floats = 1 / (1 + np.exp(np.minimum(offset - scores, 700.0)))  # exp overflows above 709
         return units
 
 
 def _compute_first_pass_summands(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
-    """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score, or less."""
+    """Return what a linear blend adds to each candidate's score: with weight 1, 1.0 and 0.5 for BM25 scores 8 and 4."""
     best = max([candidate.text_score for candidate in ranking.candidates], default=0.0)
     if not weight or best <= 0:
         return [0.0] * len(candidates)
@@ -88,19 +89,24 @@ def _compute_first_pass_summands(candidates: Sequence[Candidate], ranking: Ranki
 
 
 def _fuse_ranks(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
-    best = 2 / (RRF_CONSTANT + 1)
+    """Return the scores of reciprocal rank fusion. The query's boosts do not count for the first-pass ranks."""
+    max_score = 2 / (RRF_CONSTANT + 1)
     first_pass = sorted(ranking.candidates, key=lambda candidate: candidate.trace[0].rank)
-    if any(TEXT in candidate.trace[0].parts for candidate in first_pass):
+    if any(TEXT in candidate.trace[0].parts for candidate in first_pass):  # the query has boosts
         first_pass.sort(key=lambda candidate: -candidate.text_score)
     ranks = {candidate.doc_id: rank for rank, candidate in enumerate(first_pass, start=1)}
     return [
-        (1 / (RRF_CONSTANT + ranks[candidate.doc_id]) + 1 / (RRF_CONSTANT + candidate.rank)) / best
+        (1 / (RRF_CONSTANT + ranks[candidate.doc_id]) + 1 / (RRF_CONSTANT + candidate.rank)) / max_score
         for candidate in scored
     ]
 
 
 def make_blend_stage(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
-    """Return the stage that blends in the first pass, or None if the model's scores alone decide the order."""
+    """Return the stage that blends in the first pass's scores, or None if the model's scores alone decide the order.
+
+    Raises:
+        ConfigError: a linear blend is requested, but neither the options nor the model's card have a weight for it.
+    """
     if options.sentences is not None:  # the stage for sentences blends in the first pass itself
         return None
     if options.blend == "replace" or (options.blend == "card" and model.advice.first_pass_weight == 0):
@@ -110,7 +116,7 @@ def make_blend_stage(options: Rerank, model: Scorer | Encoder, depth: int = 0) -
     weight = model.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
     if options.blend_weight is None and weight == 0:
         raise ConfigError(
-            f"a linear blend needs blend_weight: the card of {model.model} recommends none",
+            f"the card of {model.model} recommends no weight for a linear blend: set blend_weight",
             setting="rerank.blend_weight",
             source="argument",
         )

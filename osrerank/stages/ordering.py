@@ -19,7 +19,7 @@ from osrerank.types.values import BLANK_TEXT, MAX_UNIT, NO_PARTS
 NO_TEXT = "no text in the fields that were asked for"
 """The reason why a hit without any of the requested fields has no score."""
 SATURATION = 1e-6
-"""Probabilities closer than this to 0 or 1 might round to the same value, so the score is used in their place."""
+"""The distance from 0 or 1 below which a probability is saturated: different scores might round to the same value."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,10 +29,10 @@ class ScoredCandidate(NamedTuple):
 
     Attributes:
         candidate: the candidate before the stage.
-        score: the value to sort by. It is finite, on the stage's own scale, and higher is better.
+        score: the value to sort by, such as a logit. It is finite, and higher is better.
         unit: the score on the unit interval [0, 1), mapped by a non-decreasing function.
-        parts: further values of the stage by name, such as the probability.
-        passage: the span of the passage that decided the score, or None if the text was not split.
+        parts: further values of the stage by name, such as ``{"probability": 0.43}``.
+        passage: the span of the passage that decided the score. None if the text was not split.
         is_truncated: whether the text was truncated to the model's window.
     """
 
@@ -48,15 +48,15 @@ class ScoredCandidate(NamedTuple):
 class StageAttempt:
     """What a stage has scored when it ends, possibly early because of the deadline.
 
-    Only the candidates above the first one that was not attempted are reordered. Scored candidates below it keep their
-    rank. Otherwise, a few candidates from far below, whose vectors are stored, would rank above the first pass's best.
+    Only the candidates above the first unattempted one are reordered. Those below it keep their rank, even if they were
+    scored. Otherwise, a few candidates from far below, whose vectors are stored, would rank above the first pass's
+    best.
 
     Attributes:
-        block: the candidates that the stage should order: the top of the ranking.
-        scorable: the block's candidates with text, in order.
+        block: the top candidates of the ranking, which the stage should reorder.
+        scorable: the block's candidates with text, in the same order.
         scored: the scored candidates.
-        reached: the number of leading scorable candidates that were attempted before the deadline. Some candidates
-            below them can be scored as well.
+        reached: the number of scorable candidates above the first unattempted one.
         failures: why candidates could not be scored, by doc_id.
     """
 
@@ -68,18 +68,21 @@ class StageAttempt:
 
     @property
     def depth(self) -> int:
-        """The number of leading candidates of the block that were attempted or have no text. They are reordered."""
-        return len(self.block) if self.reached >= len(self.scorable) else self.scorable[self.reached].rank - 1
+        """The number of reordered candidates: the top of the block, above the first unattempted candidate."""
+        if self.reached >= len(self.scorable):
+            return len(self.block)
+        first_unattempted = self.scorable[self.reached]
+        return first_unattempted.rank - 1
 
     @property
     def ordered(self) -> list[ScoredCandidate]:
-        """The scored candidates among the reordered ones."""
+        """The reordered candidates that have a score."""
         depth = self.depth
         return [entry for entry in self.scored if entry.candidate.rank <= depth]
 
     @property
     def unscored(self) -> list[Candidate]:
-        """The candidates without a score among the reordered ones, with their ``failure`` set."""
+        """The reordered candidates that have no score, with their ``failure`` set."""
         scored_ids = {entry.candidate.doc_id for entry in self.scored}
         return [
             candidate._replace(failure=self.failures.get(candidate.doc_id) or _unscored_reason(candidate))
@@ -93,10 +96,10 @@ class StageOutcome(NamedTuple):
 
     Attributes:
         attempt: the scored and failed candidates.
-        counts: the numbers for the stage's report, as `osrerank.types.Counts.counts` returns them.
-        reasons: the reasons why not all candidates were scored.
-        pairs: the probabilities of the compared pairs. Only from a duo stage.
-        vectors: the candidates' vectors. Only from a stage that compares vectors.
+        counts: the numbers for the stage's report, such as ``{"inferences": 100, "truncated": 3}``.
+        reasons: the reasons why not all candidates were scored. Empty if all were.
+        pairs: the probabilities of the compared pairs. None unless the stage is a duo stage.
+        vectors: the candidates' vectors. None unless the stage compares vectors.
     """
 
     attempt: StageAttempt
@@ -114,17 +117,21 @@ def rank_block(
     stage: str,
     depth: int,
 ) -> Ranking:
-    """Score and reorder the top ``depth`` of a ranking, and add the stage's report.
+    """Score and reorder the top ``depth`` candidates of a ranking, and add the stage's report.
 
     Args:
         model: the stage's model, for the report.
         ranking: the ranking before the stage.
-        score: a function that scores candidates. Its arguments are the top candidates, and those of them that have
-            text (at least one).
+        score: a function that scores candidates. It is called with the top candidates, and with those of them that
+            have text (at least one).
         stage: the stage's name.
         depth: the number of candidates that are scored.
+
+    Raises:
+        DeadlineExceeded: no candidate was scored in time.
+        InferenceError: no candidate could be scored.
     """
-    started, kind = time.perf_counter(), model.advice.kind
+    began_s, kind = time.perf_counter(), model.advice.kind
     block = ranking.candidates[:depth]
     scorable = [candidate for candidate in block if not lacks_text(candidate)]
     if not scorable:
@@ -137,9 +144,9 @@ def rank_block(
     if not ordered:
         raise nothing_scored_error(model, attempt.failures if unscored else {}, stage=stage)
     candidates = reorder(ranking, stage, ordered, (*unscored, *ranking.candidates[attempt.depth :]))
-    failed = sum(candidate.failure != BLANK_TEXT for candidate in unscored)  # a blank text needs no score
-    if failed:
-        reasons = [*reasons, not_scored_reason(f"{failed} candidates")]
+    n_failed = sum(candidate.failure != BLANK_TEXT for candidate in unscored)  # a blank text needs no score
+    if n_failed:
+        reasons = [*reasons, not_scored_reason(f"{n_failed} candidates")]
     report = StageReport(
         name=stage,
         applied="partial" if reasons else True,
@@ -150,7 +157,7 @@ def rank_block(
         candidates=len(block),
         **counts,
         failed=len(unscored),
-        took_ms=(time.perf_counter() - started) * 1000,
+        took_ms=(time.perf_counter() - began_s) * 1000,
         pairs=pairs,
     )
     return replace(
@@ -159,12 +166,12 @@ def rank_block(
 
 
 def deadline_reason(how_far: str) -> Reason:
-    """Return the reason of a stage that the deadline ended. ``how_far`` is a text such as "after 2 pairs"."""
+    """Return the reason for a stage that the deadline ended. ``how_far`` is a phrase such as "after 2 pairs"."""
     return Reason(ReasonCode.DEADLINE, f"the deadline passed {how_far}")
 
 
 def not_scored_reason(what: str) -> Reason:
-    """Return the reason of a stage that could not score all texts. ``what`` is a text such as "2 candidates"."""
+    """Return the reason for a stage that could not score all texts. ``what`` is a phrase such as "2 candidates"."""
     return Reason(ReasonCode.SCORING, f"{what} could not be scored")
 
 
@@ -173,19 +180,20 @@ def _unscored_reason(candidate: Candidate) -> str:
 
 
 def no_text_reason(block: Sequence[Candidate]) -> str:
-    """Return why none of the candidates can be scored: they have no text, or it is blank."""
+    """Return why none of the candidates can be scored: they have no text, or their texts are blank."""
     return NO_TEXT if all(candidate.text is None for candidate in block) else "the texts of all candidates are blank"
 
 
 def unit_interval_scores(scores: Floats, probabilities: Floats) -> list[float]:
-    """Map scores ``(n,)`` to the unit interval [0, 1). A score becomes its probability, unless that is near 0 or 1.
+    """Map scores ``(n,)`` to the unit interval [0, 1). Usually, a score becomes its probability.
 
-    There, rounded probabilities would be equal, so the value is computed from the score.
+    Near 0 and 1, different scores have the same rounded probability. There, the value is computed from the score, so
+    that a logit of 60 still gets a higher value than a logit of 50.
     """
-    unsaturated = (1 + scores / (1 + np.abs(scores))) / 2
-    spread = np.where(probabilities > SATURATION, 1 - SATURATION, 0.0) + SATURATION * unsaturated
+    softsign = (1 + scores / (1 + np.abs(scores))) / 2  # unlike a probability, it is hardly ever rounded to 0 or 1
+    near_ends = np.where(probabilities > SATURATION, 1 - SATURATION, 0.0) + SATURATION * softsign
     is_between = (probabilities >= SATURATION) & (probabilities <= 1 - SATURATION)
-    units: list[float] = np.where(is_between, probabilities, np.minimum(spread, MAX_UNIT)).tolist()
+    units: list[float] = np.where(is_between, probabilities, np.minimum(near_ends, MAX_UNIT)).tolist()
     return units
 
 
@@ -196,8 +204,7 @@ def nothing_scored_error(
 
     Args:
         model: the stage's model.
-        failures: why each attempted candidate or part could not be scored. Empty if the deadline
-            passed first.
+        failures: why each attempted candidate or passage could not be scored. Empty if the deadline passed first.
         stage: the stage's name.
     """
     if not failures:
@@ -214,20 +221,21 @@ def reorder(
     *,
     adds_level: bool = True,
 ) -> tuple[Candidate, ...]:
-    """Return the scored candidates by score, and then all others in their old order. Ties keep their order.
+    """Return the scored candidates sorted by score, and then all others in their old order. Ties keep their order.
 
     Args:
         ranking: the ranking before the stage.
         stage: the stage's name.
         scored: the scored candidates.
-        below: all other candidates.
-        adds_level: whether the stage adds 1 to the ``_score`` of its hits. A blend does not.
+        below: all other candidates, in their old order.
+        adds_level: whether the stage adds 1 to the ``_score`` of its hits, so that 0.87 becomes 1.25, for example. A
+            blend does not.
 
     Raises:
         ValueError: the number of candidates differs from the ranking's.
     """
     by_rank = sorted(scored, key=lambda entry: entry.candidate.rank)
-    ordered = sorted(by_rank, key=attrgetter("score"), reverse=True)  # a reverse sort keeps the order of ties
+    ordered = sorted(by_rank, key=attrgetter("score"), reverse=True)  # ties stay sorted by rank
     last_level = max([candidate.trace[-1].level for candidate in ranking.candidates if candidate.trace], default=0)
     level = last_level + 1 if adds_level else last_level
     top = [_with_score(entry, stage, rank, level) for rank, entry in enumerate(ordered, start=1)]

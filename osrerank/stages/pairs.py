@@ -1,7 +1,7 @@
 """Choose which pairs of candidates to compare, and aggregate their probabilities as duoBERT does.
 
-Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3. p_ij is the
-probability that candidate i is more relevant than candidate j.
+p_ij is the probability that candidate i is more relevant than candidate j. The method is that of Nogueira, Yang, Cho,
+Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
 
 import math
@@ -13,14 +13,14 @@ from osrerank.options.pairs import PairAggregation, Pairs
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """The pairs of n candidates, ordered so that the first pairs completely compare the first candidates.
+    """The pairs of n candidates. The pairs of the top candidates come first, in case the deadline ends the comparison.
 
     Attributes:
         doc_ids: the candidates' ids.
-        rivals: the indices of the candidates that each candidate is compared with.
-        tuples: the pairs ``(i, j)``. If all candidates are compared with each other, the pairs of the first two come
-            first, then those that the third one adds, and so on. Otherwise, all pairs of the first candidate come
-            first, then all of the second, and so on.
+        rivals: for each candidate, the indices of the candidates that it is compared with.
+        tuples: the pairs ``(i, j)``. If every candidate is compared with every other one, all pairs of the top two come
+            first, then the pairs that the third candidate adds: (0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1).
+            Otherwise, all pairs of candidate 0 come first, then all pairs of candidate 1, and so on.
         is_complete: whether every candidate is compared with every other one.
     """
 
@@ -31,11 +31,19 @@ class PairPlan:
 
     @classmethod
     def of(cls, doc_ids: Sequence[str], pairs: Pairs) -> "PairPlan":
-        """Return the plan for at least two candidates."""
+        """Return the plan for at least two candidates.
+
+        Args:
+            doc_ids: the candidates' ids, in the order of the ranking.
+            pairs: the options, which choose the rivals of each candidate.
+        """
         rivals = pairs.rivals(doc_ids)
         is_complete = len(rivals[0]) == len(rivals) - 1
-        sampled = [(index, rival) for index, rivals_of_index in enumerate(rivals) for rival in rivals_of_index]
-        return cls(tuple(doc_ids), rivals, list(_all_pairs(len(rivals))) if is_complete else sampled, is_complete)
+        if is_complete:
+            tuples = list(_all_pairs(len(rivals)))
+        else:
+            tuples = [(index, rival) for index, sampled_rivals in enumerate(rivals) for rival in sampled_rivals]
+        return cls(tuple(doc_ids), rivals, tuples, is_complete)
 
     @property
     def size(self) -> int:
@@ -43,21 +51,25 @@ class PairPlan:
         return len(self.rivals)
 
     def count_compared(self, reached: int) -> int:
-        """Return the number of leading candidates that are completely compared after ``reached`` pairs."""
+        """Return the number of top candidates whose pairs are all among the first ``reached`` pairs.
+
+        If every candidate is compared with every other one, only their pairs with each other count.
+        """
         if self.is_complete:
-            return (1 + math.isqrt(1 + 4 * reached)) // 2  # the largest r such that r(r - 1) pairs were compared
+            return (1 + math.isqrt(1 + 4 * reached)) // 2  # the largest r such that r(r - 1) <= reached
         return reached // len(self.rivals[0])
 
-    def count_rivals(self, compared: int) -> int:
-        """Return the number of leading candidates that count as rivals of the first ``compared`` candidates."""
-        return compared if self.is_complete else self.size
+    def count_rivals(self, n_compared: int) -> int:
+        """Return the number of top candidates that can be rivals of the first ``n_compared`` candidates."""
+        return n_compared if self.is_complete else self.size
 
 
 def _all_pairs(size: int) -> Iterator[tuple[int, int]]:
-    for newest in range(size):
-        for older in range(newest):
-            yield older, newest
-            yield newest, older
+    """Yield all pairs of the first two candidates, then the pairs that the third one adds, and so on."""
+    for added in range(size):
+        for earlier in range(added):
+            yield earlier, added
+            yield added, earlier
 
 
 def aggregate(probabilities: Sequence[float], aggregation: PairAggregation) -> float:

@@ -1,4 +1,4 @@
-"""Order documents by the scores of their parts, which are passages or sentences."""
+"""Rerank documents by the scores of their parts, which are passages or sentences."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -21,13 +21,16 @@ from osrerank.types.reasons import Reason
 from osrerank.types.vectors import Part
 
 SplitCandidate = Callable[[Candidate], Iterable[Part]]
-"""A function that returns the parts of a candidate, at least one. It can be a generator."""
+"""A function that returns the parts of a candidate: the text and span of each, at least one. It can be a generator."""
 ScoreCandidate = Callable[
     [Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], ScoredCandidate
 ]
-"""A function that scores a candidate by its parts' spans, logits and log-odds, which are NaN for unscored parts."""
+"""A function that aggregates the scores of a candidate's parts.
+
+It is called with the candidate and the span, logit and log-odds of each part. Unscored parts have NaN.
+"""
 LeavesWordsOut = Callable[[Candidate, Sequence[Span | None]], bool]
-"""A function that finds out, from the spans of a candidate's parts, whether some of its words are in none of them."""
+"""A function that returns whether a candidate has words outside the spans of its parts."""
 
 
 def rank_by_parts(
@@ -53,7 +56,8 @@ def rank_by_parts(
         depth: the number of candidates that are scored.
         part_name: the word for the parts in messages: ``passages`` or ``sentences``.
         deadline: as for ``Scorer.score``.
-        leaves_words_out: the function that finds out whether a candidate was truncated. If None, none was.
+        leaves_words_out: the function that returns whether a candidate has words that are in none of its parts, so that
+            it counts as truncated. If None, no candidate has such words.
 
     Raises:
         DeadlineExceeded: nothing was scored in time.
@@ -80,7 +84,7 @@ def rank_by_parts(
         ]
         failures = {scorable[index].doc_id: reason for index, reason in scores.failed.items()}
         attempt = StageAttempt(block, scorable, scored_candidates, scores.reached, failures)
-        return StageOutcome(attempt, scores.counts(), _reasons(scores, part_name))
+        return StageOutcome(attempt, scores.counts(), _explain_gaps(scores, part_name))
 
     return rank_block(scorer, ranking, score, stage=stage, depth=depth)
 
@@ -104,7 +108,7 @@ def score_all_parts(
         split_candidate: the function that splits a candidate into parts.
         stage: the stage's name, for error messages.
         deadline: as for ``Scorer.score``.
-        leaves_words_out: the function that finds out whether a candidate was truncated. If None, none was.
+        leaves_words_out: as for `rank_by_parts`.
 
     Raises:
         DeadlineExceeded: nothing was attempted in time.
@@ -112,15 +116,15 @@ def score_all_parts(
     """
     parts = [_split_lazily(split_candidate, candidate) for candidate in candidates]
     scores = score_parts(scorer, query, parts, deadline=deadline, stage=stage)
-    if scores.scored:
-        incomplete = {
-            index
-            for index in scores.scored
-            if leaves_words_out is not None and leaves_words_out(candidates[index], scores.spans[index])
-        }
-        truncated = scores.cut | incomplete
-        return replace(scores, cut=truncated, truncated=max(len(truncated), scores.truncated))
-    raise nothing_scored_error(scorer, scores.failures, stage=stage)
+    if not scores.scored:
+        raise nothing_scored_error(scorer, scores.failures, stage=stage)
+    with_words_left_out = {
+        index
+        for index in scores.scored
+        if leaves_words_out is not None and leaves_words_out(candidates[index], scores.spans[index])
+    }
+    truncated = scores.cut | with_words_left_out
+    return replace(scores, cut=truncated, truncated=max(len(truncated), scores.truncated))
 
 
 def _split_lazily(split_candidate: SplitCandidate, candidate: Candidate) -> Iterator[Part]:
@@ -128,14 +132,15 @@ def _split_lazily(split_candidate: SplitCandidate, candidate: Candidate) -> Iter
     yield from split_candidate(candidate)
 
 
-def _reasons(scores: PassageScores, part_name: str) -> list[Reason]:
-    """Return the reasons why not all parts were scored."""
+def _explain_gaps(scores: PassageScores, part_name: str) -> list[Reason]:
+    """Return why not all parts were scored, such as "the deadline passed after 40 of 100 passages"."""
     reasons = []
-    requested, attempted = scores.asked, scores.attempted
-    if scores.unread:
-        reasons.append(deadline_reason(f"after {attempted} {part_name}; {scores.unread} candidates have more of them"))
-    elif attempted < requested:
-        reasons.append(deadline_reason(f"after {attempted} of {requested} {part_name}"))
+    n_requested, n_attempted = scores.asked, scores.attempted
+    if scores.unread:  # some candidates were not split completely, so the number of all parts is unknown
+        how_far = f"after {n_attempted} {part_name}; {scores.unread} candidates have more of them"
+        reasons.append(deadline_reason(how_far))
+    elif n_attempted < n_requested:
+        reasons.append(deadline_reason(f"after {n_attempted} of {n_requested} {part_name}"))
     if scores.failures:
-        reasons.append(not_scored_reason(f"{len(scores.failures)} of {requested} {part_name}"))
+        reasons.append(not_scored_reason(f"{len(scores.failures)} of {n_requested} {part_name}"))
     return reasons

@@ -1,7 +1,7 @@
 """Rerank long documents by their passages: score each passage, and combine the scores of a document's passages.
 
-MaxP and K-Max-AvgP: Chen et al., ICIP at TREC-2020 Deep Learning Track, section 2. FirstP, MaxP and SumP: Dai, Callan,
-Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019, arXiv:1905.09217.
+FirstP, MaxP and SumP are from Dai, Callan: Deeper text understanding for IR with contextual neural language modeling,
+SIGIR 2019, arXiv:1905.09217. K-Max-AvgP is from Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2.
 """
 
 import hashlib
@@ -29,11 +29,14 @@ from osrerank.types.values import BLANK_TEXT
 DIGEST_BYTES = 16
 """The length of a long text's digest, by which its stored vectors are found."""
 SPLITTING_VERSION = "html, dense"
-"""A part of the digests of HTML and dense texts, so that vectors of earlier versions, which split them differently, do
-not count as theirs."""
+"""A part of the digests of HTML and dense texts. Earlier versions split them differently, and had digests without it.
+
+So the vectors that earlier versions stored are not used for them.
+"""
 read_window_values = attrgetter(*(part.name for part in fields(Windows)))
 """Return the values of all fields of a `Windows`, like `dataclasses.astuple`, but without a deep copy."""
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
+"""The bounds of probabilities before their logarithm is computed."""
 
 
 class DocumentScore(NamedTuple):
@@ -54,41 +57,45 @@ Floats = npt.NDArray[np.float64]
 
 
 def max_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - all aggregations have the same arguments
-    """Return the best passage's logit and probability."""
+    """Return the logit and the probability of the document's best passage."""
     best = int(logits.argmax())
     return DocumentScore(float(logits[best]), float(probabilities[best]), float(probabilities[best]))
 
 
 def k_max_avg_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
-    """Return the mean of the k highest probabilities (or of all, if there are fewer). Its log-odds are the score."""
+    """Return the mean of the k highest probabilities. The score is the log-odds of the mean.
+
+    If there are fewer than k passages, all count.
+    """
     mean = float(np.sort(probabilities)[-k:].mean())
     bounded = min(max(mean, ABOVE_ZERO), BELOW_ONE)
     return DocumentScore(math.log(bounded) - math.log1p(-bounded), mean, mean)
 
 
 def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
-    """Return the logarithm of the sum s of the probabilities, whose logistic function is s / (1 + s)."""
+    """Return log(s) as the score, where s is the sum of the probabilities. On the unit interval, it is s / (1 + s)."""
     total = max(float(probabilities.sum()), ABOVE_ZERO)
     return DocumentScore(math.log(total), total / (1 + total), float(probabilities.max()))
 
 
 AggregatePassages = Callable[[Floats, Floats, int], DocumentScore]
-# `firstp` scores only the first passage, which is then the best.
+"""A function of the passages' logits and probabilities, and of the option ``k``."""
+# With "firstp", a document has only its first passage, so that is the best one.
 AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
 
 
 @dataclass(frozen=True, slots=True)
 class PassageStage:
-    """Orders the top ``depth`` candidates by their passages' scores (ICIP). All passages are scored in one call.
+    """Orders the top ``depth`` candidates by their passages' scores. All passages are scored in one call.
 
-    A hit's ``passage`` is the one with the highest score. The first passages of all candidates are scored first, then
-    the second ones, and so on. If the deadline ends the stage early, only the candidates above the first one without a
-    scored passage are reordered.
+    A hit's ``passage`` is its passage with the highest score. The first passages of all candidates are scored first,
+    then the second passages, and so on. If the deadline passes first, only the candidates above the first one without
+    a scored passage are reordered.
 
     Attributes:
         scorer: the model, which scores single documents.
         options: the options for splitting documents and aggregating the scores of passages.
-        depth: the number of candidates that are scored (k0).
+        depth: the number of candidates that are scored.
         name: the stage's name in traces and reports.
         separator: the text between the title and a passage.
     """
@@ -100,7 +107,7 @@ class PassageStage:
     separator: str = " "
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        """Return the ranking with its top ``depth`` in the order of their passages' scores.
+        """Return the ranking with its top ``depth`` candidates sorted by their passages' scores.
 
         Raises:
             DeadlineExceeded: no passage could be scored in time.
@@ -119,32 +126,33 @@ class PassageStage:
         )
 
     def split_into_passages(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
-        """Return a candidate's passages."""
+        """Return the texts and spans of a candidate's passages."""
         return split_into_passages(candidate, self.options, self.separator)
 
     def leaves_words_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
-        """Return whether a candidate has words that are in none of these passages."""
+        """Return whether a candidate has words outside the spans of its passages."""
         return leaves_words_out(candidate, spans, self.options)
 
     def _score_candidate(
         self,
         candidate: Candidate,
         spans: Sequence[Span | None],
-        _values: npt.NDArray[np.float32],
-        logits: npt.NDArray[np.float32],
+        _logits: npt.NDArray[np.float32],
+        log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
-        scored = np.flatnonzero(~np.isnan(logits))
-        probabilities = self.scorer.probabilities(logits[scored])
+        scored = np.flatnonzero(~np.isnan(log_odds))
+        scored_log_odds = log_odds[scored]
+        probabilities = self.scorer.probabilities(scored_log_odds)
         aggregate = AGGREGATIONS[self.options.aggregation]
-        document = aggregate(logits[scored].astype(np.float64), probabilities, self.options.k)
-        best = int(scored[logits[scored].argmax()])
+        document = aggregate(scored_log_odds.astype(np.float64), probabilities, self.options.k)
+        best = int(scored[scored_log_odds.argmax()])
         unit = unit_interval_scores(np.array([document.score]), np.array([document.unit]))[0]
-        parts = {"logit": float(logits[best]), "probability": document.probability}
+        parts = {"logit": float(log_odds[best]), "probability": document.probability}
         return ScoredCandidate(candidate, document.score, unit, parts, spans[best])
 
 
 def leaves_words_out(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
-    """Return whether a document has words, apart from its title, that are in none of these passages."""
+    """Return whether a document has words, apart from its title, outside the spans of its passages."""
     passage_spans = [span for span in spans if span is not None]
     if not passage_spans:  # the document was not split
         return False
@@ -156,6 +164,8 @@ def leaves_words_out(candidate: Candidate, spans: Sequence[Span | None], options
 
 def prepare_text(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
     """Return the text to encode for a document, or a `LongText` if the text is split into passages.
+
+    The digest of a `LongText` covers everything that decides how the passages read: the texts and the options.
 
     Args:
         candidate: the document.
@@ -172,38 +182,39 @@ def prepare_text(candidate: Candidate, options: Passages, separator: str = " ") 
     if is_html or any(is_dense(section.text) for section in sections if section.field not in titles):
         values.append(SPLITTING_VERSION)
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for value in values:  # with its length, so that moving a character to the next value changes the digest
+    for value in values:
+        # The length of each value counts, too, so that ("ab", "c") and ("a", "bc") have different digests.
         encoded = str(value).encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return LongText(digest.digest(), partial(split_into_passages, candidate, options, separator))
 
 
 def split_into_passages(candidate: Candidate, options: Passages, separator: str = " ") -> list[tuple[str, Span | None]]:
-    """Return a document's passages, at least one, as a model gets them in search, training and evaluation.
+    """Return the text and span of each passage of a document. There is at least one passage.
 
-    Each passage begins with the whole title, and has its span in the source. A document that is too short to be split
-    is one passage without a span.
+    The text is what a model gets in search, training and evaluation: the whole title, and the passage. The span is the
+    passage's place in the document's field. A document that is too short to be split is one passage without a span.
 
     Args:
-        candidate: the document. Without sections, it has no title.
+        candidate: the document. If it has no sections, it has no title.
         options: the options for splitting it.
         separator: the text between the title and a passage.
     """
-    plain = without_html(candidate)
-    if _is_short(plain, options):
+    blanked = without_html(candidate)
+    if _is_short(blanked, options):
         return [(model_text(candidate), None)]
-    sections = read_sections(plain)
+    sections = read_sections(blanked)
     titles = [section for section in sections if section.field in options.title_fields]
     bodies = [section for section in sections if section.field not in options.title_fields]
     passages = find_passages(bodies, options.windows, candidate.doc_id)
-    if not passages:  # the document is empty, or only a title
+    if not passages:  # the document is empty, or consists of its title
         title_passages = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
         passages = title_passages or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
         titles = titles[1:]
     title = separator.join(section.text for section in titles)
     prefix = f"{title}{separator}" if title else ""
     texts = [section.text[span.start : span.end] for section, span in passages]
-    if plain is not candidate:
+    if blanked is not candidate:  # the document has HTML
         texts = [unescape(text) for text in texts]
         prefix = f"{normalize_spaces(unescape(prefix))}{separator}" if prefix else ""
     return [(f"{prefix}{normalize_spaces(text)}", span) for text, (_, span) in zip(texts, passages, strict=True)]
@@ -214,13 +225,15 @@ def score_by_passages(
 ) -> Scores:
     """Score texts outside a search, each by its best passage.
 
+    In the returned scores, ``reached`` is the number of documents before the first one without an attempted passage.
+    It is below the number of all documents unless all passages were attempted.
+
     Args:
         scorer: the model, which scores single documents.
         query: the query's text.
         documents: the documents' texts, at least one.
         options: the options for splitting texts. Their aggregation is ignored: the best passage counts (``maxp``).
-        deadline: as for ``Scorer.score``. The ``reached`` of the scores counts the leading documents with an attempted
-            passage. It is below the number of documents unless all passages were attempted.
+        deadline: as for ``Scorer.score``.
 
     Raises:
         DeadlineExceeded: nothing was scored in time.
@@ -237,7 +250,7 @@ def score_by_passages(
         deadline=deadline,
         leaves_words_out=stage.leaves_words_out,
     )
-    values = np.array([_best(logits) for logits in passage_scores.log_odds], dtype=np.float32)
+    values = np.array([_find_highest(log_odds) for log_odds in passage_scores.log_odds], dtype=np.float32)
     is_complete = passage_scores.attempted == passage_scores.asked and not passage_scores.unread
     reached = len(documents) if is_complete else min(passage_scores.reached, len(documents) - 1)
     return Scores(values, passage_scores.failed, reached, passage_scores.identity, **passage_scores.counts())
@@ -265,13 +278,14 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
 
 
 def choose_passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:
-    """Return the options for splitting long documents, from the search or the model. None means no splitting."""
+    """Return the options for splitting long documents: the search's or those the model advises. None: do not split."""
     advised = AUTO_PASSAGES if model.advice.passages else None
     return advised if options.passages == "auto" else options.passages
 
 
-def _best(logits: npt.NDArray[np.float32]) -> float:
-    return float(np.nanmax(logits)) if not np.isnan(logits).all() else math.nan
+def _find_highest(log_odds: npt.NDArray[np.float32]) -> float:
+    """Return the highest of a document's log-odds, or NaN if all are NaN."""
+    return float(np.nanmax(log_odds)) if not np.isnan(log_odds).all() else math.nan
 
 
 def _is_short(candidate: Candidate, options: Passages) -> bool:

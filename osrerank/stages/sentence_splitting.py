@@ -1,8 +1,8 @@
 """Clean texts and split them into sentences, each with its span in the original text.
 
 Texts are cleaned as in Birch (Akkalyoncu Yilmaz et al., EMNLP 2019, released code): blanks replace markup and line
-ends. Birch splits by NLTK's Punkt (Kiss and Strunk: Unsupervised multilingual sentence boundary detection,
-Computational Linguistics 32(4), 2006). Our default is sentencex; Punkt is an option.
+ends. The default splitter is the library sentencex. Birch uses NLTK's Punkt, which is an option here (Kiss and Strunk:
+Unsupervised multilingual sentence boundary detection, Computational Linguistics 32(4), 2006).
 """
 
 import contextlib
@@ -19,16 +19,17 @@ from osrerank.options.sentences import PUNKT_LANGUAGES, Sentences
 from osrerank.stages.html import blank_out
 from osrerank.types import Deadline
 
-# Each match is one piece of markup. A single "<" is text, and the text after it must not be removed.
+# The alternatives are scripts and styles, comments, tags, &nbsp;, and line ends or other white space. A "<" that begins
+# none of these is text, as in "a < b".
 MARKUP = re.compile(
     r"<(script|style)\b[^<>]*>.*?</\1\s*>|<!--.*?-->|</?[a-z][^<>]*>|&nbsp;|[^\S ]+",
     re.IGNORECASE | re.DOTALL,
 )
 WORD = re.compile(r"\S+")
 PUNKT_BLOCK_LENGTH = 20_000
-"""The number of characters that Punkt splits at a time. The deadline is checked between these blocks."""
+"""The number of characters in a block of text that Punkt splits. The deadline is checked between two blocks."""
 BATCH_SIZE = 128
-"""The number of sentencex's sentences between two checks of the deadline."""
+"""The number of sentences in a block that sentencex yields. The deadline is checked between two blocks."""
 
 
 def blank_markup(text: str) -> str:
@@ -39,16 +40,19 @@ def blank_markup(text: str) -> str:
 def split_into_sentences(
     clean: str, options: Sentences, size: int = PUNKT_BLOCK_LENGTH
 ) -> Iterator[list[tuple[int, int]]]:
-    """Split a text into sentences. Yield a block of them at a time, each as its start and end offset.
+    """Split a text into sentences. Yield blocks of sentences, each sentence as its start and end offset.
 
-    Long sentences are split by words if the options say so. sentencex is fast and gets the whole text, because a
-    quotation can have any length. Punkt gets a block when its sentences are requested. It needs the next word to decide
-    where a sentence ends, so the last two sentences of a block are split again as part of the next block.
+    For example, the only block of "It rains. Stay in." is ``[(0, 9), (10, 18)]``. If the options say so, sentences with
+    many words are split further.
+
+    sentencex is fast, and it gets the whole text, because a quotation can have any length. Punkt gets a block of the
+    text when the block's sentences are requested. It needs the next word to decide where a sentence ends, so the last
+    two sentences of a block are split again as part of the next block.
 
     Args:
         clean: the text, as `blank_markup` returns it.
         options: the splitter, the language, and the options for long sentences.
-        size: the number of characters in a block.
+        size: the number of characters in a block for Punkt.
 
     Raises:
         MissingDependencyError: the splitter is not installed.
@@ -64,6 +68,7 @@ def split_into_sentences(
 
 
 def _split_by_punkt(clean: str, language: str, size: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield the sentences of each block of ``size`` characters. A block with fewer than three sentences is doubled."""
     offset, length = 0, size
     while offset < len(clean):
         block = clean[offset : offset + length]
@@ -71,7 +76,7 @@ def _split_by_punkt(clean: str, language: str, size: int) -> Iterator[list[tuple
         if offset + length >= len(clean):
             yield spans
             return
-        if len(spans) < 3:  # the sentences are longer than a block
+        if len(spans) < 3:  # none is left if the last two are split again
             length *= 2
             continue
         yield spans[:-2]
@@ -79,7 +84,7 @@ def _split_by_punkt(clean: str, language: str, size: int) -> Iterator[list[tuple
 
 
 def wait_until_loaded(options: Sentences, deadline: Deadline) -> bool:
-    """Wait until the splitter is loaded, but not beyond the deadline. Return whether it is loaded."""
+    """Wait until the sentence splitter is loaded or the deadline passes. Return whether it is loaded."""
     if options.splitter == "sentencex" or deadline.at_s is None:
         return True
     return deadline.wait(_start_loading(options.language))
@@ -87,18 +92,18 @@ def wait_until_loaded(options: Sentences, deadline: Deadline) -> bool:
 
 @functools.cache
 def _start_loading(language: str) -> threading.Event:
-    """Load Punkt's model of a language in another thread. Return an event that is set when loading ends or fails."""
-    ended = threading.Event()
+    """Load Punkt's model of a language in a thread. Return an event that is set when loading succeeds or fails."""
+    has_ended = threading.Event()
 
     def load() -> None:
         try:
-            with contextlib.suppress(MissingDependencyError):  # the stage that needs the splitter raises it
+            with contextlib.suppress(MissingDependencyError):  # `split_into_sentences` raises it
                 _load_punkt(language)
         finally:
-            ended.set()
+            has_ended.set()
 
     threading.Thread(target=load, name="osrerank-punkt", daemon=True).start()
-    return ended
+    return has_ended
 
 
 def _split_by_sentencex(clean: str, options: Sentences) -> Iterator[list[tuple[int, int]]]:
@@ -110,7 +115,7 @@ def _split_by_sentencex(clean: str, options: Sentences) -> Iterator[list[tuple[i
 
 @functools.cache
 def _load_punkt(language: str) -> Any:
-    """Return NLTK's splitter with the model of the package ``punkt``. NLTK itself would download a model."""
+    """Return NLTK's Punkt with the model from the package ``punkt``, because NLTK itself would download a model."""
     learned = require("punkt", extra="punkt").load_model(PUNKT_LANGUAGES[language])
     nltk = require("nltk.tokenize.punkt", extra="punkt")
     parameters = nltk.PunktParameters()
@@ -124,11 +129,20 @@ def _load_punkt(language: str) -> Any:
 def _split_by_words(
     text: str, start: int, end: int, max_words: int | None, *, drop_tail: bool
 ) -> Iterator[tuple[int, int]]:
-    """Split a sentence into parts of at most ``max_words`` words, if any, and remove the blanks around them."""
+    """Yield the start and end of each part of a sentence, without the blanks around it.
+
+    Args:
+        text: the text that contains the sentence.
+        start: the start of the sentence.
+        end: the end of the sentence.
+        max_words: the maximum number of words in a part. None does not split the sentence.
+        drop_tail: whether to leave out a last part that is shorter than the others.
+    """
     words = [match.span() for match in WORD.finditer(text, start, end)]
-    count = len(words)
-    max_words = max_words or count
-    if drop_tail and count > max_words:
-        count -= count % max_words
-    for first in range(0, count, max_words or 1):
-        yield words[first][0], words[min(first + max_words, count) - 1][1]
+    n_words = len(words)
+    max_words = max_words or n_words
+    if drop_tail and n_words > max_words:
+        n_words -= n_words % max_words
+    for first in range(0, n_words, max_words or 1):
+        last = min(first + max_words, n_words) - 1
+        yield words[first][0], words[last][1]

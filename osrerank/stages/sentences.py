@@ -1,9 +1,9 @@
-"""Rerank documents by the scores of their best sentences, combined with the first pass (Birch).
+"""Rerank documents by the scores of their best sentences, combined with their first-pass scores (Birch).
 
-Akkalyoncu Yilmaz, Yang, Zhang, Lin: Cross-domain modeling of sentence-level evidence for document retrieval, EMNLP
-2019, section 3: s_f = a s_doc + (1 - a) sum_i w_i s_i, where s_doc is the first pass's score and s_i is the score of
-the i-th best sentence. Neither is normalised. The released code sums logits, whereas the paper sums probabilities. The
-options allow both.
+A document's score is s_f = a s_doc + (1 - a) sum_i w_i s_i, where s_doc is its first-pass score and s_i is the score of
+its i-th best sentence (Akkalyoncu Yilmaz, Yang, Zhang, Lin: Cross-domain modeling of sentence-level evidence for
+document retrieval, EMNLP 2019, section 3). No score is normalised. The authors' paper sums probabilities, and their
+code sums logits. The options allow both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section,
 from osrerank.types.values import BM25, MAX_UNIT, is_blank
 
 REPORTED_SENTENCES = 3
-"""The number of best sentences whose logits and probabilities are reported. Birch sums three."""
+"""The number of best sentences whose logits and probabilities are reported. It is the number that Birch sums."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -35,7 +35,8 @@ def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[fl
 
     Args:
         first_pass: the documents' first-pass scores s_doc ``(n_documents,)``.
-        best: scores of each document's best sentences ``(n_documents, n_best)``, best first, NaN for missing sentences.
+        best: the scores of each document's best sentences ``(n_documents, n_best)``, best first. If a document has
+            fewer sentences, the rest is NaN.
         a: the weight of the first pass.
         weights: the weights of the best sentences. Weights beyond ``n_best`` are ignored.
     """
@@ -47,10 +48,10 @@ def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[fl
 
 @dataclass(frozen=True, slots=True)
 class SentenceStage:
-    """Orders the top ``depth`` candidates by their best sentences and the first pass.
+    """Orders the top ``depth`` candidates by the scores of their best sentences and their first-pass scores.
 
-    All sentences are scored in one call, one forward pass each. The first sentences of all candidates are scored first,
-    in case the deadline passes. A hit's ``passage`` is its best sentence.
+    All sentences are scored in one call, with a forward pass for each. The first sentences of all candidates are scored
+    first, in case the deadline passes. A hit's ``passage`` is its best sentence.
 
     Attributes:
         scorer: the model, which scores single documents.
@@ -65,10 +66,10 @@ class SentenceStage:
     name: str = "sentences"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        """Return the ranking with its top ``depth`` in the order of their interpolated scores.
+        """Return the ranking with its top ``depth`` candidates sorted by their interpolated scores.
 
         Raises:
-            ConfigError: the options split sentences by tokens, but the scorer has no tokenizer in this process.
+            ConfigError: the options split long sentences by tokens, but the scorer has no tokenizer in this process.
             MissingDependencyError: the sentence splitter is not installed.
             DeadlineExceeded: no sentence could be scored in time.
             StillLoading: the sentence splitter was not loaded in time.
@@ -88,14 +89,14 @@ class SentenceStage:
         )
 
     def split_candidate(self, candidate: Candidate, query: str) -> Iterator[tuple[str, Span]]:
-        """Yield a candidate's sentences, at least one, as the model reads them, each with its span in the source."""
+        """Yield the text and span of each of a candidate's sentences. There is at least one, which may be empty."""
         sections = read_sections(candidate)
         sentences = islice(self._read_sentences(sections, query), self.options.limit)
         yield next(sentences, ("", Span(sections[0].field, 0, 0, sections[0].value)))
         yield from sentences
 
     def _read_sentences(self, sections: Sequence[Section], query: str) -> Iterator[tuple[str, Span]]:
-        """Yield the sentences that are not blank, as the model reads them, each with its span."""
+        """Yield the text, as the model reads it, and the span of each sentence that is not blank."""
         for section in sections:
             clean = blank_markup(section.text)
             for block in split_into_sentences(clean, self.options):
@@ -106,14 +107,14 @@ class SentenceStage:
     def _split_long_sentences(
         self, clean: str, spans: Sequence[tuple[int, int]], query: str
     ) -> Sequence[tuple[int, int]]:
-        """Return the sentences' spans, with long sentences split by tokens if the options say so."""
-        if self.options.chunks == "words":
+        """Return the sentences' spans. If the options say so, sentences with many tokens are split further."""
+        if self.options.chunks == "words":  # `split_into_sentences` has split them
             return spans
         chunks = split_into_chunks(self.scorer, query, [clean[start:end] for start, end in spans])
         return [
             (start + first, start + last)
             for (start, _), chunk_spans in zip(spans, chunks, strict=True)
-            for first, last in chunk_spans
+            for first, last in chunk_spans  # offsets in the sentence
         ]
 
     def _score_candidate(
@@ -124,20 +125,21 @@ class SentenceStage:
         log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
         scored = np.flatnonzero(~np.isnan(logits))
-        by_logit, by_log_odds = (scored[np.argsort(-scores[scored], kind="stable")] for scores in (logits, log_odds))
-        count = max(REPORTED_SENTENCES, len(self.options.weights))
-        best_logits = logits[by_logit[:count]]
-        probabilities = self.scorer.probabilities(log_odds[by_log_odds[:count]])
-        is_logit = self.options.scores == "logit"
-        values = best_logits.astype(np.float64) if is_logit else probabilities
+        by_logit = scored[np.argsort(-logits[scored], kind="stable")]
+        by_log_odds = scored[np.argsort(-log_odds[scored], kind="stable")]
+        n_best = max(REPORTED_SENTENCES, len(self.options.weights))
+        best_logits = logits[by_logit[:n_best]]
+        best_probabilities = self.scorer.probabilities(log_odds[by_log_odds[:n_best]])
+        uses_logits = self.options.scores == "logit"
+        best_scores = best_logits.astype(np.float64) if uses_logits else best_probabilities
         first_pass = np.array([candidate.trace[0].parts.get(BM25, candidate.text_score)])
-        score = float(interpolate(first_pass, values[None, :], self.options.a, self.options.weights)[0])
+        score = float(interpolate(first_pass, best_scores[None, :], self.options.a, self.options.weights)[0])
         parts = {}
         for index in range(min(REPORTED_SENTENCES, len(best_logits))):
-            number = f"_{index + 1}" if index else ""
-            parts[f"logit{number}"] = float(best_logits[index])
-            parts[f"probability{number}"] = float(probabilities[index])
+            suffix = f"_{index + 1}" if index else ""  # logit, logit_2, logit_3
+            parts[f"logit{suffix}"] = float(best_logits[index])
+            parts[f"probability{suffix}"] = float(best_probabilities[index])
         # Unlike the logistic function, softsign does not round large sums to 1.
         unit = min((1 + score / (1 + abs(score))) / 2, MAX_UNIT)
-        best_span = spans[int(by_logit[0] if is_logit else by_log_odds[0])]
+        best_span = spans[int(by_logit[0] if uses_logits else by_log_odds[0])]
         return ScoredCandidate(candidate, score=score, unit=unit, parts=parts, passage=best_span)

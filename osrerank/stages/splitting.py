@@ -1,9 +1,11 @@
-"""Split long documents into passages of whole words.
+"""Split long documents into passages of whole words, which overlap.
 
-In dense texts, such as Chinese or code, a passage can begin or end inside a word.
+A passage is a window of so many words, as in Dai, Callan: Deeper text understanding for IR with contextual neural
+language modeling, SIGIR 2019, arXiv:1905.09217, section 3. The sizes are those of Chen et al.: ICIP at TREC-2020 Deep
+Learning Track, section 2.
 
-Windows follow Dai, Callan: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019,
-arXiv:1905.09217, section 3. Their sizes follow Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2.
+A tokenizer makes many tokens of a long word. So in dense texts, such as Chinese or code, pieces of words are counted
+in place of words, and a passage can begin or end inside a word.
 """
 
 import random
@@ -20,51 +22,57 @@ from osrerank.types.values import is_blank
 WORD = re.compile(r"\S+")
 LONG_HYPHENS = re.compile(r"-{3,}")
 MAX_WORD_LENGTH = 40
-"""A word with more characters than this is split into pieces, because a tokenizer makes many tokens of it."""
+"""The maximum length of a word that counts as one word. A longer word makes its text dense."""
 MAX_SPACELESS_RUN = 10
-"""A word is also split if it has more than this many characters in a row from scripts without spaces."""
+"""The maximum number of characters in a row from scripts without spaces, such as Chinese. More make a text dense."""
 PIECE_LENGTH = 3
-"""Each piece has this many characters, of which a tokenizer makes one to three tokens."""
+"""The number of characters in a piece of a long word. A tokenizer makes one to three tokens of a piece."""
 MIN_DENSE_LENGTH = 200
-"""Texts with fewer characters than this are never dense."""
-MIN_SYMBOL_SHARE = 0.2
-"""A text with a larger share of symbols is dense. A tokenizer makes a token of each symbol, so in such a text, two
-symbols, or a symbol and the next word, count as a word."""
+"""The minimum length of a dense text."""
+MAX_SYMBOL_FRACTION = 0.2
+"""The maximum fraction of symbols in a text that is not dense.
+
+A tokenizer makes a token of each symbol. So in a text with more symbols, two symbols count as a word, and so do a
+symbol and the next word.
+"""
+# More than MAX_SPACELESS_RUN characters from scripts without spaces.
 _SPACELESS = (
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
     rf"{{{MAX_SPACELESS_RUN + 1}}}"
 )
 _SPACELESS_RUN = re.compile(_SPACELESS)
+# A whole word that is not too long, or else a piece of a word.
 _PIECE = re.compile(rf"(?<!\S)(?!\S*?{_SPACELESS})\S{{1,{MAX_WORD_LENGTH}}}(?!\S)|\S{{1,{PIECE_LENGTH}}}")
+# One or two words, pieces or symbols.
 _TWO_PIECES = re.compile(
     rf"(?:(?<!\w)(?!\w*?{_SPACELESS})\w{{1,{MAX_WORD_LENGTH}}}(?!\w)|\w{{1,{PIECE_LENGTH}}}|[^\w\s]){{1,2}}"
 )
 _ASCII_SYMBOLS = string.punctuation.encode()
 _WORD_BYTES = bytes(ord(" ") if chr(byte).isspace() and byte < 128 else ord("x") for byte in range(256))
-"""A translation table that maps white space to a space, and each other byte to an x."""
+"""A translation table that maps ASCII white space to a space, and each other byte to an x."""
 _LONG_RUN = b"x" * (MAX_WORD_LENGTH + 1)
 _SPACE_LEADS = bytes(byte for byte in range(128) if chr(byte).isspace()) + b"\xc2\xe1\xe2\xe3"
-"""The first UTF-8 bytes of white space. Other characters begin with some of them, so a count is an upper bound."""
+"""The first UTF-8 bytes of white space. Other characters begin with some of them, too, so a count is an upper bound."""
 _SPACELESS_LEADS = bytes({0xE0, 0xE1, *range(0xE3, 0xF5)})
 """The first UTF-8 bytes of characters in scripts without spaces, but not of dashes and quotation marks."""
 
 
 def is_dense(text: str) -> bool:
-    """Return whether a text has far more tokens than words between spaces, as in Chinese, code or lists of URLs.
+    """Return whether a text is dense: it has far more tokens than words, as in Chinese, code or lists of URLs.
 
-    A text is dense if a word has more than 40 characters, or more than 10 in a row from scripts without spaces, or if
-    more than a fifth of its characters are symbols. Texts under 200 characters are never dense.
+    A text is dense if one of its words has more than 40 characters, or more than 10 in a row from scripts without
+    spaces, or if more than a fifth of its characters are symbols. Texts under 200 characters are never dense.
     """
     return _is_dense(text, _encode(text))
 
 
 def _is_dense(text: str, encoded: bytes) -> bool:
-    return len(text) >= MIN_DENSE_LENGTH and (_has_symbols(text, encoded) or _has_long_word(text, encoded))
+    return len(text) >= MIN_DENSE_LENGTH and (_has_many_symbols(text, encoded) or _has_long_word(text, encoded))
 
 
-def _has_symbols(text: str, encoded: bytes) -> bool:
+def _has_many_symbols(text: str, encoded: bytes) -> bool:
     """Return whether so many of a text's characters are symbols that it is dense."""
-    return _count(encoded, _ASCII_SYMBOLS) > MIN_SYMBOL_SHARE * len(text)
+    return _count(encoded, _ASCII_SYMBOLS) > MAX_SYMBOL_FRACTION * len(text)
 
 
 def _encode(text: str) -> bytes:
@@ -77,36 +85,41 @@ def _count(encoded: bytes, counted_bytes: bytes) -> int:
 
 
 def _has_long_word(text: str, encoded: bytes) -> bool:
-    has_wide_characters = len(encoded) > len(text) and _count(encoded, _SPACELESS_LEADS) > MAX_SPACELESS_RUN
-    if has_wide_characters and _SPACELESS_RUN.search(text):
+    """Return whether a text has a word that is too long. Cheap tests of its bytes exclude most texts first."""
+    may_have_spaceless_run = len(encoded) > len(text) and _count(encoded, _SPACELESS_LEADS) > MAX_SPACELESS_RUN
+    if may_have_spaceless_run and _SPACELESS_RUN.search(text):
         return True
-    # A word of n characters has at least n bytes. White space outside ASCII counts as a part of a word at first.
-    return _LONG_RUN in encoded.translate(_WORD_BYTES) and any(len(word) > MAX_WORD_LENGTH for word in text.split())
+    # A word of n characters has at least n bytes. The bytes of other white space than ASCII count as those of a word.
+    may_have_long_word = _LONG_RUN in encoded.translate(_WORD_BYTES)
+    return may_have_long_word and any(len(word) > MAX_WORD_LENGTH for word in text.split())
 
 
-def has_fewer_words(text: str, count: int) -> bool:
-    """Return whether a text has fewer words, as `split_words` counts them, than ``count``.
+def has_fewer_words(text: str, minimum: int) -> bool:
+    """Return whether a text has fewer than ``minimum`` words, as `split_words` counts them.
 
     A search calls this for every hit, so the cheap tests come first.
     """
-    if len(text) < 2 * count - 1:  # not even room for words of one character
+    if len(text) < 2 * minimum - 1:  # too short even for words of one character with spaces between them
         return True
     encoded = _encode(text)
     if _is_dense(text, encoded):
-        return sum(1 for _ in islice(split_words(text), count)) < count
-    return _count(encoded, _SPACE_LEADS) < count - 1 or len(text.split(maxsplit=count)) < count
+        return sum(1 for _ in islice(split_words(text), minimum)) < minimum
+    max_spaces = _count(encoded, _SPACE_LEADS)
+    return max_spaces < minimum - 1 or len(text.split(maxsplit=minimum)) < minimum
 
 
 def split_words(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each word of a text. In a dense text, a part of a word can count as a word."""
+    """Yield the start and end of each word of a text. In a dense text, a piece of a word can count as a word."""
     pattern, encoded = WORD, _encode(text)
     if _is_dense(text, encoded):
-        pattern = _TWO_PIECES if _has_symbols(text, encoded) else _PIECE
+        pattern = _TWO_PIECES if _has_many_symbols(text, encoded) else _PIECE
     return (match.span() for match in pattern.finditer(text))
 
 
 def split_into_windows(text: str, words: int, stride: int, max_windows: int | None = None) -> list[tuple[int, int]]:
     """Return the start and end of each window, in characters. A text of n words has ceil(n / stride) windows.
+
+    For example, "a b c d" in windows of 2 words with stride 1 is ``[(0, 3), (2, 5), (4, 7), (6, 7)]``.
 
     Args:
         text: the text, whose words are those of `split_words`.
@@ -115,21 +128,24 @@ def split_into_windows(text: str, words: int, stride: int, max_windows: int | No
         max_windows: the maximum number of windows. None returns all windows.
     """
     max_words = None if max_windows is None else (max_windows - 1) * stride + words
-    spans = list(islice(split_words(text), max_words))
-    starts = islice(range(0, len(spans), stride), max_windows)
-    return [(spans[start][0], spans[min(start + words, len(spans)) - 1][1]) for start in starts]
+    word_spans = list(islice(split_words(text), max_words))
+    windows = []
+    for first in islice(range(0, len(word_spans), stride), max_windows):
+        last = min(first + words, len(word_spans)) - 1
+        windows.append((word_spans[first][0], word_spans[last][1]))
+    return windows
 
 
 def find_passages(sections: Iterable[Section], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
     """Return a document's passages in order, each with its section.
 
-    A field with a single value is split into windows. If a field has several values, each value is a passage, and is
-    split only if it has more words than a window. Blank passages are left out.
+    A field with a single value is split into windows. If a field has several values, each value is a passage, or is
+    split into windows if it has more words than a window. Blank passages are left out.
 
     Args:
-        sections: the document's texts.
+        sections: the document's texts: one for each field, or one for each value of a field with several values.
         windows: the options for splitting them.
-        doc_id: the document's id, which determines the sample together with the seed.
+        doc_id: the document's id. With the policy ``sampled``, it decides together with the seed which passages stay.
     """
     max_windows = windows.limit if windows.policy == "first" else None
     passages: list[tuple[Section, Span]] = []
@@ -145,7 +161,7 @@ def find_passages(sections: Iterable[Section], windows: Windows, doc_id: str) ->
 
 
 def leaves_out_text(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
-    """Return whether a document has words that are in none of its passages.
+    """Return whether a document has words outside the spans of its passages.
 
     Args:
         sections: the document's texts.
@@ -171,6 +187,7 @@ def normalize_spaces(text: str) -> str:
 
 
 def _sample(passages: Sequence[tuple[Section, Span]], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
+    """Return at most ``windows.limit`` passages: the first ones, or else the first, the last and random other ones."""
     if len(passages) <= windows.limit or windows.policy == "first":
         return list(passages[: windows.limit])
     if windows.limit == 1:

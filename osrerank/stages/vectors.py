@@ -47,14 +47,14 @@ UNSPLIT = Passages()
 class VectorStage:
     """Orders the top ``depth`` candidates by their similarity to the query. Long documents are compared by passages.
 
-    Documents without stored vectors are encoded: the first passages of all documents, then the second ones, and so on.
-    If the deadline passes first, only the candidates above the first one without a vector are reordered. The others
-    keep their places.
+    Documents without stored vectors are encoded: the first passages of all documents, then the second passages, and so
+    on. If the deadline passes first, only the candidates above the first one without a vector are reordered. The others
+    keep their ranks.
 
     Attributes:
-        vectors: the source of the documents' vectors.
-        passages: the options for long documents. None does not split them.
-        depth: the number of candidates that are compared (k0).
+        vectors: the source of the documents' vectors, which also encodes texts.
+        passages: the options for splitting long documents into passages. None does not split them.
+        depth: the number of candidates that are compared.
         separator: the text between the title and a passage.
         name: the stage's name in traces and reports.
     """
@@ -66,9 +66,9 @@ class VectorStage:
     name: str = "vectors"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        """Return the ranking with its top ``depth`` in the order of their similarities.
+        """Return the ranking with its top ``depth`` candidates sorted by their similarity to the query.
 
-        If the ranking has no vectors of this stage's model, the stored ones are read first.
+        If the ranking has no vectors of this stage's model, the stored vectors are read first.
 
         Raises:
             DeadlineExceeded: no document had a vector in time.
@@ -87,8 +87,9 @@ class VectorStage:
 
         Args:
             ranking: the ranking before the stage.
-            depth: the number of candidates.
-            deadline: the search's deadline. At most half of the remaining time is spent on preparing texts.
+            depth: the number of top candidates.
+            deadline: the search's deadline. At most half of the remaining time is spent on preparing texts. Candidates
+                that are not prepared by then are left out.
         """
         block = ranking.candidates[:depth]
         scorable = (candidate for candidate in block if not lacks_text(candidate))
@@ -98,14 +99,18 @@ class VectorStage:
         return CandidateVectors(records.model_key, texts, keys, records.read_stored(list(keys.values())))
 
     def find_depth(self, ranking: Ranking, minimum: int, maximum: int) -> int:
-        """Return how many candidates to rerank: ``minimum``, or up to ``maximum`` as long as vectors are stored."""
+        """Return how many candidates to rerank, if the depth depends on the number of stored vectors.
+
+        It is ``minimum``, plus the candidates below that need no encoding, up to the first one that does. It is at most
+        ``maximum``.
+        """
         depth, vectors = minimum, ranking.vectors
         if vectors is None:
             return depth
         for candidate in ranking.candidates[minimum:maximum]:
             key = vectors.keys.get(candidate.doc_id)
-            needs_no_encoding = lacks_text(candidate) if key is None else key in vectors.stored_records
-            if not needs_no_encoding:
+            needs_encoding = not lacks_text(candidate) if key is None else key not in vectors.stored_records
+            if needs_encoding:
                 break
             depth += 1
         return depth
@@ -125,6 +130,7 @@ class VectorStage:
         scorable: Sequence[Candidate],
     ) -> StageOutcome:
         query_future = self.vectors.encode_query(query)
+        # Only the texts of the top candidates were prepared if the deadline was near.
         doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in scorable)))
         texts = [vectors.texts[doc_id] for doc_id in doc_ids]
         keys = [vectors.keys[doc_id] for doc_id in doc_ids]
@@ -141,34 +147,44 @@ class VectorStage:
     def _score(
         self, scorable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
     ) -> list[ScoredCandidate]:
-        """Score the candidates that have a vector."""
-        passages = [
-            (document, passage) for document, records in enumerate(documents) for passage in sorted(records.records)
+        """Score the candidates that have a vector. A passage whose logit is not a finite number is marked as failed.
+
+        Args:
+            scorable: the candidates with text.
+            documents: the vectors of each candidate's passages.
+            query: the query's vector, or one for each of its tokens.
+        """
+        passages = [  # the index of the document, and the index of the passage in it
+            (document_index, passage_index)
+            for document_index, document in enumerate(documents)
+            for passage_index in sorted(document.records)
         ]
         if not passages:
             return []
-        rows = stack_vectors([documents[document].records[passage] for document, passage in passages])
+        rows = stack_vectors(
+            [documents[document_index].records[passage_index] for document_index, passage_index in passages]
+        )
         logits = self.vectors.encoder.similarity(query, rows)
         is_finite = np.isfinite(logits)
         if not is_finite.all():
             reason = NOT_FINITE.format(model=self.vectors.encoder.model)
             for index in np.flatnonzero(~is_finite).tolist():
-                document, passage = passages[index]
-                documents[document].set_part(passage, None, reason)
+                document_index, passage_index = passages[index]
+                documents[document_index].set_part(passage_index, None, reason)
             passages = list(compress(passages, is_finite.tolist()))
             logits = logits[is_finite]
         values = logits.tolist()
-        bounds = _find_bounds([document for document, _ in passages])
+        bounds = _find_bounds([document_index for document_index, _ in passages])
         best = [start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in bounds]
         scores, units, probabilities = self._aggregate(logits, bounds, best)
         columns = zip(best, scores.tolist(), unit_interval_scores(scores, units), probabilities.tolist(), strict=True)
         scored_candidates = []
         for index, score, unit, probability in columns:
-            document, passage = passages[index]
-            candidate, records = scorable[document], documents[document]
+            document_index, passage_index = passages[index]
+            candidate, document = scorable[document_index], documents[document_index]
             parts = {"logit": values[index], "probability": probability}
-            truncated = self._is_truncated(candidate, records)
-            scored_candidates.append(ScoredCandidate(candidate, score, unit, parts, records.spans[passage], truncated))
+            best_span, is_truncated = document.spans[passage_index], self._is_truncated(candidate, document)
+            scored_candidates.append(ScoredCandidate(candidate, score, unit, parts, best_span, is_truncated))
         return scored_candidates
 
     def _aggregate(
@@ -178,8 +194,8 @@ class VectorStage:
 
         Args:
             logits: the logits of all documents' passages, document by document.
-            bounds: the start and end of each document's logits.
-            best: the index of each document's highest logit.
+            bounds: the start and end of each document's logits, such as ``[(0, 2), (2, 3)]``.
+            best: the index of each document's highest logit, such as ``[1, 2]``.
         """
         probabilities, options = self.vectors.encoder.probabilities(logits), self.passages or UNSPLIT
         aggregate = AGGREGATIONS[options.aggregation]
@@ -191,7 +207,7 @@ class VectorStage:
         return scores, units, document_probabilities
 
     def _is_truncated(self, candidate: Candidate, document: DocumentRecords) -> bool:
-        """Return whether the document has words that none of its vectors covers."""
+        """Return whether the document has words that its vectors do not represent."""
         if any(record.is_truncated for record in document.records.values()):
             return True
         if self.passages is None or not isinstance(document.text, LongText):
@@ -207,18 +223,19 @@ class VectorStage:
         query: Vectors,
     ) -> StageOutcome:
         documents = completed.documents
-        reached, n_unfinished = len(scorable), 0
+        n_reached, n_unfinished = len(scorable), 0
         failures: dict[str, str] = {}
         reasons: list[Reason] = []
         if len(scored) < len(scorable) or not all(document.is_complete for document in documents):
             scored_ids = {scored_candidate.candidate.doc_id for scored_candidate in scored}
             failures = {
                 candidate.doc_id: next(iter(document.failures.values()))
-                for candidate, document in zip(scorable, documents, strict=False)  # a deadline may leave fewer
+                # If the deadline was near, there are fewer documents than candidates.
+                for candidate, document in zip(scorable, documents, strict=False)
                 if document.failures and candidate.doc_id not in scored_ids
             }
             attempted_ids = scored_ids | failures.keys()
-            reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in attempted_ids, scorable))
+            n_reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in attempted_ids, scorable))
             n_unfinished = sum(document.is_unfinished for document in documents) + len(scorable) - len(documents)
             reasons = self._explain_gaps(documents, len(scorable))
         counts = {
@@ -231,35 +248,41 @@ class VectorStage:
         }
         for state in VECTOR_LABELS:
             SEARCHED_TEXTS.labels(state).inc(counts[state])
-        attempt = StageAttempt(block, scorable, scored, reached, failures)
+        attempt = StageAttempt(block, scorable, scored, n_reached, failures)
         return StageOutcome(attempt, counts, reasons)
 
-    def _explain_gaps(self, documents: Sequence[DocumentRecords], size: int) -> list[Reason]:
-        """Return why not all documents, or not all of their passages, were compared.
+    def _explain_gaps(self, documents: Sequence[DocumentRecords], n_candidates: int) -> list[Reason]:
+        """Return why not all candidates, or not all of their passages, were compared.
 
         Args:
-            documents: the documents that were reached before the deadline.
-            size: the number of all documents.
+            documents: the candidates whose texts were prepared before the deadline.
+            n_candidates: the number of all candidates with text.
         """
         part_name = "candidates" if self.passages is None else "passages"
-        requested = sum(len(document.spans) for document in documents) + size - len(documents)
-        failed = sum(len(document.failures) for document in documents)
-        attempted = sum(len(document.records.keys() | document.failures.keys()) for document in documents)
-        not_split = size - sum(bool(document.parts or document.records) for document in documents)
-        reasons = [deadline_reason(f"after {attempted} of {requested} {part_name}")] if attempted < requested else []
-        if not_split and self.passages is not None:
-            how_far = f"after {attempted} passages; {not_split} candidates were not split into passages"
-            reasons = [deadline_reason(how_far)]
-        if failed and self.passages is not None:
-            reasons.append(not_scored_reason(f"{failed} of {requested} passages"))
+        n_requested = sum(len(document.spans) for document in documents) + n_candidates - len(documents)
+        n_failed = sum(len(document.failures) for document in documents)
+        n_attempted = sum(len(document.records.keys() | document.failures.keys()) for document in documents)
+        n_not_split = n_candidates - sum(bool(document.parts or document.records) for document in documents)
+        reasons = []
+        if n_not_split and self.passages is not None:
+            how_far = f"after {n_attempted} passages; {n_not_split} candidates were not split into passages"
+            reasons.append(deadline_reason(how_far))
+        elif n_attempted < n_requested:
+            reasons.append(deadline_reason(f"after {n_attempted} of {n_requested} {part_name}"))
+        if n_failed and self.passages is not None:
+            reasons.append(not_scored_reason(f"{n_failed} of {n_requested} passages"))
         return reasons
 
 
-def _find_bounds(documents: Sequence[int]) -> list[tuple[int, int]]:
-    """Return where each document's passages start and end.
+def _find_bounds(document_indices: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the start and end of each document's passages, such as ``[(0, 2), (2, 3)]`` for ``[4, 4, 7]``.
 
     Args:
-        documents: the index of each passage's document, in ascending order.
+        document_indices: the index of each passage's document, in ascending order.
     """
-    starts = [index for index, document in enumerate(documents) if not index or document != documents[index - 1]]
-    return list(pairwise([*starts, len(documents)]))
+    starts = [
+        index
+        for index, document_index in enumerate(document_indices)
+        if index == 0 or document_index != document_indices[index - 1]
+    ]
+    return list(pairwise([*starts, len(document_indices)]))
