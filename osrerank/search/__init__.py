@@ -1,1 +1,1 @@
-"""Perform a reranked search: plan its requests, handle their failures, rerank the hits, and write the response."""
+"""Perform a reranked search: plan the requests, handle failed requests, rerank the hits, and write the response."""

@@ -1,8 +1,8 @@
 """Count the documents of an index that have stored vectors, without encoding any.
 
-A vector build saves its progress: which writes to each shard, by sequence number, it has encoded. So only documents
-that changed since then are examined, and the count is exact. If there are too many of them, or if no progress is saved,
-a sample is examined and the count is an estimate.
+A vector build saves its progress: the sequence numbers of the writes that it has encoded, for each shard. So only
+documents with other sequence numbers are examined, and the count is exact. If there are too many of them, or if no
+progress is saved, a sample is examined, and the count is an estimate.
 """
 
 import math
@@ -33,20 +33,25 @@ if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
 
 SAMPLE_SIZE = 1_000
-"""At most this many documents are examined by default."""
+"""The default maximum number of examined documents."""
 SLICES = 10
-"""A sample of an embedded index, which has no random order, consists of this many runs of consecutive documents."""
+"""The number of slices of consecutive documents in a sample of an embedded index, which has no random order."""
 WARM_SHARE = 0.95
-"""An index is warm, by default, if at least this share of its documents has vectors."""
+"""The default minimum fraction of documents with vectors in an index that is warm."""
 MATCH_ALL: Mapping[str, Any] = {"match_all": {}}
 MIN_PER_SHARD = 100
-"""At least this many changed documents of each shard are examined, however many shards there are."""
+"""The minimum number of unbuilt documents that are examined in each shard, however many shards there are."""
 
 CoverageSteps = Generator[SideRequest | Computation, Any, Any]
 
 
 class ModelText(NamedTuple):
-    """A document's text as the model's input, and the length of the whole text in characters."""
+    """A text to encode.
+
+    Attributes:
+        text: the model's input.
+        characters: the length of the document's whole text, in characters.
+    """
 
     text: str | LongText
     characters: int
@@ -54,13 +59,13 @@ class ModelText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many of an index's documents have vectors. A document without text counts as if it had them.
+    """How many of an index's documents have vectors. A document without text counts as a document with vectors.
 
     Attributes:
         index: the name of the index, an alias or a pattern.
         documents: the number of documents in the index.
         built: the number of documents that vector builds have encoded, according to their saved progress.
-        looked_at: the number of other documents that were examined: all, or a sample.
+        looked_at: the number of unbuilt documents that were examined: all of them, or a sample.
         lacking_examined: the number of examined documents without vectors.
         texts: the distinct texts of the examined documents without vectors.
     """
@@ -74,7 +79,7 @@ class Coverage:
 
     @property
     def is_sample(self) -> bool:
-        """Whether the count is an estimate, because only a sample of the other documents was examined."""
+        """Whether the count is an estimate, because only a sample of the unbuilt documents was examined."""
         return self.built + self.looked_at < self.documents
 
     @property
@@ -82,11 +87,12 @@ class Coverage:
         """The number of documents without vectors. It is an estimate if only a sample was examined."""
         if not self.is_sample:
             return self.lacking_examined
-        return math.ceil((self.documents - self.built) * self.lacking_examined / max(1, self.looked_at))
+        n_unbuilt = self.documents - self.built
+        return math.ceil(n_unbuilt * self.lacking_examined / max(1, self.looked_at))
 
     @property
     def share(self) -> float:
-        """The share of documents with vectors, in [0, 1]. An empty index has a share of 1."""
+        """The fraction of documents with vectors, in [0, 1]. It is 1 for an empty index."""
         return 1 - self.lacks / self.documents if self.documents else 1.0
 
     def __str__(self) -> str:
@@ -100,12 +106,12 @@ class Coverage:
 
 
 def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE) -> CoverageSteps:
-    """Count an index's documents with and without vectors, and return its `Coverage`.
+    """Count an index's documents with and without vectors. Return the counts as a `Coverage`.
 
     Args:
         searcher: the searcher of the client that performs the steps.
         index: a name, an alias or a pattern.
-        max_documents: the maximum number of documents to examine.
+        max_documents: about the maximum number of documents to examine.
 
     Raises:
         ConfigError: the model has no vectors, the first stage scores sentences, or the indices have different models.
@@ -141,16 +147,25 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
 
 
 def describe_input(options: Rerank, fields: SearchFields) -> str:
-    """Describe which text of a document a model gets. Vector builds with another description have other progress."""
+    """Describe which text of a document a model gets. The saved progress of a build counts only for its description."""
     return repr((tuple(fields.model_fields), options.separator, options.passages))
 
 
 def _find_unbuilt_hits(
     searcher: "Searcher", vectors: DocumentVectors, index: str, reading: tuple[Rerank, SearchFields], max_documents: int
 ) -> CoverageSteps:
-    """Return a sample of the documents that no build has encoded, and the number of all such documents.
+    """Find the documents that no build has encoded.
 
-    Returns None if the engine returns no sequence numbers, or if no build saved its progress.
+    Args:
+        searcher: the searcher of the client that performs the steps.
+        vectors: the source of the documents' vectors.
+        index: a name, an alias or a pattern.
+        reading: the options and fields that decide which text of a document a model gets.
+        max_documents: about the maximum number of documents to return.
+
+    Returns:
+        the hits of a sample of the unbuilt documents, and the number of all unbuilt documents. None if the engine
+        returns no sequence numbers, or if no build saved its progress.
     """
     try:
         heads: Heads = yield from read_heads(index, is_embedded=searcher.is_embedded)
@@ -165,33 +180,33 @@ def _find_unbuilt_hits(
     ranges_by_shard = {}
     for name, shards in heads.items():
         progress = (progress_by_index[name] or BuildProgress()).with_shards(shards)
-        for number, head in shards.items():
-            ranges = progress.list_unbuilt_ranges(number, max(head.global_checkpoint, head.max_seq_no))
+        for shard, head in shards.items():
+            ranges = progress.list_unbuilt_ranges(shard, max(head.global_checkpoint, head.max_seq_no))
             if ranges:
-                ranges_by_shard[name, number] = ranges
-    hits: list[Mapping[str, Any]] = []
+                ranges_by_shard[name, shard] = ranges
+    sampled_hits: list[Mapping[str, Any]] = []
     engine = yield from searcher.engine.find()
     n_unbuilt, size = 0, max(MIN_PER_SHARD, max_documents // max(1, len(ranges_by_shard)))
-    for (name, number), ranges in ranges_by_shard.items():
+    for (name, shard), ranges in ranges_by_shard.items():
         query = build_sequence_query(ranges)
         if not searcher.is_embedded:
             query = shuffle_query(query)
         body = fetch_body(reading[1], size, query) | {"track_total_hits": True}
-        found_hits = (yield build_shard_request(name, number, "_search", body, engine=engine))["hits"]
-        hits += found_hits["hits"]
-        n_unbuilt += int(found_hits["total"]["value"])
-    return hits, n_unbuilt
+        found = (yield build_shard_request(name, shard, "_search", body, engine=engine))["hits"]
+        sampled_hits += found["hits"]
+        n_unbuilt += int(found["total"]["value"])
+    return sampled_hits, n_unbuilt
 
 
 def _read_progress(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> CoverageSteps:
-    """Return the saved progress of an index's vector builds. Return None if none is saved or it is outdated."""
+    """Return the saved progress of an index's vector builds, or None if no valid progress is saved."""
     content, store = b"", vectors.store
     if searcher.vectors is not None:
         requests = RecordRequests((yield from searcher.engine.find()))
         path, params, body = requests.request_build_states([side_index(index)], [key])
         try:
             content, _ = requests.parse_build_state((yield SideRequest("POST", path, body, params)))
-        except EngineError:  # the user may not read it
+        except EngineError:  # the user is not allowed to read the side index
             return None
     elif isinstance(store, FileStore):
         content = store.read([BUILD_PREFIX + key]).get(BUILD_PREFIX + key, b"")
@@ -209,7 +224,7 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
     Args:
         searcher: the searcher of the client that performs the steps.
         index: a name, an alias or a pattern.
-        at_least: the share of the documents that must have vectors, in [0, 1].
+        at_least: the fraction of the documents that must have vectors, in [0, 1].
     """
     options = searcher.defaults.options_for(index)
     with searcher.service_for(index) as service:
@@ -217,7 +232,7 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
     if any(model.is_encoder is None for model in models):
         return False  # a model is not loaded
     if not models[0].is_encoder or options.is_first_pass:
-        return True
+        return True  # searches need no vectors
     coverage: Coverage = yield from measure_coverage(searcher, index)
     return coverage.share >= at_least
 
@@ -225,7 +240,7 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
 def model_texts(
     service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
 ) -> list[tuple[Candidate, str | LongText | None]]:
-    """Return each document as a candidate, with the model's input text. The text is None if the document has none.
+    """Return each document as a candidate, together with the text that a model gets (None if it has no text).
 
     Args:
         service: the service that holds the model.
@@ -252,19 +267,20 @@ def shuffle_query(query: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sample_hits(index: str, fields: SearchFields, count: int, documents: int, engine: Engine) -> CoverageSteps:
-    """Return a random sample of ``count`` documents of an index, or all documents if there are no more."""
-    path, has_all = build_path(index, "_search"), count == documents
+def _sample_hits(index: str, fields: SearchFields, size: int, n_documents: int, engine: Engine) -> CoverageSteps:
+    """Return the hits of a sample of ``size`` documents of an index that has ``n_documents``."""
+    path, is_whole_index = build_path(index, "_search"), size == n_documents
     if not engine.is_embedded:
-        body = fetch_body(fields, count, MATCH_ALL if has_all else shuffle_query(MATCH_ALL))
+        body = fetch_body(fields, size, MATCH_ALL if is_whole_index else shuffle_query(MATCH_ALL))
         return (yield SideRequest("POST", path, body, engine.no_pipeline))["hits"]["hits"]
-    if has_all:
-        return (yield SideRequest("POST", path, fetch_body(fields, count)))["hits"]["hits"]
-    newest = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})
-    last = newest["hits"]["hits"][0]["sort"][0]
+    if is_whole_index:
+        return (yield SideRequest("POST", path, fetch_body(fields, size)))["hits"]["hits"]
+    last_document = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})
+    last_position = last_document["hits"]["hits"][0]["sort"][0]
     hits: dict[tuple[str, str], Any] = {}
     for number in range(SLICES):
-        body = {**fetch_body(fields, count // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
+        position_before = last_position * number // SLICES - 1
+        body = {**fetch_body(fields, size // SLICES), "sort": ["_doc"], "search_after": [position_before]}
         slice_hits = (yield SideRequest("POST", path, body))["hits"]["hits"]
         hits |= {(hit["_index"], hit["_id"]): hit for hit in slice_hits}
     return list(hits.values())
@@ -277,7 +293,7 @@ def _compute_keys(
     fields: SearchFields,
     hits: Sequence[Mapping[str, Any]],
 ) -> tuple[list[tuple[bytes, str, ModelText]], set[bytes]]:
-    """Return each document's record key, index and text, and the keys of the records that this machine stores."""
+    """Return the key, index and text of each document's vector record, and the keys that are stored on this machine."""
     texts = [
         (hit["_index"], ModelText(text, len(candidate.text or "")))
         for hit, (candidate, text) in zip(hits, model_texts(service, options, fields, hits), strict=True)
@@ -289,5 +305,5 @@ def _compute_keys(
 
 
 def _accept_records(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:
-    """Store the valid records of side indices on this machine, and return their keys."""
+    """Store the valid records among those read from side indices on this machine, and return their keys."""
     return set(vectors.parse_and_store(contents))

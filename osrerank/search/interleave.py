@@ -1,8 +1,9 @@
 """Interleave two rankings on one page, so that clicks show which ranking users prefer.
 
-Each ranking is a *team*: team A is ranked by the search's own options, team B by the options of ``interleave.with``. In
-each round a coin decides which team picks first, and each team picks its best hit that is not listed yet (team-draft
-interleaving: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, CIKM 2008, section 4).
+The rankings are called teams. Team A is the ranking by the search's options, and team B is the ranking by the options
+``interleave.with``. In each round, a coin decides which team picks first. Each team then picks its best hit that is not
+on the list yet. This is team-draft interleaving: Radlinski, Kurup, Joachims: How does clickthrough data reflect
+retrieval quality?, CIKM 2008, section 4.
 """
 
 import logging
@@ -27,7 +28,7 @@ TEAM_B: Team = "B"
 
 
 class Pick(NamedTuple):
-    """A document of the interleaved list, and the team that picked it. A click on the document counts for that team."""
+    """A document on the interleaved list, and the team that picked it. A click on the document counts for that team."""
 
     doc_id: str
     team: Team
@@ -36,7 +37,8 @@ class Pick(NamedTuple):
 def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pick]:
     """Interleave two rankings of document ids into one list without duplicates. The same seed gives the same list.
 
-    If the rankings get longer, the list continues and its beginning stays, so pages do not overlap.
+    For example, ``["1", "2"]`` and ``["1", "3"]`` become 1, 3, 2 if team A picks first and then team B. If the rankings
+    get longer, the beginning of the list stays the same, so pages do not overlap.
     """
     coin = random.Random(seed.encode("utf-8", "surrogatepass"))  # noqa: S311 - a repeatable draw, no secret
     remaining = {TEAM_A: iter(ids_a), TEAM_B: iter(ids_b)}
@@ -53,32 +55,32 @@ def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pi
 
 
 def team_draft_seed(interleave: Interleave, query: str) -> str:
-    """Return the seed of the coin tosses: the user's key, the experiment's name and the query."""
+    """Return the seed of the coin tosses. It depends on the user's key, the experiment's name and the query."""
     return f"{interleave.key}\0{interleave.name}\0{query}"
 
 
 def session_digest(interleave: Interleave) -> str:
-    """Return the digest that identifies the user in records, which do not contain the key."""
+    """Return the digest of the user's key. It identifies the user in records, which do not contain the key."""
     return make_digest(interleave.key)
 
 
 @dataclass(frozen=True, slots=True)
 class InterleavedList:
-    """A page of a list that interleaves two rankings, or the reason why they were not interleaved.
+    """A page of a list that interleaves two rankings, or the reason why the rankings were not interleaved.
 
     Attributes:
         name: the experiment's name.
-        obstacle: why the page is not interleaved. None if it is.
+        failure: why the rankings were not interleaved. None if they were.
         hits: the hits of the page.
-        teams: the letters of the hits' teams, such as "ABBA".
+        teams: the team of each hit, such as "ABBA".
         stages: the reports of team B's stages.
         warnings: the warnings of both rankings.
         candidates: the candidates of team B's ranking.
-        max_score: the highest ``_score`` of all pages. None if there are no hits.
+        max_score: the highest ``_score`` on any page. None if there are no hits.
     """
 
     name: str
-    obstacle: str | None
+    failure: str | None
     hits: Sequence[Mapping[str, Any]] = ()
     teams: str = ""
     stages: tuple[StageReport, ...] = ()
@@ -100,10 +102,10 @@ def interleave_rankings(
 
     Args:
         interleave: the experiment's name, the user's key and the options of team B.
-        options: the options of each team.
-        rankings: the ranking of each team.
+        options: the options of team A and of team B.
+        rankings: the rankings of team A and of team B.
         response: the first pass's response.
-        page: which part of the list to return.
+        page: the page of the list to return.
     """
     ranking_a, ranking_b = rankings
     failures = [
@@ -112,9 +114,9 @@ def interleave_rankings(
         if not _is_complete(ranking, team_options)
     ]
     if failures:
-        obstacle = "; ".join(failures)
-        logger.warning("[not-interleaved] a search was not interleaved: %s", obstacle)
-        return InterleavedList(interleave.name, obstacle, candidates=ranking_b.candidates)
+        failure = "; ".join(failures)
+        logger.warning("[not-interleaved] a search was not interleaved: %s", failure)
+        return InterleavedList(interleave.name, failure, candidates=ranking_b.candidates)
     picks = team_draft(
         _document_ids(ranking_a), _document_ids(ranking_b), team_draft_seed(interleave, ranking_a.query.text)
     )
@@ -129,7 +131,7 @@ def interleave_rankings(
     start = page.count_above([doc_id for doc_id, _ in picks], ids)
     shown = picks[start : start + page.size]
     for rank, (doc_id, team) in enumerate(shown, start=start + 1):
-        if doc_id not in hits_by_id:  # the first page's search found the hit, but this search does not
+        if doc_id not in hits_by_id:  # the saved order of the first page has the hit, but this search did not find it
             continue
         hit = merge_hit(hits_by_id[doc_id], candidates[team][doc_id], page, reports[team])
         team_ranks = {name: by_id[doc_id].rank for name, by_id in candidates.items()}
@@ -156,9 +158,9 @@ def _is_complete(ranking: Ranking, options: Rerank) -> bool:
 
 
 def _add_team(hit: Mapping[str, Any], rank: int, team: Team, team_ranks: Mapping[Team, int]) -> dict[str, Any]:
-    """Add a hit's team and its rank in both rankings to ``_rerank``.
+    """Return the hit with its team and its ranks in both rankings in ``_rerank``, such as ``{"A": 1, "B": 3}``.
 
-    Scores of two rankings are not comparable, so the hit's ``_score`` is 1 / rank.
+    The scores of two rankings are not comparable, so the hit's ``_score`` is 1 / rank.
     """
     entries = {**hit["_rerank"], "team": team, "team_ranks": dict(team_ranks)}
     if "explanation" in entries:

@@ -1,4 +1,4 @@
-"""Make the report of a search: choose the hits of its page, and say whether and why not they were reranked."""
+"""Make the report of a search: its page of hits, whether they were reranked, and if not, why."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,13 +22,13 @@ def make_report(
     *,
     rerank_ms: float = 0.0,
 ) -> Report:
-    """Return the report of a search, with the hits of the page that it returns.
+    """Return the report of a search, with its page of hits.
 
     Args:
         response: the search engine's response.
-        outcome: the reranked hits, or the reason why they were not reranked.
+        outcome: the ranking after all stages, or the reason why the hits were not reranked.
         plan: the plan of the search.
-        interleaved: the interleaved list. None if the search is not interleaved.
+        interleaved: the page of two interleaved rankings. None if the search is not interleaved.
         rerank_ms: the wall time of reranking, in milliseconds.
 
     Raises:
@@ -36,7 +36,7 @@ def make_report(
     """
     if isinstance(outcome, Reason):
         report = unranked_report(response, outcome, plan)
-    elif interleaved is not None and interleaved.obstacle is None:
+    elif interleaved is not None and interleaved.failure is None:
         report = Report(
             applied=True,
             reason=None,
@@ -55,8 +55,8 @@ def make_report(
         report = replace(report, explain=plan.options.explain, rerank_ms=rerank_ms)
     if interleaved is not None:
         stages = [stage_as_json(stage, explain=plan.options.explain) for stage in interleaved.stages]
-        entry: dict[str, Any] = {"applied": not interleaved.obstacle, "reason": interleaved.obstacle}
-        if interleaved.obstacle is None:
+        entry: dict[str, Any] = {"applied": interleaved.failure is None, "reason": interleaved.failure}
+        if interleaved.failure is None:
             entry |= {"teams": interleaved.teams, "stages": stages, "name": interleaved.name}
         report = report.with_entries(interleave=entry)
     report = _add_fields(report, outcome, plan, interleaved)
@@ -67,12 +67,13 @@ def make_report(
 
 
 def _failure_reason(ranking: Ranking) -> Reason:
-    """Return the reason why no stage reranked the hits."""
+    """Return the reason why no stage reranked the hits, from the reports of the stages."""
     code = find_reason_code(ranking.reports) or (ReasonCode.SCORING if ranking.reports else NOT_ASKED.code)
     return Reason(code, describe_failures(ranking.reports) or NOT_ASKED.message)
 
 
 def _ranked_report(response: Mapping[str, Any], ranking: Ranking, plan: Plan) -> Report:
+    """Return the report of a search whose hits were reranked, fully or in part."""
     assert plan.page is not None
     page = make_page(response, ranking, plan.page)
     return Report(
@@ -88,21 +89,24 @@ def _ranked_report(response: Mapping[str, Any], ranking: Ranking, plan: Plan) ->
 
 
 def unranked_report(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
-    """Return the report of a search whose hits keep the first pass's order, with the reason why."""
+    """Return the report of a search whose hits keep the first pass's order, for the given reason."""
     hits = make_unranked_page(response, plan.page, plan.offset)
     return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
 
 
 def _add_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleaved: InterleavedList | None) -> Report:
-    """Return the report with the fields whose text the model got, and with warnings about missing or empty fields.
+    """Return the report with the fields whose text the model got, and with warnings about the named fields.
+
+    A field that the options name is checked against ``fields_with_text``: it may be missing, or no hit has text in it.
 
     Raises:
         ConfigError: a field is missing or has no text, and ``on_failure`` is ``"raise"``.
     """
     fields_with_text: set[str] | None = None
     if isinstance(outcome, Ranking):
-        left_out = {"fields_left_out": list(plan.fields.left_out)} if plan.fields.left_out else {}
-        report = report.with_entries(fields=list(plan.model_fields), **left_out)
+        report = report.with_entries(fields=list(plan.model_fields))
+        if plan.fields.left_out:
+            report = report.with_entries(fields_left_out=list(plan.fields.left_out))
         fields_by_index = plan.fields.model_fields_by_index(plan.options.fields)
         if fields_by_index:
             report = report.with_entries(fields_by_index={name: list(names) for name, names in fields_by_index.items()})
@@ -113,8 +117,9 @@ def _add_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleav
             }
     elif outcome.code is ReasonCode.NO_TEXT:
         report, fields_with_text = report.with_entries(fields=list(plan.model_fields)), set()
-    warnings = plan.fields.check_names(fields_with_text)
-    if warnings and plan.options.on_failure == "raise" and plan.call.exclusion is None and outcome is not NOT_ASKED:
+    name_warnings = plan.fields.check_names(fields_with_text)
+    was_requested = plan.call.exclusion is None and outcome is not NOT_ASKED
+    if name_warnings and plan.options.on_failure == "raise" and was_requested:
         fix = "correct the name, or leave it out"
-        raise ConfigError(f"{warnings[0]}: {fix}", setting="rerank.fields", source="argument")
-    return replace(report, warnings=(*report.warnings, *plan.warnings, *plan.fields.warnings, *warnings))
+        raise ConfigError(f"{name_warnings[0]}: {fix}", setting="rerank.fields", source="argument")
+    return replace(report, warnings=(*report.warnings, *plan.warnings, *plan.fields.warnings, *name_warnings))

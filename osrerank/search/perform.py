@@ -1,4 +1,4 @@
-"""Send the request for the candidates of a search (first pass), and fall back to the caller's own request.
+"""Send the first pass of a search, which fetches the candidates. If it fails, send the caller's own request.
 
 The functions are generators that yield their requests.
 """
@@ -29,7 +29,7 @@ AMBIGUOUS_SEARCH_AFTER = SearchWarning(
     "several hits have the sort values of search_after, so pages might miss hits: end the sort with a unique field",
     WarningCode.PAGES_APART,
 )
-"""Warns that the sort is not unique, so that it is unclear where the next page begins."""
+"""The warning that hits have equal sort values, so that it is unclear where the next page begins."""
 SHORTENED = Reason(
     ReasonCode.SHORTENED,
     "the search pipeline changes the number of hits: only the first page of a search without sort can be reranked",
@@ -40,13 +40,14 @@ FIELD_DEFINITIONS = ("derived", "runtime_mappings")
 
 
 def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Send a search's first pass, or the caller's own request; return the response and its plan.
+    """Send a search's first pass, or the caller's own request. Return the plan of the request and its response.
 
     - If the first pass is refused or incomplete, the caller's own request is sent, unless it would fail as well. The
-      returned plan then has the reason as its obstacle.
-    - If the search pipeline changes the number of hits, reranked pages would overlap or leave gaps. Then only the first
-      page is reranked, within itself. Later pages come from the caller's own request.
-    - If a first pass that names the query's clauses is refused, it is sent again without names.
+      returned plan then has the reason as its ``skip_reason``.
+    - If the search pipeline changes the number of hits, reranked pages would overlap or leave gaps. So only the hits of
+      the first page are reranked. Later pages come from the caller's own request.
+    - If a first pass that names the query's clauses, to get the scores of boosts, is refused, it is sent again without
+      the names.
 
     Raises:
         EngineError: the caller's own request failed, or the first pass failed with an error that the caller's request
@@ -59,7 +60,8 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     try:
         response = yield _request(plan, first_pass)
     except EngineError as error:
-        if (refusal := _refusal(error)) is None:
+        refusal = _explain_refusal(error)
+        if refusal is None:
             raise
     else:
         if not isinstance(response, Mapping):
@@ -83,12 +85,15 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
 def _make_page_consistent(
     plan: Plan, first_pass: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return a first pass's response and plan; if its page would overlap other pages, send another request instead."""
+    """Return the plan and the response of a page that does not overlap other pages.
+
+    It is the first pass's response if possible. Otherwise, another request is sent.
+    """
     if first_pass.search_after is not None:
         return (yield from _page_after_hit(plan, first_pass, response))
     if not first_pass.has_wrong_size(response):
         return plan, response
-    # If hits have sort values, the caller's next page might begin within this one.
+    # If hits have sort values, the caller might request the next page by those of a hit in the middle of this page.
     if first_pass.page.is_first and not first_pass.is_sorted:
         first_pass = first_pass.with_caller_page_size()
         response = yield _request(plan, first_pass)
@@ -99,9 +104,9 @@ def _make_page_consistent(
 def _page_after_hit(
     plan: Plan, first_pass: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return the plan and the response of the page that follows the hit with the sort values of ``search_after``.
+    """Return the plan and the response of the page after the hit whose sort values ``search_after`` names.
 
-    If no reranked hit has these sort values, the page begins below the depth. Then the caller's own request is sent.
+    If no reranked hit has these sort values, the page is below the reranked hits, and the caller's own request is sent.
     """
     hit_indices = first_pass.find_last_seen_hits(response)
     if hit_indices:
@@ -120,12 +125,12 @@ def _page_after_hit(
 
 
 def _hit_key(hit: Any) -> tuple[Any, ...] | None:
-    """Return what identifies a hit: documents with different routing can have the same id."""
+    """Return the index, id and routing of a hit. Documents with different routing can have the same id."""
     return (hit.get("_index"), hit.get("_id"), hit.get("_routing")) if isinstance(hit, Mapping) else None
 
 
 def _request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
-    """Return a first pass's request. In a multi-search, all URL parameters except `SCORES_PARAM` go into the body."""
+    """Return a first pass's request. In a multi-search, its URL parameters go into the body, except `SCORES_PARAM`."""
     body, params = first_pass.body, first_pass.params
     if plan.call.position:
         body = {**body, **{name: value for name, value in params.items() if name != SCORES_PARAM}}
@@ -134,32 +139,42 @@ def _request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
 
 
 def _send_caller_request(plan: Plan, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Send the caller's own request; return its response, and the plan with the reason against reranking."""
+    """Send the caller's own request. Return the plan, with the reason why its hits are not reranked, and the response.
+
+    Args:
+        plan: the plan of the search.
+        reason: why the hits are not reranked.
+    """
     plan = plan.unranked(reason)
     response = yield from _unranked_response(plan)
     return plan, response
 
 
 def _unranked_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
-    """Send the caller's own request. If another search of the multi-search might have made it fail, send it again."""
+    """Send the caller's own request. Send it again if it failed because of another search of the multi-search."""
     try:
         return (yield plan.callers_request)
     except EngineError as error:
-        if not error.is_shared or _refusal(error) is None:
+        if not error.is_shared or _explain_refusal(error) is None:
             raise
     return (yield plan.callers_request)
 
 
 def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Send the caller's own request. Return its response or the first pass's, whichever is more complete.
+    """Send the caller's own request. Return its response or the first pass's response, whichever is more complete.
 
     If the same number of shards failed in both, the first pass's response gets the shard failures of the caller's
-    response, because their reasons might mention the size of the request.
+    response. Their reasons might mention the request's ``size``, and that of the first pass would puzzle the caller.
+
+    Args:
+        plan: the plan of the search.
+        response: the incomplete response of the first pass.
+        reason: why the hits of the caller's own request are not reranked.
     """
     try:
         unranked_response = yield plan.callers_request
     except EngineError as error:
-        if error.timed_out or _refusal(error) is None:  # a timeout or an outage shows nothing about the request
+        if error.timed_out or _explain_refusal(error) is None:  # the error says nothing about the request
             return plan, response
         raise
     if plan.first_pass is None or not plan.first_pass.is_own_response_better(unranked_response, response):
@@ -170,10 +185,10 @@ def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generato
     return plan.unranked(reason), unranked_response
 
 
-def _refusal(error: EngineError) -> Reason | None:
-    """Return why the first pass was refused. Return None if the caller's own request would fail as well.
+def _explain_refusal(error: EngineError) -> Reason | None:
+    """Return why the first pass was refused, or None if the caller's own request would fail as well.
 
-    It would fail with status 401 or 404, if the engine is overloaded, and if the cluster cannot be reached.
+    It would fail as well if the status is 401 or 404, the engine is overloaded, or the cluster cannot be reached.
     """
     if error.status in (401, 404) or error.is_overload or (error.status is None and not error.timed_out):
         return None
@@ -186,15 +201,15 @@ def _warn(reason: Reason) -> None:
 
 
 def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[Step, Any, tuple[Plan, Hits]]:
-    """Return the hits with their texts. If the response does not have the texts, fetch them with a second request.
+    """Return the plan and the hits with their texts. If the response has no texts, fetch them with a second request.
 
-    The returned plan names the model's text fields. If the texts cannot be fetched, the plan says why.
+    The returned plan has the fields whose text the model gets. If the texts cannot be fetched, it has a skip reason.
 
     Raises:
         ResponseFormatError: the response does not have the format of a search response.
     """
     first_pass = plan.first_pass
-    if plan.obstacle is not None or first_pass is None:
+    if plan.skip_reason is not None or first_pass is None:
         return plan, ()
     hits: Hits = parse_hits(response)
     if first_pass.fields_to_fetch and hits:
@@ -204,14 +219,14 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
         except EngineError as error:
             code = ReasonCode.DEADLINE if error.timed_out else ReasonCode.REFUSED
             reason = Reason(code, "the texts of the hits could not be fetched", error.foreign)
-            return replace(plan, obstacle=reason), hits
-        by_key = {_hit_key(document): document for document in parse_hits(texts)}
-        documents = [by_key.get(_hit_key(hit), {}) for hit in hits]
+            return replace(plan, skip_reason=reason), hits
+        documents_by_key = {_hit_key(document): document for document in parse_hits(texts)}
+        documents = [documents_by_key.get(_hit_key(hit), {}) for hit in hits]
         hits = [
             {**hit, "_source": document.get("_source"), "fields": document.get("fields")}
             for hit, document in zip(hits, documents, strict=True)
         ]
-    elif first_pass.reads_only_source:  # the values in ``fields`` were computed for the caller
+    elif first_pass.reads_only_source:  # the values in ``fields`` may be computed by the caller's request
         hits = [{**hit, "fields": None} for hit in hits]
     return (plan if plan.fields.model_fields else plan.with_fields_from(hits)), hits
 
@@ -229,15 +244,16 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
     }
     assert plan.first_pass is not None
     if plan.first_pass.pipeline.has_default and engine.has_pipelines:
-        body["search_pipeline"] = {}  # no pipeline; before OpenSearch 2.18, a body may not name one, not even ``_none``
+        # An empty object turns the pipeline off. Before OpenSearch 2.18, a body may not name a pipeline, such as _none.
+        body["search_pipeline"] = {}
     return ReadTexts(indices, body, plan.deadline)
 
 
 def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Generator[SideRequest, Any, bool]:
-    """Read the mapping again if the cached one might be outdated. Return whether the search's fields have changed.
+    """Read the mapping again if the cached mapping might be outdated. Return whether the search's fields have changed.
 
-    The mapping might be outdated if the search found no hits, hits without text, or hits with fields that it does not
-    contain.
+    The mapping might be outdated if the search found no hits, hits without text, or hits with fields that are not in
+    the mapping.
     """
     call = plan.call
     try:
@@ -252,7 +268,7 @@ def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Genera
 
 def _finds_no_text(plan: Plan, response: Mapping[str, Any]) -> bool:
     """Return whether a search found no hits or only hits without text."""
-    if plan.obstacle is not None and plan.obstacle.code not in NOT_ATTEMPTED:
+    if plan.skip_reason is not None and plan.skip_reason.code not in NOT_ATTEMPTED:
         return False
     if plan.first_pass is None:
         return read_total(response, default=1) == 0

@@ -1,4 +1,4 @@
-"""Plan a search: decide which request fetches the candidates, and which options and models rerank them."""
+"""Plan a search: build the request that fetches the candidates, and choose the options and models that rerank them."""
 
 import json
 import logging
@@ -37,21 +37,21 @@ logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
 
 Query = str | Mapping[str, Any] | None
-"""A text, a query-DSL clause, or None for the body's query."""
+"""A query's text, a query-DSL clause, or None for the query in the body."""
 RerankArgument = bool | RerankOptions | Rerank
-"""What callers may pass as ``rerank``. `Rerank.of` parses it."""
+"""What callers may pass as ``rerank``, such as True or ``{"depth": 50}``. `Rerank.of` parses it."""
 NOT_ASKED = Reason(ReasonCode.NOT_ASKED, "the pipeline is none")
 IN_SHADOW = Reason(
     ReasonCode.SHADOW, "shadow mode: the plain search is the answer, and the reranked one runs in the background"
 )
 NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searches that are reranked")
 TRUNCATED_QUERY = "the query has too many words for the search engine: it searches for the first {} of them"
-"""The engine gets only the first words of such a query. The model gets the whole text."""
+"""The warning about a query of which the engine gets only the first words. The model gets the whole text."""
 NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expanded"
 FIELD_SAMPLE_SIZE = 30
-"""If the mapping cannot be read, text fields are chosen from about this many hits."""
+"""About how many hits are examined for text fields if the mapping cannot be read."""
 NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
-"""Searches with these reasons were not meant to be reranked, so they do not count as failures."""
+"""The reasons of searches that were not meant to be reranked, so that they do not count as failures."""
 NO_BOOSTS_IN_MULTI_SEARCH = Reason(
     ReasonCode.BOOSTS,
     "the query's boosts are ignored, because OpenSearch returns no per-clause scores in a multi-search; use search",
@@ -66,13 +66,13 @@ class SearchCall:
     """A search as the caller requests it.
 
     Attributes:
-        query: a text, a query-DSL clause, or None for the body's query.
-        body: the search body, decoded.
+        query: a text, a query-DSL clause, or None for the query in the body.
+        body: the search body as a mapping.
         params: the URL parameters.
         index: the index or indices.
-        options: the rerank options; None for a plain search.
-        exclusion: why the option ``traffic`` excludes the search from reranking: shadow mode, or the share of traffic.
-            None if it does not.
+        options: the rerank options. None for a search without reranking.
+        exclusion: why the option ``traffic`` excludes the search from reranking: `IN_SHADOW` or `NOT_CHOSEN`. None if
+            it does not.
         position: the search's position in a multi-search, from 1. A single search has position 0.
         header: the search's header in the multi-search. None for a single search.
         is_json: whether the caller passed the body as JSON text. It is then sent as text, because it may contain half
@@ -91,17 +91,17 @@ class SearchCall:
 
     @property
     def index_options(self) -> dict[str, str]:
-        """The parameters that decide which indices the names in ``index`` match."""
+        """The parameters that decide which indices a name in ``index`` matches, such as ``expand_wildcards``."""
         return select_index_options({**(self.header or {}), **self.params})
 
     def in_callers_form(self, body: Mapping[str, Any]) -> Mapping[str, Any] | str:
-        """Return a body as JSON text if the caller passed JSON text, else unchanged."""
+        """Return a body as JSON text if the caller passed JSON text, and unchanged otherwise."""
         return json.dumps(body) if self.is_json else body
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How a search is sent and its hits are reranked.
+    """How a search is sent, and how its hits are reranked.
 
     Some values are filled in later: ``recipe`` when the models are loaded, ``score_parts`` from the response.
 
@@ -109,23 +109,24 @@ class Plan:
         call: the caller's search.
         service: the service that holds the models.
         deadline: the deadline of the whole search.
-        warnings: sentences about differences between the request and the response.
-        ubi: the content of ``ext.ubi`` to record. None if nothing is recorded, or if the engine records it.
+        warnings: sentences that say how the response differs from what the request asked for.
+        ubi: the content of ``ext.ubi`` (User Behavior Insights) to record. None if osrerank records nothing.
 
         body: the body of the caller's own request.
         first_pass: the request for the candidates. None if the caller's own request is sent instead.
         page: the page of the reranked list that the caller requests. None for all hits of the response.
 
         options: the rerank options.
-        obstacle: why the hits are not reranked. None if nothing prevents it so far.
+        skip_reason: why the hits are not reranked. None if nothing prevents it so far.
         text: the query text that the model gets. Empty if the query has no text.
         fields: the fields to search, and the fields whose text the model gets.
         recipe: the stages and their models. None until the models are loaded.
-        order: reads and saves the order of the first page. None if the search has only one page.
-        second_plan: the plan of the second ranking of an interleaved search. None for other searches.
+        order: reads and saves the order of the first page's hits. None if no order is saved for the search.
+        second_plan: the plan for the second ranking of an interleaved search. None for other searches.
 
-        bm25: the factors by which the engine multiplies BM25.
-        boosts: the query's boosts, or a reason why they do not count. None if the query has none, or ignores them.
+        bm25: the factors by which the engine multiplies BM25 scores.
+        boosts: the query's boosts, or the reason why they do not count. None if the query has no boosts, or if the
+            options ignore them.
         score_parts: each hit's text score and boosts. None if the engine did not return them.
     """
 
@@ -140,7 +141,7 @@ class Plan:
     page: Page | None = None
 
     options: Rerank = field(default_factory=Rerank)
-    obstacle: Reason | None = None
+    skip_reason: Reason | None = None
     text: str = ""
     fields: SearchFields = field(default_factory=SearchFields)
     recipe: Recipe | None = None
@@ -166,35 +167,41 @@ class Plan:
         """The fields whose text the model gets."""
         return self.fields.resolve_model_fields(self.options.fields)
 
-    def unranked(self, obstacle: Reason) -> Self:
-        """Return the plan that sends the caller's own request and does not rerank its hits."""
-        return replace(self, obstacle=obstacle, first_pass=None, page=None)
+    def unranked(self, reason: Reason) -> Self:
+        """Return a plan that sends the caller's own request, and does not rerank its hits for the given reason."""
+        return replace(self, skip_reason=reason, first_pass=None, page=None)
 
     def without_clause_names(self, reason: Reason) -> Self:
-        """Return the plan whose first pass does not name the query's clauses, so that boosts do not count."""
+        """Return a plan whose first pass does not name the query's clauses, so that boosts do not count.
+
+        Args:
+            reason: why boosts do not count.
+        """
         assert self.first_pass is not None
-        first = self.first_pass
-        params = {name: value for name, value in first.params.items() if name != SCORES_PARAM}
+        first_pass = self.first_pass
+        params = {name: value for name, value in first_pass.params.items() if name != SCORES_PARAM}
         if SCORES_PARAM in self.call.params:
             params[SCORES_PARAM] = self.call.params[SCORES_PARAM]
-        first = replace(first, body={**first.body, "query": self.body["query"]}, params=params, boosts=None)
-        return replace(self, first_pass=first).with_score_parts(reason)
+        body = {**first_pass.body, "query": self.body["query"]}
+        first_pass = replace(first_pass, body=body, params=params, boosts=None)
+        return replace(self, first_pass=first_pass).with_score_parts(reason)
 
     def with_score_parts(self, parts: tuple[Parts, ...] | Reason) -> Self:
-        """Return the plan with each hit's text score and boosts, or with the reason why these are not known."""
-        changed: dict[str, Any] = {"boosts": parts} if isinstance(parts, Reason) else {"score_parts": parts}
-        return replace(self, second_plan=self.second_plan and replace(self.second_plan, **changed), **changed)
+        """Return the plan with each hit's text score and boosts, or with the reason why these are unknown."""
+        changes: dict[str, Any] = {"boosts": parts} if isinstance(parts, Reason) else {"score_parts": parts}
+        second_plan = self.second_plan and replace(self.second_plan, **changes)
+        return replace(self, second_plan=second_plan, **changes)
 
     def with_fields_from(self, hits: Sequence[Mapping[str, Any]]) -> Self:
-        """Return the plan with the model's fields: those that the options name, or else text fields of the hits.
+        """Return the plan with the model's fields: those that the options name, or else the text fields of the hits.
 
-        Text fields are looked for in a sample of the hits, because a deadline leaves no time to go through all.
+        Text fields are chosen from a sample of the hits, because a deadline leaves no time to examine all of them.
         """
         if caller_names(self.options.fields):
             return replace(self, fields=SearchFields.from_options(self.options))
-        sample = hits[:: math.ceil(len(hits) / FIELD_SAMPLE_SIZE) or 1]
-        read = choose_field_names([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
-        return replace(self, fields=replace(self.fields, model_fields=read))
+        step = math.ceil(len(hits) / FIELD_SAMPLE_SIZE) or 1
+        sample = [{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits[::step]]
+        return replace(self, fields=replace(self.fields, model_fields=choose_field_names(sample)))
 
 
 def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> Generator[Step, Any, Plan]:
@@ -206,7 +213,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
         service: the service that holds the index's models.
 
     Raises:
-        ConfigError: the options cannot be used; or the query has no single text, and the options say to raise.
+        ConfigError: the options cannot be used, or the query has no single text and ``on_failure`` is ``"raise"``.
         ValueError: both a query and a body with a query are given.
     """
     options = call.options or searcher.defaults.options_for(call.index)
@@ -227,21 +234,24 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     if options.rm3 is not None and not pipeline.obstacle and call.exclusion is None:
         plan = yield from _expand_query(plan, query, pipeline)
     if options.is_first_pass:
-        return replace(plan, obstacle=NOT_ASKED)
+        return replace(plan, skip_reason=NOT_ASKED)
     if "ext" in plan.body and (yield from searcher.engine.find()).has_ext:
         plan = replace(plan, ubi=UbiQuery.from_body(plan.body, call.params), body=without_ubi(plan.body))
     if call.exclusion is not None:
         return _with_first_pass(plan, pipeline, None)
-    obstacle = yield from _find_obstacle(plan, searcher)
-    if obstacle is not None:
-        return replace(plan, obstacle=obstacle, text="")
+    skip_reason = yield from _find_skip_reason(plan, searcher)
+    if skip_reason is not None:
+        return replace(plan, skip_reason=skip_reason, text="")
     thresholds = yield from _find_thresholds(plan, searcher)
     plan = yield from _with_order_and_bm25_scale(plan, thresholds, searcher)
     return (yield from _with_boosts(_with_first_pass(plan, pipeline, thresholds), searcher))
 
 
 def _with_truncation_warning(plan: Plan, n_words: int) -> Plan:
-    """Return the plan with the warning that the query was truncated. A plain search has no report, so it is logged."""
+    """Return the plan with the warning that the query was truncated.
+
+    The response to a search without reranking has no place for warnings, so the warning is logged.
+    """
     warning = SearchWarning(TRUNCATED_QUERY.format(n_words), WarningCode.QUERY_CUT)
     index = plan.call.index or "all indices"
     if plan.call.options is None and log_throttle.should_log((str(index), TRUNCATED_QUERY)):
@@ -268,13 +278,13 @@ def look_up_fields(
             body=call.body,
             index_options=call.index_options,
             refresh=refresh,
-            uses_build_fields=call.options is not None,  # a plain search needs no fields for a model
+            uses_build_fields=call.options is not None,  # without reranking, no model needs fields
         )
     )
 
 
-def _find_obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | None]:
-    """Return why the models or the engine prevent reranking. Return None if they do not."""
+def _find_skip_reason(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reason | None]:
+    """Return why the models or the engine prevent reranking, or None if they do not."""
     if searcher.models is not None and (conflict := searcher.models.explain_conflict(plan.call.index)):
         return Reason(ReasonCode.MODELS, conflict)
     if "ext" not in plan.call.body:
@@ -286,7 +296,7 @@ def _find_obstacle(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Reaso
 
 
 def _find_thresholds(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Thresholds | None]:
-    """Return the calibrated thresholds of the hits. Return None if the options set no threshold."""
+    """Return the calibrated thresholds of the hits, or None if the options set no threshold."""
     if plan.options.cutoff is None and plan.options.min_probability is None:
         return None
     options = plan.fields.update_options(plan.options)
@@ -296,7 +306,7 @@ def _find_thresholds(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Thr
 def _with_order_and_bm25_scale(
     plan: Plan, thresholds: Thresholds | None, searcher: Searcher
 ) -> Generator[Step, Any, Plan]:
-    """Return the plan with the order of the first page and, if sentences are scored, with the BM25 scale."""
+    """Return the plan with access to the saved order and, if a stage scores sentences, with the BM25 scale."""
     call = plan.call
     key_parts = call.query, call.body, call.params, call.index, call.header, searcher.authentication, thresholds
     plan = replace(plan, order=PageOrder(searcher.orders, plan.service, key_parts))
@@ -308,9 +318,10 @@ def _with_order_and_bm25_scale(
 def _find_recipe_and_deadline(
     call: SearchCall, searcher: Searcher, service: RerankService
 ) -> Generator[Computation, Any, tuple[Recipe | None, Deadline]]:
-    """Return the recipe and the deadline. Load the models now only if the deadline depends on their kind.
+    """Return the recipe and the deadline of a search.
 
-    Otherwise, models are loaded while the engine searches, and the recipe is None if they are not loaded yet.
+    Models are loaded now only if the deadline depends on their kind. Otherwise, they are loaded while the engine
+    searches. If they are not loaded yet, the recipe is None.
     """
     options, clock = call.options, service.clock
     if options is None or options.is_first_pass or call.exclusion is not None:
@@ -324,6 +335,7 @@ def _find_recipe_and_deadline(
             if recipes[number] is None:
                 recipes[number] = yield Computation(partial(service.load_recipe, ranking))
         uses_vectors = all(recipe is not None and recipe.vector_stage is not None for recipe in recipes)
+        # The searches of a multi-search are reranked one by one, so a later search has a later deadline.
         duration_ms = searcher.deadline_ms * (call.position or 1) if uses_vectors else None
     deadline = Deadline.after_ms(duration_ms, clock)
     for ranking, recipe in zip(rankings, recipes, strict=True):
@@ -333,7 +345,7 @@ def _find_recipe_and_deadline(
 
 
 def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
-    """Return the plan with its first pass, or with the reason why the hits cannot be reranked."""
+    """Return the plan with its first pass, or with the reason why the hits are not reranked."""
     call, options = plan.call, plan.options
     if "collapse" in plan.body:
         plan = replace(plan, warnings=(*plan.warnings, COLLAPSE_WARNING))
@@ -342,12 +354,12 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     depth = plan.service.count_candidates(options)
     first_pass = plan_first_pass(plan.body, call.params, options, depth, plan.fields, pipeline, thresholds)
     if isinstance(first_pass, Reason):
-        return replace(plan, obstacle=first_pass)
+        return replace(plan, skip_reason=first_pass)
     plan = _with_text(plan)
-    if plan.obstacle is not None:
+    if plan.skip_reason is not None:
         return plan
     if call.exclusion is not None:
-        return replace(plan, obstacle=call.exclusion)
+        return replace(plan, skip_reason=call.exclusion)
     if plan.recipe is not None:
         plan.recipe.prefetch_query(plan.text)
     plan = replace(plan, first_pass=first_pass, page=first_pass.page)
@@ -366,9 +378,11 @@ def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, 
     boosts = find_boosts(plan.body, plan.call.params, plan.text, plan.fields.traits.non_text)
     first_pass = plan.first_pass
     if isinstance(boosts, Boosts):
-        failure = (
-            NO_BOOSTS_IF_EMBEDDED if searcher.is_embedded else searcher.named_score_failures.get(str(plan.call.index))
-        )
+        failure: Reason | None
+        if searcher.is_embedded:
+            failure = NO_BOOSTS_IF_EMBEDDED
+        else:
+            failure = searcher.named_score_failures.get(str(plan.call.index))
         if plan.call.position and failure is None:
             engine = yield from searcher.engine.find()
             failure = None if engine.scores_names_in_multi_search else NO_BOOSTS_IN_MULTI_SEARCH
@@ -381,38 +395,38 @@ def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, 
 
 
 def _with_text(plan: Plan) -> Plan:
-    """Return the plan with the query text, or with an obstacle if the query has no text.
+    """Return the plan with the query text, or with the reason why there is no text to rerank by.
 
     Raises:
-        ConfigError: the query has no text, and the options say to raise.
+        ConfigError: the query has no text, and ``on_failure`` is ``"raise"``.
     """
     if plan.text or plan.options.query is not None:
         return plan
     reason = explain_unfinished_query(plan.body)
     if reason:
-        return replace(plan, obstacle=Reason(ReasonCode.AS_YOU_TYPE, reason))
+        return replace(plan, skip_reason=Reason(ReasonCode.AS_YOU_TYPE, reason))
     try:
         return replace(plan, text=find_query_text(plan.body, plan.fields.traits.non_text))
     except ConfigError as error:
         if plan.options.on_failure == "raise" and not plan.call.position and plan.call.exclusion is None:
             raise
-        return replace(plan, obstacle=Reason(ReasonCode.NO_QUERY, str(error)))
+        return replace(plan, skip_reason=Reason(ReasonCode.NO_QUERY, str(error)))
 
 
 def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
-    """Wait for the models, and return the plan with the recipe."""
-    if plan.recipe is not None or plan.obstacle is not None or plan.options.pipeline == NO_STAGES:
+    """Wait until the models are loaded. Return the plan with its recipe, which holds them."""
+    if plan.recipe is not None or plan.skip_reason is not None or plan.options.pipeline == NO_STAGES:
         return plan
     recipe = yield Computation(partial(plan.service.load_recipe, plan.options, plan.deadline))
     return replace(plan, recipe=recipe)
 
 
 def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
-    """Return the plan whose query is expanded by RM3.
+    """Return the plan with the query expanded by RM3, which adds words from the best documents of the query.
 
     Args:
         plan: the plan with the unexpanded query.
-        text: the query as a text.
+        text: the query, which must be a text.
         pipeline: the index's search pipeline.
 
     Raises:
@@ -436,12 +450,12 @@ def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[
 
 
 def _first_body_field(names: Sequence[str]) -> str:
-    """Return the first field that is not a title. If all are titles, return the last one."""
+    """Return the first field that is not a title. If all fields are titles, return the last one."""
     return next((name for name in names if not is_title(name)), names[-1])
 
 
 def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Mapping[str, Any]:
-    """Return the body with the query. A text becomes a clause that searches the fields.
+    """Return the body with the query. A text becomes a clause that searches the fields, such as ``multi_match``.
 
     Raises:
         ConfigError: the query is neither a text nor a clause.
@@ -461,12 +475,16 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
 
 
 def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
-    """Return the options with ``traffic.key`` filled in, and why ``traffic`` excludes the search (None if it does not).
+    """Decide whether the option ``traffic`` excludes a search from reranking.
 
     Args:
         options: the search's options.
-        query: a text, a query-DSL clause, or None for the body's query.
-        body: the caller's body, decoded.
+        query: a text, a query-DSL clause, or None for the query in the body.
+        body: the caller's body as a mapping.
+
+    Returns:
+        the options with ``traffic.key``, which by default is the query; and why the search is excluded: `IN_SHADOW`,
+        `NOT_CHOSEN`, or None if it is not.
     """
     traffic = options.traffic
     if traffic is None or options.is_first_pass:
@@ -492,7 +510,7 @@ def query_text_or_json(options: Rerank, query: Any, body: Mapping[str, Any]) -> 
 
 
 def decode_body(body: Any) -> Mapping[str, Any]:
-    """Return a search body as a mapping, whether it is a mapping, JSON text, or an object with ``to_dict``.
+    """Return a search body as a mapping. The body may be a mapping, JSON text, or an object with ``to_dict``.
 
     Raises:
         ConfigError: the body is none of these.

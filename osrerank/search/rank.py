@@ -1,4 +1,4 @@
-"""Rank a search's hits: read their texts from the response, fetch their stored vectors, and run the stages."""
+"""Rank the hits of a search: read their texts from the response, fetch their stored vectors, and run the stages."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ REPEATED = Reason(
 
 
 def read_ranking(hits: Hits, plan: Plan) -> Ranking | Reason:
-    """Return the first pass's hits as a ranking with the model's input texts, or why they cannot be ranked.
+    """Return the first pass's hits as a ranking with the model's input texts, or the reason why they are not reranked.
 
     Args:
         hits: the hits with their texts, in the first pass's order.
@@ -43,9 +43,9 @@ def read_ranking(hits: Hits, plan: Plan) -> Ranking | Reason:
     Raises:
         ResponseFormatError: a score is not a number.
     """
-    obstacle = _find_obstacle(hits, plan)
-    if obstacle is not None:
-        return obstacle
+    skip_reason = _find_skip_reason(hits, plan)
+    if skip_reason is not None:
+        return skip_reason
     fields_by_index = plan.fields.model_fields_by_index(plan.options.fields) if plan.fields.groups else None
     ranking = make_ranking(hits, Query(QUERY_ID, plan.text), plan.model_fields, plan.options.separator, fields_by_index)
     if all(candidate.text is None for candidate in ranking.candidates):
@@ -56,17 +56,17 @@ def read_ranking(hits: Hits, plan: Plan) -> Ranking | Reason:
 
 
 def extract_boost_scores(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
-    """Move each hit's text score and boosts from the response into the plan; return both."""
+    """Move each hit's text score and boosts from the response into the plan. Return the new plan and response."""
     if plan.first_pass is None or plan.first_pass.boosts is None:
         return plan, response
     parts, response = split_scores(response, plan.first_pass.boosts)
     return plan.with_score_parts(parts), response
 
 
-def _find_obstacle(hits: Hits, plan: Plan) -> Reason | None:
-    """Return why hits cannot be reranked, whatever their texts are. Return None if they can be."""
-    if plan.obstacle is not None:
-        return plan.obstacle
+def _find_skip_reason(hits: Hits, plan: Plan) -> Reason | None:
+    """Return why hits cannot be reranked, whatever their texts are, or None if nothing prevents it."""
+    if plan.skip_reason is not None:
+        return plan.skip_reason
     if not hits:
         return NO_HITS
     if has_own_order(hits):
@@ -79,10 +79,9 @@ def _find_obstacle(hits: Hits, plan: Plan) -> Reason | None:
 def load_models_and_vectors(
     ranking: Ranking | Reason, hits: Hits, plan: Plan, searcher: Searcher
 ) -> Generator[Computation | ReadRecords, Any, tuple[Plan, Ranking | Reason]]:
-    """Load what the stages need; return the plan with the models, and the ranking with its stored vectors.
+    """Load what the stages need. Return the plan with the models, and the ranking with its stored vectors.
 
-    A later page gets the order that was saved with the first page, if there is one. Then neither models nor vectors are
-    loaded.
+    If an order was saved with the first page, a later page gets this order, and neither models nor vectors are loaded.
 
     Args:
         ranking: the first pass's ranking, or the reason why there is none.
@@ -108,7 +107,7 @@ def load_models_and_vectors(
 def _read_vectors(
     ranking: Ranking, hits: Hits, plan: Plan, searcher: Searcher
 ) -> Generator[Computation | ReadRecords, Any, Ranking]:
-    """Return the ranking with its candidates' stored vectors, from this machine or else from the side indices."""
+    """Return the ranking with its candidates' stored vectors, from this machine or from the side indices."""
     if plan.recipe is None or plan.recipe.vector_stage is None or plan.deadline.passed:
         return ranking
     stage = plan.recipe.vector_stage
@@ -128,20 +127,21 @@ def _read_vectors(
 
 
 def _read_local_vectors(ranking: Ranking, depth: int, stage: VectorStage, deadline: Deadline) -> Ranking:
-    """Return the ranking with its candidates' vectors that are stored on this machine, and the keys of the others."""
+    """Return the ranking with the vectors that are stored on this machine, and with the keys of all vectors."""
     return replace(ranking, vectors=stage.read_vectors(ranking, depth, deadline))
 
 
 def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
-    """Run the stages, unless the ranking has a saved order. Record the outcome in the tracing span.
+    """Run the stages, unless the ranking has a saved order already. Record the outcome in the tracing span.
 
     Args:
-        ranking: the first pass's ranking with vectors, or why it cannot be reranked, which is returned unchanged.
+        ranking: the first pass's ranking with vectors. If it is the reason why the hits are not reranked, the function
+            returns it unchanged.
         plan: the plan of the search.
 
     Raises:
         ConfigError: a stage cannot do what the options require.
-        PropagatedError: a stage failed, and the options say to raise.
+        PropagatedError: a stage failed, and ``on_failure`` is ``"raise"``.
     """
     with span("osrerank.rerank") if plan.call.position else UNRECORDED:  # each search of a multi-search has a span
         if isinstance(ranking, Ranking) and not ranking.reports and plan.recipe is not None:
@@ -154,13 +154,13 @@ def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
 
 
 def trace_outcome(ranking: Ranking) -> None:
-    """Write to the current tracing span whether a ranking was reranked, and if not or only in part, why."""
+    """Write to the current tracing span whether a ranking was reranked, and why it was not or only in part."""
     reports = ranking.reports
     set_search_outcome(applied=find_applied(reports), reason=describe_failures(reports), code=find_reason_code(reports))
 
 
 def _rerank(ranking: Ranking, plan: Plan) -> Ranking:
-    """Return the ranking after all stages, boosts and the rule for exact names."""
+    """Return the ranking after all stages and boosts, with hits moved up whose name is exactly the query."""
     assert plan.recipe is not None
     try:
         ranking = plan.recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure)
@@ -178,8 +178,8 @@ def _rerank(ranking: Ranking, plan: Plan) -> Ranking:
 
 def _no_text_message(names: Sequence[str], hits: Hits) -> str:
     """Return the message for hits without text, which lists the fields that the hits have."""
-    present = sorted({name for hit in hits for key in ("_source", "fields") for name in (hit.get(key) or {})})
-    fields_text = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
+    present_names = sorted({name for hit in hits for key in ("_source", "fields") for name in (hit.get(key) or {})})
+    finding = f"the hits have {', '.join(present_names)}" if present_names else "the hits carry no _source"
     listed_names = f" ({', '.join(names)})" if names else ""
     fix = "set rerank={'fields': [...]} to fields that are in _source"
-    return f"{NO_TEXT}{listed_names}: {fields_text}; {fix}"
+    return f"{NO_TEXT}{listed_names}: {finding}; {fix}"

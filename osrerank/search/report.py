@@ -15,15 +15,15 @@ class Report:
 
     Attributes:
         applied: whether the hits were reranked: True, False or "partial".
-        reason: why they were not reranked, or only in part. None if they were.
-        code: the code of the reason. None if there is no reason.
-        hits: the hits of the page. If None, the response keeps its own hits.
+        reason: why the hits were not reranked, or only in part. None if they were fully reranked.
+        code: the code of the reason, such as ``"deadline"``. None if there is no reason.
+        hits: the hits of the page. If None, the response keeps the engine's hits.
         stages: the report of each stage.
-        warnings: sentences about differences between the request and the response.
+        warnings: sentences that say how the response differs from what the request asked for.
         explain: whether the response lists the pairs that a duo stage compared.
         rerank_ms: the wall time of reranking in milliseconds, which is added to ``took``.
-        max_score: the highest ``_score`` of all pages. It is used only if the hits were reranked.
-        entries: further entries of ``response["rerank"]``, by name.
+        max_score: the highest ``_score`` on any page. It is used only if the hits were reranked.
+        entries: further entries of ``response["rerank"]``, such as ``{"fields": ["title"]}``.
         ext: the entries to add to the response's ``ext``.
     """
 
@@ -40,14 +40,14 @@ class Report:
     ext: Mapping[str, Any] = field(default_factory=dict)
 
     def with_entries(self, **entries: Any) -> Self:
-        """Return the report with further entries of ``response["rerank"]``."""
+        """Return the report with more entries for ``response["rerank"]``."""
         return replace(self, entries={**self.entries, **entries})
 
 
 def write_report(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """Return a new response with the report's page of hits, and the report in ``response["rerank"]``.
+    """Return a copy of the engine's response with the report's page of hits, and the report in ``["rerank"]``.
 
-    Totals, aggregations and suggestions stay unchanged. The time of reranking is added to ``took``.
+    The time of reranking is added to ``took``. Totals, aggregations and suggestions are those of the engine.
     """
     new_response = dict(response)
     is_ranked = report.applied is not False
@@ -78,13 +78,13 @@ def stage_as_json(report: StageReport, *, explain: bool = False) -> dict[str, An
         explain: whether to add the compared pairs with their probabilities.
     """
     pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
-    vectors = {name: getattr(report, name) for name in ("encoded", "known", "lacking") if getattr(report, name)}
-    if "encoded" in vectors or "known" in vectors:
-        vectors = {"encoded": 0, "known": 0, **vectors}
+    vector_counts = {name: getattr(report, name) for name in ("encoded", "known", "lacking") if getattr(report, name)}
+    if "encoded" in vector_counts or "known" in vector_counts:
+        vector_counts = {"encoded": 0, "known": 0, **vector_counts}
     code = {} if report.code is None else {"reason_code": report.code}
     return {
         **pairs,
-        **vectors,
+        **vector_counts,
         **code,
         "name": report.name,
         "applied": report.applied,

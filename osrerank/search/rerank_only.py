@@ -91,7 +91,7 @@ def rerank_response(
     page = Page(0, len(hits), (), options.min_score, options.explain)
     plan = Plan(SearchCall(options=options), service, deadline, page=page, options=first_options, text=query)
     if options.is_first_pass:
-        plan = replace(plan, obstacle=NOT_ASKED)
+        plan = replace(plan, skip_reason=NOT_ASKED)
     if options.sentences is not None:
         plan = replace(plan, bm25=find_response_scale(response))
     began_s = service.clock()

@@ -23,7 +23,14 @@ class TracedClient(Protocol):
 
 
 def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query: Any) -> AbstractContextManager[Span]:
-    """Begin the span of a search. Searches without reranking are not traced."""
+    """Begin the span of a search. A search with ``rerank=False`` is not traced.
+
+    Args:
+        client: the client that performs the search.
+        index: the index or indices searched.
+        rerank: the caller's ``rerank`` argument.
+        query: the caller's query. If it is a text, and the settings allow it, the span records it.
+    """
     if rerank is False:
         return UNRECORDED
     may_record_queries = client.searcher.service.settings.trace_queries
@@ -33,7 +40,7 @@ def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query:
 
 
 def request_span(client: TracedClient, step: ClientStep, index: Any) -> AbstractContextManager[Span]:
-    """Begin the span of a search's request to the search engine."""
+    """Begin the span of a search's request to the search engine, named after the operation, such as "search notes"."""
     if not is_recording():
         return UNRECORDED
     engine = client.searcher.engine.engine_if_known or Engine.OPENSEARCH
@@ -41,7 +48,7 @@ def request_span(client: TracedClient, step: ClientStep, index: Any) -> Abstract
     if isinstance(step, MultiSearchRequest):
         attributes: Attributes = {
             **build_db_attributes(engine, hosts, "msearch", index),
-            "db.operation.batch.size": len(step.lines) // 2,
+            "db.operation.batch.size": len(step.lines) // 2,  # each search has a header and a body
         }
         return span("msearch", attributes, kind=SpanKind.CLIENT)
     operation = "search"
@@ -52,7 +59,7 @@ def request_span(client: TracedClient, step: ClientStep, index: Any) -> Abstract
 
 
 def rerank_span(service: RerankService, query: str) -> AbstractContextManager[Span]:
-    """Begin the span of reranking given hits or texts, without a search."""
+    """Begin the span of reranking hits or texts that the caller has, without a search."""
     may_record_queries = service.settings.trace_queries
     attributes = {"osrerank.query": query if may_record_queries else None}
     return trace("osrerank.rerank", attributes, queries=may_record_queries)

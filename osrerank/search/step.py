@@ -1,4 +1,7 @@
-"""What a search asks its client to do, step by step: send a request, run a computation, or queue work for later."""
+"""The steps that a search yields, and that its client performs: requests, computations, and work in the background.
+
+A search does no I/O itself, so that synchronous and asynchronous clients share its code.
+"""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
@@ -14,7 +17,7 @@ class SearchRequest(NamedTuple):
     Attributes:
         body: the request's body.
         params: the URL parameters.
-        is_first_pass: whether the request fetches candidates for reranking. If False, it is the caller's own request.
+        is_first_pass: whether the request fetches candidates for reranking. If not, it is the caller's own request.
         is_template: whether the body is a search template, which goes to ``_search/template``.
     """
 
@@ -28,9 +31,9 @@ class MultiSearchRequest(NamedTuple):
     """A request to ``_msearch``.
 
     Attributes:
-        lines: the searches' headers and bodies, in turn.
+        lines: a header and a body for each search, such as ``[{"index": "notes"}, {"query": {...}}]``.
         is_template: whether the bodies are search templates, which go to ``_msearch/template``.
-        params: URL parameters in addition to the caller's.
+        params: URL parameters in addition to those of the caller.
     """
 
     lines: Sequence[Any]
@@ -39,12 +42,12 @@ class MultiSearchRequest(NamedTuple):
 
 
 class ReadTexts(NamedTuple):
-    """A request for the texts of documents by their ids.
+    """A search for the texts of the hits, if the first pass's response does not have them.
 
     Attributes:
-        indices: the documents' indices.
-        body: the request's body.
-        deadline: the search's deadline.
+        indices: the indices of the hits.
+        body: the request's body, which finds the hits by their ids.
+        deadline: the deadline of the whole search.
     """
 
     indices: Sequence[str]
@@ -53,11 +56,11 @@ class ReadTexts(NamedTuple):
 
 
 class ReadRecords(NamedTuple):
-    """A request for records of document vectors, which side indices store.
+    """A request for the stored vectors of documents, which are records in side indices.
 
     Attributes:
-        index_by_key: the index of each record's document, by the record's key.
-        deadline: the search's deadline.
+        index_by_key: the name of the index that has the record's document, such as "notes", by the record's key.
+        deadline: the deadline of the whole search.
     """
 
     index_by_key: Mapping[bytes, str]
@@ -68,7 +71,7 @@ class Computation(NamedTuple):
     """Work that may take long and sends no requests to the search engine.
 
     Attributes:
-        run: the function that does the work; the asynchronous client calls it in a thread.
+        run: the function that does the work. The asynchronous client calls it in a thread.
     """
 
     run: Callable[[], Any]
@@ -85,10 +88,10 @@ class SendLater(NamedTuple):
 
 
 class QueueShadowRun(NamedTuple):
-    """A second, reranked run of a search in shadow mode, to be queued. The step's result is whether the queue had room.
+    """A second, reranked run of a search in shadow mode, which the client queues. The result is whether it had room.
 
     Attributes:
-        steps: the generator of the second run's steps, which returns the record of the run.
+        steps: the generator of the second run's steps. It returns a record of how the order changed.
     """
 
     steps: Generator[Any, Any, Any]

@@ -155,6 +155,6 @@ def _report_unrendered(
     reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", error.foreign)
     options = Rerank.of(rerank, searcher.defaults.options_for(index)) or Rerank()
     with searcher.service_for(index, allow_mixed_models=True) as service:
-        plan = Plan(SearchCall(index=index, options=options), service, options=options, obstacle=reason)
+        plan = Plan(SearchCall(index=index, options=options), service, options=options, skip_reason=reason)
         report = unranked_report(response, reason, plan)
         return (yield from finish(reason, report, response, plan, (), searcher))
