@@ -1,6 +1,6 @@
-"""Look up the map from score to probability that `osrerank calibrate` fitted for an index, and check that it applies.
+"""Look up the calibration of an index: the function from score to probability that ``osrerank calibrate`` fitted.
 
-A calibration is rejected if it was fitted with another model, other options or another mapping.
+A calibration is rejected if it was fitted with another model, other options or another mapping of the index.
 """
 
 import logging
@@ -34,10 +34,12 @@ CalibrationSteps = Generator[SideRequest | Computation, Any, Thresholds]
 
 
 class Calibrations:
-    """Reads the file of calibrations, and reads it again when it changes. Safe to use from many threads.
+    """Reads the calibrations from their file, and reads them again when the file changes.
+
+    Safe to use from many threads.
 
     Args:
-        settings: the settings, which have the path of the file.
+        settings: the settings, which name the file.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -49,7 +51,7 @@ class Calibrations:
     def find_thresholds(self, options: Rerank, index: Any, service: RerankService) -> CalibrationSteps:
         """Return the thresholds below which a search's hits are removed.
 
-        If no calibration applies, no hits are removed. The thresholds and the log then say why.
+        If no calibration is valid, no hits are removed, and the thresholds and the log say why.
 
         Args:
             options: the search's options, with its fields and ``min_probability`` or ``cutoff``.
@@ -57,7 +59,7 @@ class Calibrations:
             service: the service that holds the models.
 
         Raises:
-            ConfigError: there is no valid calibration, and the options say to raise.
+            ConfigError: there is no valid calibration, and ``on_failure`` is ``"raise"``.
         """
         calibration: IndexCalibration | None = None
         reason = ""
@@ -76,7 +78,8 @@ class Calibrations:
         """Return an index's calibration, after a check that it was made with the same model, options and mapping.
 
         Raises:
-            ConfigError: the index has no such calibration.
+            ConfigError: the index has no calibration, or it was made with another model, other options or another
+                mapping.
         """
         name = index if isinstance(index, str) else ",".join(index or [])
         calibration = self._read_file().get(name)
@@ -104,16 +107,16 @@ class Calibrations:
     def _read_file(self) -> dict[str, IndexCalibration]:
         """Return the file's calibrations by index name. The file is read only if it has changed."""
         try:
-            state = self.file.stat()
+            status = self.file.stat()
         except OSError:
             return {}
-        stamp = (state.st_mtime_ns, state.st_size)
+        time_and_size = (status.st_mtime_ns, status.st_size)
         with self._lock:
-            last_stamp, calibrations = self._content
-        if stamp != last_stamp:
+            last_time_and_size, calibrations = self._content
+        if time_and_size != last_time_and_size:
             calibrations = read_calibrations(self.file)
             with self._lock:
-                self._content = stamp, calibrations
+                self._content = time_and_size, calibrations
         return calibrations
 
 

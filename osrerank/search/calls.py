@@ -1,4 +1,4 @@
-"""Parse a caller's search or multi-search, and turn it into the requests and computations that a client performs."""
+"""Parse a caller's search or multi-search. Turn it into the requests and computations that a client performs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ URL_QUERY_OPTIONS = {
     "default_operator": "default_operator",
     "lenient": "lenient",
 }
-"""The URL parameters of a query, with their names in a ``query_string`` clause."""
+"""The URL parameters that make up a query, and the name of each in a ``query_string`` clause."""
 SHARED_PARAMS = ("filter_path", SCORES_PARAM)
 """The URL parameters of a multi-search that apply to each of its searches."""
 
@@ -43,7 +43,7 @@ def search_steps(
 
     Args:
         searcher: the client's searcher.
-        query: a text, a query-DSL clause, or None for the body's query.
+        query: a text, a query-DSL clause, or None for the query in the body.
         body: the caller's search body.
         params: the caller's URL parameters.
         index: the caller's index or indices.
@@ -51,7 +51,7 @@ def search_steps(
         headers: the headers of the caller's request.
 
     Raises:
-        ConfigError: the rerank options are invalid; or no query text was found, and ``on_failure`` is ``"raise"``.
+        ConfigError: the rerank options are invalid, or no query text was found and ``on_failure`` is ``"raise"``.
         ValueError: both a query and a body with a query are given.
         EngineError: the search engine refused the search.
         PropagatedError: reranking failed and ``on_failure`` is ``"raise"``.
@@ -72,9 +72,10 @@ def search_steps(
 
 
 def with_url_query(body: Mapping[str, Any], params: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return a search's body and URL parameters, with the query of the parameter ``q`` in the body.
+    """Move the query of the URL parameter ``q`` into the body. Return the new body and the other parameters.
 
-    As in the engine, it replaces the body's query.
+    For example, ``q=title:dogs`` becomes ``{"query": {"query_string": {"query": "title:dogs"}}}``. As in the engine, it
+    replaces the query of the body.
     """
     if params.get("q") is None:
         return body, params
@@ -90,9 +91,9 @@ def multi_search_steps(
 
     Args:
         searcher: the client's searcher.
-        body: newline-delimited JSON, or headers and bodies in turn.
+        body: newline-delimited JSON, or a list with a header and a body for each search.
         index: the index of searches whose header names none.
-        rerank: as for a search.
+        rerank: the caller's ``rerank`` argument, which applies to each search.
         params: the keyword arguments of the caller's ``msearch``.
 
     Raises:
@@ -120,11 +121,11 @@ def multi_search_steps(
 
 
 def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientSteps:
-    """Perform several searches at once, and return the response of the multi-search.
+    """Perform several searches together, and return the response of the multi-search.
 
-    A search without a query text is sent unchanged, and its response says so. If the first passes of some searches are
-    refused or incomplete, one further request sends these searches as the caller wrote them. Error responses stay
-    unchanged.
+    A search that cannot be reranked is sent unchanged, and its response says why. If the first passes of some searches
+    are refused or incomplete, one more request sends these searches as the caller wrote them. The engine's error
+    responses are returned unchanged.
 
     Args:
         searcher: the client's searcher.
@@ -146,7 +147,7 @@ def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientStep
 
 
 def parse_lines(body: Any) -> list[Mapping[str, Any]]:
-    """Return the headers and bodies of a multi-search, in turn.
+    """Return a list with a header and a body for each search, such as ``[{"index": "notes"}, {"query": {...}}]``.
 
     Raises:
         ConfigError: a line is not JSON, or a header has no body.

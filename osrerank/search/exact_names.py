@@ -1,6 +1,6 @@
-"""Keep a hit from falling below its first-pass rank if the query is exactly its name, in upper or lower case.
+"""Keep a hit from falling below its first-pass rank if the query is exactly its name, such as "C++" or "moby dick".
 
-A hit's names are the values of its title-like fields, such as ``title`` or ``name``.
+A hit's names are the values of its title-like fields, such as ``title`` or ``name``. Case and punctuation are ignored.
 """
 
 import re
@@ -15,27 +15,31 @@ from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Candidate, Ranking, StageScore
 
 STAGE = "exact_name"
-"""The key that marks an exact name in a hit's first-pass score, and the stage name of a hit that was moved up."""
+"""The name of the mark in a hit's first-pass score, and of the entry in ``_rerank`` of a hit that was moved up."""
 MAX_EXACT = 3
-"""If more hits have the name, the query is a common word rather than the name of one thing, and no hit is marked."""
+"""The maximum number of marked hits.
+
+If more hits have the name, the query is a common word rather than the name of one thing, and no hit is marked.
+"""
 MAX_LENGTH_FACTOR = 4
-"""A name is not compared if it is this many times as long as the query plus four characters, which saves time."""
+"""A name is compared only if its length is at most this factor times the query's length plus four. This saves time."""
 _WORD = re.compile(r"[\w+#]+")
 _is_title = lru_cache(1_000)(is_title)
 
 
 def split_words(text: str) -> list[str]:
-    """Return the case-folded, normalised words of a text. ``c++`` and ``c#`` are words."""
+    """Return the words of a text in lower case and normalised: "The C++_Guide" has the words the, c++ and guide."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold().replace("_", " "))
 
 
 def _has_words(name: str, words: Sequence[str]) -> bool:
     """Return whether a name consists of exactly these words. A cheap test excludes most names first."""
-    return (not name.isascii() or words[0] in name.casefold()) and split_words(name) == words
+    may_match = not name.isascii() or words[0] in name.casefold()
+    return may_match and split_words(name) == words
 
 
 def mark_exact_names(ranking: Ranking, hits: Hits) -> Ranking:
-    """Return the first pass's ranking with a mark on each hit that has exactly the query as a name."""
+    """Return the first pass's ranking with a mark on each hit whose name is exactly the query."""
     words = split_words(ranking.query.text)
     max_length = MAX_LENGTH_FACTOR * (len(ranking.query.text) + 4)
     if not words:
@@ -55,7 +59,10 @@ def mark_exact_names(ranking: Ranking, hits: Hits) -> Ranking:
 
 
 def move_exact_names_up(ranking: Ranking) -> Ranking:
-    """Move each marked hit that fell below its first-pass rank back to it. The hit gets the score of that rank."""
+    """Move each marked hit that fell below its first-pass rank back to that rank.
+
+    The hit gets the score of the hit that it displaces.
+    """
     candidates = list(ranking.candidates)
     marked = [candidate for candidate in candidates if candidate.trace and STAGE in candidate.trace[0].parts]
     if all(candidate.rank <= candidate.trace[0].rank for candidate in marked):
@@ -74,6 +81,7 @@ def move_exact_names_up(ranking: Ranking) -> Ranking:
 
 
 def _hit_names(candidate: Candidate, hit: Mapping[str, Any]) -> list[str]:
+    """Return the values of a hit's title-like fields, from its ``_source``, its ``fields`` and the model's texts."""
     source, fields = hit.get("_source") or {}, hit.get("fields")
     names = _titles(source)
     if fields:
@@ -85,7 +93,12 @@ def _hit_names(candidate: Candidate, hit: Mapping[str, Any]) -> list[str]:
 
 
 def _titles(values: Mapping[str, Any], parent: str = "") -> list[str]:
-    """Return the texts of an object's title-like fields, nested ones included."""
+    """Return the texts of an object's title-like fields, including those of nested objects, such as ``book.title``.
+
+    Args:
+        values: the values of the object's fields.
+        parent: the path of the object. Empty for a whole document.
+    """
     titles = []
     for name, value in values.items():
         path = f"{parent}.{name}" if parent else name

@@ -1,8 +1,8 @@
-"""Run one search, or combine the requests of several searches so that a multi-search takes few of them.
+"""Run one search, or run several searches together with few requests.
 
-Each search is a generator of steps, and all searches advance together. Their requests to ``_search`` are sent as one
-multi-search. Their requests for texts are combined into one, and so are those for vectors. Identical GET requests are
-sent once. Other steps run one by one.
+Each search is a generator of steps, and all searches advance together. Their requests to ``_search`` are combined into
+one multi-search, their requests for texts into one request, and their requests for vectors into one request. Identical
+GET requests are sent once. All other steps run one by one.
 """
 
 import json
@@ -27,7 +27,7 @@ from osrerank.search.step import (
 from osrerank.types.engine_errors import EngineError
 
 MIN_TIMEOUT_S = 0.05
-"""A request for texts gets at least this timeout, in seconds, however close the deadline is."""
+"""The minimum timeout of a request for texts, in seconds, however close the deadline is."""
 ClientSteps = Generator[ClientStep, Any, Any]
 
 
@@ -39,7 +39,7 @@ class _RunningSearch:
         steps: the generator of the search's steps.
         header: the search's header in a multi-search. None for a single search.
         step: the step that the search waits for. None if the search has ended.
-        outcome: the search's response, or the `EngineError` that ended the search. Any other error ends all searches.
+        outcome: the search's response, or the `EngineError` that ended the search. Other errors end all searches.
     """
 
     steps: Generator[Step, Any, Any]
@@ -48,7 +48,7 @@ class _RunningSearch:
     outcome: Any = None
 
     def advance(self, result: Any) -> Generator[Computation, Any, None]:
-        """Continue the search with the result of its step, and run its computations until it waits for a request.
+        """Continue the search with the result of its step. Run its computations until it ends or waits for a request.
 
         If the result is an exception, it is raised in the search.
         """
@@ -74,7 +74,7 @@ class Outcomes(NamedTuple):
 
     Attributes:
         by_search: the response of each search, or the `EngineError` that ended it.
-        envelope: the multi-search's response without its ``responses``. Empty for a single search.
+        envelope: the other parts of the multi-search's response, such as ``{"took": 5}``. Empty for a single search.
         has_responses: whether the multi-search's response had ``responses``, which ``filter_path`` may hide.
     """
 
@@ -90,7 +90,7 @@ def run_one(
 
     Args:
         steps: the generator of the search's steps.
-        vectors: reads document vectors from side indices. None if side indices are off.
+        vectors: reads document vectors from side indices. None if the settings turn side indices off.
         header: the search's header in a multi-search. None for a single search.
 
     Raises:
@@ -110,7 +110,7 @@ def run_in_lockstep(
 
     Args:
         searches: the header of each search in the multi-search (None for a single search), and its steps.
-        vectors: reads document vectors from side indices. None if side indices are off.
+        vectors: reads document vectors from side indices. None if the settings turn side indices off.
     """
     running = [_RunningSearch(steps, header) for header, steps in searches]
     envelope: dict[str, Any] = {}
@@ -146,9 +146,9 @@ def run_in_lockstep(
 
 
 def _next_batch(waiting: Sequence[_RunningSearch]) -> list[_RunningSearch]:
-    """Return the searches whose steps are performed next, with one request.
+    """Return the searches whose steps are performed next, all of them with one request.
 
-    A request to ``_search`` waits until all other searches have one too, so that one multi-search carries them all.
+    A request to ``_search`` waits until all searches have one, so that one multi-search carries them all.
     """
     others = [search for search in waiting if not isinstance(search.step, SearchRequest)]
     step = (others or waiting)[0].step
@@ -160,7 +160,7 @@ def _next_batch(waiting: Sequence[_RunningSearch]) -> list[_RunningSearch]:
 
 
 def _attempt(step: ClientStep) -> Generator[ClientStep, Any, Any]:
-    """Perform a step. Return its result, or the error that it raises."""
+    """Perform a step. Return its result. If it raises an error, return the error."""
     try:
         return (yield step)
     except Exception as error:  # noqa: BLE001 - it is raised in the searches that wait for the step
@@ -176,14 +176,14 @@ def _multi_search(searches: Sequence[_RunningSearch]) -> MultiSearchRequest:
 
 
 def _without_unrequested_scores(response: Any, step: SearchRequest) -> Any:
-    """Return the response to a search without the scores of its named queries, unless the search requested them."""
+    """Return a search's response, without the scores of named queries unless the search requested them."""
     if requests_named_scores(step.params) or not (isinstance(response, Mapping) and read_hits(response)):
         return response
     return restore_caller_names(response, wants_scores=False)
 
 
 def _split_responses(result: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - a private function
-    """Return the response or error of each search in a multi-search. If ``filter_path`` hides them, each is None.
+    """Return the response or the error of each search in a multi-search. All are None if ``filter_path`` hides them.
 
     Args:
         result: the multi-search's response, or the error that it raised.
@@ -205,7 +205,7 @@ def _split_responses(result: Any, count: int, has_first_pass: bool) -> list[Any]
 
 
 def _error_of_search(response: Mapping[str, Any]) -> EngineError:
-    """Return the error of one search in a multi-search."""
+    """Return the error of one search in a multi-search, from a response such as ``{"error": {...}, "status": 400}``."""
     error = response["error"]
     cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
     status = response.get("status")
@@ -218,7 +218,7 @@ def _error_of_search(response: Mapping[str, Any]) -> EngineError:
 
 
 def _read_texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
-    """Fetch the texts of the searches' hits with one request. Return each search's response or error."""
+    """Fetch the texts of all searches' hits with one request. Return the response or the error of each search."""
     remaining_s = min(step.deadline.remaining_s() for step in steps)
     timeout = {} if remaining_s == math.inf else {"request_timeout": max(remaining_s, MIN_TIMEOUT_S)}
     if len(steps) == 1:
@@ -232,7 +232,7 @@ def _read_texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
 
 
 def _read_records(steps: Sequence[Any], vectors: SideIndices | None) -> Generator[ClientStep, Any, list[Any]]:
-    """Read document vectors for several searches at once. Return each search's records, or the error."""
+    """Read document vectors for several searches at once. Return the records, by key, or the error of each search."""
     if vectors is None:
         return [{} for _ in steps]
     index_by_key = {key: index for step in steps for key, index in step.index_by_key.items()}

@@ -1,13 +1,13 @@
 """Save the order of a search's hits for a minute, so that later pages continue the first page without gaps or repeats.
 
-An order is saved only if the next page's search might rank the hits differently:
+An order is saved only if the search for the next page might rank the hits differently:
 
 - under a deadline, because the machine may be busier by then, or more vectors may be stored;
 - after a failure of a stage;
 - with the depth ``"auto"``.
 
-Ids and scores are saved, but no texts. A later page is made of the hits that OpenSearch returns for it, so users see
-only hits that they may see.
+Ids and scores are saved, but no texts. A later page shows only hits that the search engine returns for it, so users
+see only hits that they are allowed to see.
 """
 
 import hashlib
@@ -35,18 +35,19 @@ from osrerank.types import Candidate, Ranking, Span, StageReport, StageScore
 from osrerank.types.reasons import SearchWarning, WarningCode
 
 TTL_S = 60
-"""An order is deleted this many seconds after its last use."""
+"""The time after its last use at which an order is deleted, in seconds."""
 MAX_BYTES = 16_000_000
-"""A process keeps orders of this many bytes in memory. Beyond that, the least recently used ones are deleted."""
+"""The maximum size of all orders in a process's memory. Beyond it, the least recently used orders are deleted."""
 MAX_ORDER_BYTES = 1_000_000
-"""A larger order is not saved."""
+"""The maximum size of an order. A larger order is not saved."""
 MAX_JSON_BYTES = 50_000_000
-"""An order in Redis is not read beyond this many bytes of JSON, so that a damaged value cannot fill the memory."""
+"""The maximum number of bytes that are decompressed of an order in Redis. A damaged value cannot fill the memory."""
 TIMEOUT_S = 0.1
 """The timeout of a call to Redis, in seconds."""
 PAUSE_S = 10.0
-"""After a failed call, Redis is not called for this many seconds."""
+"""How long Redis is not called after a failed call, in seconds."""
 PREFIX = "osrerank:orders:3:"
+"""The beginning of the keys in Redis. It contains the version of the format."""
 PRESENTATION = {
     "from", "from_", "size", "search_after", "_source", "_source_includes", "_source_excludes", "fields",
     "stored_fields", "docvalue_fields", "script_fields", "highlight", "explain", "version", "seq_no_primary_term",
@@ -54,7 +55,7 @@ PRESENTATION = {
     "error_trace", "filter_path", "typed_keys", "rest_total_hits_as_int", "request_timeout", "request_cache",
     "opaque_id",
 }  # fmt: skip
-"""The parts of a search that change which hits and details it shows, but not the order of its hits."""
+"""The keys of a search's body and parameters that change which hits and details it shows, but not their order."""
 MAY_OVERLAP = SearchWarning(
     "this page may repeat or miss hits of earlier pages, because it was ranked differently than the first page",
     WarningCode.PAGES_APART,
@@ -64,11 +65,12 @@ logger = logging.getLogger(__name__)
 
 
 class Order(NamedTuple):
-    """The order of a first page's hits, in values that `marshal` and JSON can write.
+    """The order of a first page's hits, in types that `marshal` and JSON can write.
 
     Attributes:
-        head: JSON of the models' identity, the warnings and the stages' reports.
-        hits: for each hit its ``index/id``, its ``failure``, and the scores of all stages after the first pass.
+        head: a JSON text with the identity of the models, the warnings and the reports of the stages.
+        hits: for each hit, its name such as "notes/7", its ``failure``, and its scores from all stages after the first
+            pass.
     """
 
     head: str
@@ -76,18 +78,18 @@ class Order(NamedTuple):
 
 
 class Orders:
-    """Saves orders for a minute: in this process, and in Redis for all processes if a URL of Redis is configured.
+    """Saves orders for a minute: in this process and, if the settings name a Redis, there for all processes.
 
-    An order in Redis takes precedence. If Redis fails, the process's own orders are used.
+    An order in Redis takes precedence. If Redis fails, the orders in this process are used.
 
     Safe to use from many threads.
 
     Args:
         redis_url: the URL of Redis. If None, orders are saved in this process alone.
-        clock: returns seconds.
+        clock: returns the time in seconds.
 
     Attributes:
-        is_empty: whether no order is saved. It is always False with Redis, where other processes may save orders.
+        is_empty: whether no order is saved. With Redis, it is always False, because other processes may save orders.
     """
 
     def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -99,7 +101,7 @@ class Orders:
         self.is_empty = redis_url is None
 
     def read(self, key: str) -> Order | None:
-        """Return the order saved under a key, and save it for another minute. Return None if no order is saved.
+        """Return the order saved under a key, and keep it for another minute. Return None if there is no such order.
 
         Raises:
             ValueError, TypeError, zlib.error: the value in Redis is not an order.
@@ -157,13 +159,13 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class PageOrder:
-    """Gives all pages of a search the order of its first page.
+    """The order of one search's hits: saves it with the first page, and gives it to the later pages.
 
     Attributes:
         orders: the store of orders.
         service: the service that holds the models.
-        key_parts: the parts of the search that decide its hits and their order, besides options and models. The order
-            is saved under a digest of them all.
+        key_parts: the parts of the search that decide its hits and their order, such as the query and the index. The
+            order is saved under a digest of them, the options and the names of the models.
     """
 
     orders: Orders
@@ -173,10 +175,10 @@ class PageOrder:
     def read(
         self, first_pass: Ranking, hits: Sequence[Mapping[str, Any]], options: Rerank, recipe: Recipe | None
     ) -> Ranking | None:
-        """Return a later page's hits in the saved order of the first page. Return None if no order is saved.
+        """Return the hits of a later page's search in the saved order of the first page, or None if no order is saved.
 
         Args:
-            first_pass: the first pass's ranking.
+            first_pass: the ranking of the first pass.
             hits: the response's hits, in the same order.
             options: the options of the ranking.
             recipe: the stages of the ranking. None if their models are not loaded yet.
@@ -223,7 +225,7 @@ class PageOrder:
 
 
 def _without_presentation(value: Any) -> Any:
-    """Return a part of a search without the entries that change only how hits are presented."""
+    """Return a body, or other part of a search, without the entries that change only what is shown of the hits."""
     value = value.to_dict() if hasattr(value, "to_dict") else value
     if not isinstance(value, Mapping):
         return value
@@ -231,7 +233,7 @@ def _without_presentation(value: Any) -> Any:
 
 
 def is_reproducible(ranking: Ranking, options: Rerank) -> bool:
-    """Return whether the same search would give the same order: every stage was applied to a fixed number of hits."""
+    """Return whether the same search would rank the hits in the same order, because all stages ran in full."""
     return options.depth != "auto" and (not ranking.reports or find_applied(ranking.reports) is True)
 
 
@@ -243,16 +245,17 @@ def with_overlap_warning(ranking: Ranking, options: Rerank) -> Ranking:
 
 
 def _model_identity(recipe: Recipe | None) -> str:
-    """Return the identity of the models that ranked the hits. It is empty if no model is loaded."""
+    """Return a text that identifies the models and their versions. It is empty if no model is loaded."""
     if recipe is None or not recipe.models:
         return ""
     try:
         return repr(recipe.identity)
-    except Exception as error:  # noqa: BLE001 - if no worker can be asked, none has ranked these hits
+    except Exception as error:  # noqa: BLE001 - no worker replies, so no worker has ranked these hits
         return type(error).__name__
 
 
 def _hit_names(hits: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the name of each hit in an order, such as "notes/7"."""
     return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits]
 
 
@@ -261,7 +264,7 @@ def _make_order(ranking: Ranking, names: Mapping[str, str], identity: str) -> Or
 
     Args:
         ranking: the reranked hits.
-        names: ``index/id`` of each candidate's hit.
+        names: the name of each hit by the candidate's id.
         identity: the identity of the models that ranked the hits.
     """
     head = {
@@ -282,7 +285,7 @@ def _report_values(report: StageReport) -> dict[str, Any]:
 
 
 def _score_values(entry: StageScore) -> tuple[Any, ...]:
-    """Return a stage score as plain values, because `marshal` would write NumPy's numbers as bytes."""
+    """Return a stage's score as Python's numbers and texts, because `marshal` would write NumPy's numbers as bytes."""
     parts = {name: float(value) for name, value in entry.parts.items()} if entry.parts else {}
     passage = entry.passage and astuple(entry.passage)
     return entry.stage, float(entry.score), entry.rank, float(entry.unit), parts, passage, entry.level, bool(entry.cut)
@@ -297,10 +300,10 @@ def _from_redis(content: bytes) -> Order:
 
 
 def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
-    """Return hits in a saved order, followed by hits that are not in it. Return None if other models saved the order.
+    """Return hits in a saved order, followed by hits that are not in it. Return None if other models ranked the order.
 
-    If the search no longer finds a hit of the saved order, a placeholder takes its rank. So no later hit moves to an
-    earlier page.
+    If the search no longer finds a hit of the saved order, a placeholder gets its rank, so that the hits below it do
+    not move to an earlier page.
     """
     head = json.loads(order.head)
     if "" not in (identity, head["identity"]) and identity != head["identity"]:
@@ -331,17 +334,20 @@ def _placeholder(name: str) -> Candidate:
 
 
 def _renumber(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Assign ranks from 1 in the given order. Lower each ``_score`` to that of the hit above, if it is greater."""
-    renumbered, lowest = [], math.inf
+    """Assign ranks from 1 in the given order. If a ``_score`` is greater than that of the hit above, lower it to that.
+
+    A ``_score`` of 1.25 has the level 1 and the unit 0.25.
+    """
+    renumbered, score_above = [], math.inf
     for rank, hit in enumerate(hits, start=1):
         *earlier, last = hit.trace
-        if last.level + last.unit > lowest:
-            last = last._replace(level=int(lowest), unit=lowest - int(lowest))
-        lowest = last.level + last.unit
+        if last.level + last.unit > score_above:
+            last = last._replace(level=int(score_above), unit=score_above - int(score_above))
+        score_above = last.level + last.unit
         renumbered.append(hit._replace(rank=rank, trace=(*earlier, last)))
     return tuple(renumbered)
 
 
 def _without_costs(report: StageReport) -> StageReport:
-    """Return a stage's report with its costs set to 0, because nothing was computed for this page."""
+    """Return a stage's report with its counts and its time set to 0, because nothing was computed for this page."""
     return replace(report, inferences=0, cached=0, encoded=0, known=0, lacking=0, took_ms=0.0)

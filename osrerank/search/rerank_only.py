@@ -1,4 +1,7 @@
-"""Rerank the hits of another client's search response, or plain texts, without sending a search."""
+"""Rerank hits or texts that the caller already has, without sending a search.
+
+The hits are those of a response that another client received.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +25,7 @@ from osrerank.types.reasons import Reason
 
 
 class WrappedResponse(Protocol):
-    """A response object of elasticsearch-py, which has the response as a dict in `body`."""
+    """A response object of elasticsearch-py. Its attribute `body` is the response as a dict."""
 
     @property
     def body(self) -> Any: ...
@@ -39,30 +42,32 @@ UNUSED_RESPONSE_OPTIONS = {
     "traffic": SEARCH_CALLS,
     "boosts": "client.search",
 }
-"""Options without effect on a response that another client received, each with the calls that support it."""
+"""The options that have no effect on another client's response, and for each, the calls that support it."""
 UNUSED_TEXT_OPTIONS = {
     **UNUSED_RESPONSE_OPTIONS, "fields": RESPONSE_CALLS, "explain": RESPONSE_CALLS, "interleave": RESPONSE_CALLS,
 }  # fmt: skip
-"""Options without effect on plain texts, each with the calls that support it."""
+"""The options that have no effect on texts, and for each, the calls that support it."""
 UNUSED_RANKING_OPTIONS = {**UNUSED_TEXT_OPTIONS, "min_score": f"{RESPONSE_CALLS}, and in Reranker"}
-"""Options without effect if the whole ranking is returned, each with the calls that support it."""
+"""The options that have no effect if all of the texts are returned, and for each, the calls that support it."""
 
 
 def check_unused_options(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
-    """Raise an error if the caller sets an option without effect here. Default options may contain such options.
+    """Raise an error if the caller sets an option that has no effect on this call.
+
+    The default options of the settings file may contain such options.
 
     Args:
         rerank: the caller's ``rerank`` argument.
-        unused: the options without effect here, each with the calls that support it.
+        unused: the options that have no effect, and for each, the calls that support it.
 
     Raises:
         ConfigError: the caller sets such an option, or an option has an invalid value.
     """
     defaults = Rerank()
     caller_options = Rerank.of(rerank, defaults) or defaults
-    for option, where in unused.items():
+    for option, supporting_calls in unused.items():
         if getattr(caller_options, option) != getattr(defaults, option):
-            reason = f"rerank option {option} has no effect here: leave it out; it works in {where}"
+            reason = f"rerank option {option} has no effect here: leave it out; it works in {supporting_calls}"
             raise ConfigError(reason, setting=f"rerank.{option}", source="argument")
 
 
@@ -74,10 +79,17 @@ def rerank_response(
     *,
     rerank: RerankArgument,
 ) -> dict[str, Any]:
-    """Rerank all hits of a search response. If they cannot be reranked, the new response says why.
+    """Rerank all hits of a search response. If they cannot be reranked, the returned response says why.
+
+    Args:
+        service: the service that holds the models.
+        defaults: the default rerank options.
+        response: the response, as a dict or as an object that has it as its ``body``.
+        query: the query's text.
+        rerank: the caller's ``rerank`` argument.
 
     Raises:
-        ConfigError: an option cannot be used, or has no effect here.
+        ConfigError: an option cannot be used, or has no effect on this call.
         ResponseFormatError: the response does not have the format of a search response.
     """
     check_unused_options(rerank, UNUSED_RESPONSE_OPTIONS)
@@ -128,10 +140,17 @@ def rerank_texts(
     *,
     rerank: RerankArgument,
 ) -> Ranking:
-    """Rerank texts from any source by the options' pipeline, and return their ranking.
+    """Rerank texts from any source with the pipeline of the options. Return their ranking.
+
+    Args:
+        service: the service that holds the models.
+        defaults: the default rerank options.
+        query: the query's text.
+        documents: strings, or dicts such as ``{"id": "7", "title": "...", "text": "..."}``.
+        rerank: the caller's ``rerank`` argument.
 
     Raises:
-        ConfigError: an option cannot be used, or has no effect here; or a document has no text.
+        ConfigError: an option cannot be used, or has no effect on this call; or a document has no text.
         ValueError: the query has no text, or two documents have the same id.
     """
     check_unused_options(rerank, UNUSED_RANKING_OPTIONS)
@@ -141,7 +160,12 @@ def rerank_texts(
 
 
 def make_ranking(query: str, documents: Sequence[str | Mapping[str, Any]], separator: str) -> Ranking:
-    """Return texts as a ranking in the given order.
+    """Return a ranking of texts in the given order.
+
+    Args:
+        query: the query's text.
+        documents: strings, or dicts such as ``{"id": "7", "title": "...", "text": "..."}``.
+        separator: the text between a document's title and its text.
 
     Raises:
         ConfigError: a document has no text.
@@ -149,12 +173,12 @@ def make_ranking(query: str, documents: Sequence[str | Mapping[str, Any]], separ
     """
     if isinstance(documents, str):
         raise TypeError("documents must be a list of texts, not a single text")
-    candidates = [_candidate(index, document, separator) for index, document in enumerate(documents)]
+    candidates = [_make_candidate(index, document, separator) for index, document in enumerate(documents)]
     return Ranking(Query(QUERY_ID, query), tuple(candidates))
 
 
 def rerank_ranking(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
-    """Rerank a ranking by the options' pipeline, in a tracing span of its own."""
+    """Rerank a ranking with the pipeline of the options. A tracing span records it."""
     with rerank_span(service, ranking.query.text):
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.explicit_deadline_ms, service.clock))
         trace_outcome(ranking)
@@ -166,7 +190,8 @@ def read_id(document: str | Mapping[str, Any], index: int) -> Any:
     return document.get("id", document.get("doc_id", index)) if isinstance(document, Mapping) else index
 
 
-def _candidate(index: int, document: str | Mapping[str, Any], separator: str) -> Candidate:
+def _make_candidate(index: int, document: str | Mapping[str, Any], separator: str) -> Candidate:
+    """Return a document as a candidate. Its first-pass score is its ``score``, or else 0."""
     fields: Any = {"text": document} if isinstance(document, str) else document
     text = fields.get("text") if isinstance(fields, Mapping) else None
     if not isinstance(text, str):

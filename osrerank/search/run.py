@@ -1,7 +1,7 @@
 """Run a search from the caller's request to the reranked response. All clients and engines share this code.
 
 `search` does no I/O itself: it is a generator that yields requests and computations, and receives their results. If the
-hits cannot be ranked, a `Reason` takes the place of the `Ranking`. If a stage fails, `osrerank.pipeline` keeps the
+hits cannot be reranked, a `Reason` takes the place of the `Ranking`. If a stage fails, `osrerank.pipeline` keeps the
 order of the stages before it, and writes the reason into the stage's report. To extend a search, see:
 
 - for a client library: `osrerank.client` and `osrerank.elastic`, which perform the steps with `osrerank.driver`;
@@ -55,12 +55,13 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
         searcher: the state that the client's searches share: models, fields of the indices, vectors.
 
     Raises:
-        ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to raise.
+        ConfigError: the rerank options cannot be used, or the query has no single text and ``on_failure`` is
+            ``"raise"``.
         ValueError: both a query and a body with a query are given.
         EngineError: the search engine refused the caller's own request.
-        PropagatedError: a stage failed, and the options say to raise.
+        PropagatedError: a stage failed, and ``on_failure`` is ``"raise"``.
     """
-    # If the indices have different models, the plan has that as its obstacle, so they are no error here.
+    # Indices with different models are no error here: the plan says that the hits are not reranked for this reason.
     with searcher.service_for(call.index, allow_mixed_models=True) as service:
         plan = yield from make_plan(call, searcher, service)
         plan, response = yield from perform(plan, searcher)
@@ -84,7 +85,7 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             reranked_response = yield from finish(reranked, report, response, plan, hits, searcher)
         except EngineError:  # the search with the newest fields failed
             raise
-        except (ConfigError, PropagatedError):  # the options fit no model, or the caller wants stage failures raised
+        except (ConfigError, PropagatedError):  # the options do not fit the models, or ``on_failure`` is "raise"
             _count("false", service.clock() - reranking_began_s, call)
             raise
         except Exception as error:  # noqa: BLE001 - a bug in osrerank must not lose the engine's response
@@ -95,9 +96,9 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
 def _interleave(
     first_ranking: Ranking | Reason, hits: Hits, plan: Plan, response: Mapping[str, Any], searcher: Searcher
 ) -> Generator[Step, Any, InterleavedList | None]:
-    """Compute the second ranking of an interleaved search, and mix both rankings into one list.
+    """Compute the second ranking of an interleaved search, and interleave both rankings.
 
-    Returns None if the search is not interleaved, or if the hits cannot be ranked.
+    Returns None if the search is not interleaved, or if the hits cannot be reranked.
 
     Args:
         first_ranking: the ranking by the search's own options, or the reason why there is none.
@@ -124,9 +125,9 @@ def _interleave(
 
 
 def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[Step, Any, Report]:
-    """Record the search for user behavior insights and queue its shadow run, if they are requested.
+    """Record the search for UBI (User Behavior Insights), and queue its run in shadow mode, if they are requested.
 
-    Returns the report with an entry for each.
+    Returns the report with entries that say whether it was recorded and queued.
     """
     if plan.ubi is not None:
         interleave = plan.call.options and plan.call.options.interleave
@@ -141,7 +142,7 @@ def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[S
 
 
 def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
-    """Return the steps that rerank a search in shadow mode and record how the order changes."""
+    """Return the steps that run a search of shadow mode again with reranking, and that record how the order changes."""
     call, unranked_ids = plan.call, first_ids(report.hits or ())
     assert call.options is not None
 
@@ -168,12 +169,12 @@ def finish(
 ) -> Generator[Step, Any, dict[str, Any]]:
     """Write the report into the response, count the search, save its order and its new vectors, and log advice.
 
-    If a bug in osrerank prevents what follows the report, the response has a warning.
+    If a bug in osrerank interrupts the steps after the report, the response has a warning.
 
     Args:
         reranked: the ranking after all stages, or the reason why the hits were not reranked.
         report: the report of the search.
-        response: the engine's response.
+        response: the search engine's response.
         plan: the plan of the search.
         hits: the first pass's hits.
         searcher: the state that the client's searches share.
@@ -213,7 +214,7 @@ def _follow_up(
     hits: Hits,
     searcher: Searcher,
 ) -> Generator[Step, Any, None]:
-    """Save a search's order for later pages, store its new vectors, and log why it was not fully reranked or slow."""
+    """Save a search's order for later pages, store its new vectors, and log why it was slow or not fully reranked."""
     if isinstance(reranked, Ranking):
         yield from _save_order(reranked, plan, hits)
         yield from _write_vectors(reranked, plan, hits, searcher)
@@ -225,14 +226,14 @@ def _follow_up(
             logger.info("a search is reranked without its boosts: %s", stage.reason)
     total_s = (report.rerank_ms + reranked_response["rerank"]["first_pass_took_ms"]) / 1000
     if total_s > SLOW_S or report.applied is not True:
-        page_hits = reranked_response.get("hits", {}).get("hits", ())  # filter_path may hide them
+        page_hits = reranked_response.get("hits", {}).get("hits", ())  # the parameter filter_path may hide the hits
         yield from advise(page_hits, report.stages, total_s, plan, searcher)
     if report.applied is not True:
         logger.info("a search was not fully reranked: %s", report.reason)
 
 
 def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:
-    """Save a first page's order if later pages might be ranked differently. Otherwise delete an earlier saved order."""
+    """Save a first page's order if later pages might be ranked differently. If not, delete an order saved earlier."""
     order, page = plan.order, plan.page
     if order is None or page is None or not page.is_first:
         return
@@ -243,7 +244,10 @@ def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computat
 
 
 def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher) -> Generator[SendLater, Any, None]:
-    """Store the vectors that the search computed, and list the documents without one for ``vectors build --follow``."""
+    """Write the vectors that the search computed to side indices, and report the documents that still have none.
+
+    The command ``osrerank vectors build --follow`` reads these reports.
+    """
     side_indices, vectors = searcher.vectors, reranked.vectors
     if side_indices is None or vectors is None:
         return
@@ -256,27 +260,32 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
         assert plan.recipe.vector_stage is not None
         source = plan.recipe.vector_stage.vectors
         index_by_key = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
-        writes = side_indices.write_steps(source.records.to_contents(vectors.new_records), index_by_key, source.label)
-        if writes is not None:
-            yield SendLater(writes)
+        contents = source.records.to_contents(vectors.new_records)
+        write_steps = side_indices.write_steps(contents, index_by_key, source.label)
+        if write_steps is not None:
+            yield SendLater(write_steps)
     hits_without_vector = [hits_by_id[doc_id] for doc_id, key in missing_keys.items() if key not in vectors.new_records]
     if hits_without_vector:
-        steps = side_indices.report_steps((str(hit.get("_index")), str(hit["_id"])) for hit in hits_without_vector)
-        if steps is not None:
-            yield SendLater(steps)
+        documents = [(str(hit.get("_index")), str(hit["_id"])) for hit in hits_without_vector]
+        report_steps = side_indices.report_steps(documents)
+        if report_steps is not None:
+            yield SendLater(report_steps)
 
 
 def _count(applied: str, took_s: float, call: SearchCall) -> None:
-    """Count a search in the metrics under "true", "false", "partial" or "no_hits". Shadow runs have other metrics."""
+    """Count a search in the metrics under "true", "false", "partial" or "no_hits", and its reranking time.
+
+    The second runs of shadow mode have other metrics.
+    """
     if call.options is not None and not call.options.in_shadow:
         SEARCHES.labels(applied).inc()
         RERANK_SECONDS.observe(took_s)
 
 
 def _respond_unranked(error: Exception, response: Any, plan: Plan) -> Any:
-    """Log an unexpected error in osrerank, and return the response without reranking."""
-    name = type(error).__name__
-    reason = Reason(ReasonCode.INTERNAL, f"internal error in osrerank ({name}); the log has the traceback")
+    """Log an unexpected error in osrerank, and return the engine's response with the reason why it is not reranked."""
+    error_name = type(error).__name__
+    reason = Reason(ReasonCode.INTERNAL, f"internal error in osrerank ({error_name}); the log has the traceback")
     if isinstance(error, ResponseFormatError):
         reason = Reason(ReasonCode.RESPONSE, "the response cannot be reranked", str(error))
         logger.warning("[response-unread] a search is not reranked: %s", error)

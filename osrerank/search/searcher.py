@@ -33,9 +33,9 @@ from osrerank.types.engine import Engine
 from osrerank.types.reasons import Reason
 
 MAX_USERS = 100
-"""A client keeps separate caches for this many users; beyond it, those of the least recent user are dropped."""
+"""The maximum number of users with separate caches. Beyond it, the least recently used caches are dropped."""
 DEADLINE_MS = 1_000.0
-"""The default deadline, in milliseconds, of a search that ranks by document vectors once the model is loaded."""
+"""The default time limit of a search that ranks by document vectors, in milliseconds after the model is loaded."""
 NO_BODY: Mapping[str, Any] = {}
 
 
@@ -47,26 +47,28 @@ class Searcher:
     Args:
         service: the service that holds the process's models.
         defaults: each index's default rerank options. If None, they are read from the settings file.
-        engine: the search engine. If None, the server is asked which one it is.
+        engine: the search engine. If None, a request to the server finds out which engine it is.
         authentication: a digest of the client's credentials, which keeps the cached data of different users apart.
 
     Attributes:
-        service: the client's own models, for indices to which the settings file gives no model.
-        models: the models that the settings file gives to single indices. None if it gives none, or if the caller
+        service: the client's models, for all indices whose model the settings file does not name.
+        models: the models of the indices whose model the settings file names. None if it names none, or if the caller
             passes a scorer.
         defaults: each index's default rerank options.
-        deadline_ms: the default deadline of a search that ranks by document vectors. None means no deadline.
-        orders: saves a first page's order for the later pages.
+        deadline_ms: the default time limit of a search that ranks by document vectors. None means no limit.
+        orders: saves the order of a first page's hits for later pages.
         shadows: reranks the searches of shadow mode in the background.
         records: records the hits that users saw, for UBI (User Behavior Insights).
         engine: identifies the search engine.
-        is_embedded: whether the engine is the embedded one.
-        authentication: the digest of the user's credentials. Everything below is separate for each user.
+        is_embedded: whether the search engine is osrerank's embedded engine.
+        authentication: the digest of the user's credentials. Each user has a separate value of it and of all attributes
+            below.
         fields: looks up the fields to search, and the fields whose text the model gets.
         pipelines: looks up the search pipelines of indices.
         bm25_scales: looks up the factor by which the engine multiplies an index's BM25 scores.
         calibrations: looks up an index's probability calibration.
-        named_score_failures: for indices whose engine returned no scores of named queries, why. Kept for a minute.
+        named_score_failures: why the engine returned no scores of named queries, by the caller's index. An entry
+            expires after a minute.
         vectors: reads and writes document vectors in side indices. None if the settings turn side indices off.
     """
 
@@ -94,7 +96,7 @@ class Searcher:
         self._set_user(authentication)
 
     def _set_user(self, authentication: str) -> None:
-        """Give a user empty caches, and store the digest of the user's credentials."""
+        """Store the digest of a user's credentials, and create this user's caches."""
         settings, clock = self.service.settings, self.service.clock
         self.authentication = authentication
         self.pipelines = SearchPipelines(self.engine, clock)
@@ -108,10 +110,10 @@ class Searcher:
         self.vectors = SideIndices(self.engine, clock) if uses_side_indices else None
 
     def for_user(self, headers: Mapping[str, str] | None) -> "Searcher":
-        """Return the searcher of the user who sends a request, with that user's own caches.
+        """Return the searcher of the user who sends a request, with this user's caches.
 
         Args:
-            headers: the request's own headers, which may have credentials other than the client's.
+            headers: the headers of the request. Their credentials may differ from those of the client.
         """
         user = digest_credentials(headers)
         if not user:
@@ -127,11 +129,11 @@ class Searcher:
 
         Args:
             index: the caller's index or indices.
-            allow_mixed_models: whether to use the client's own model for indices that have different models. If False,
-                such indices raise an error.
+            allow_mixed_models: whether to use the client's model if the indices have different models. If False, this
+                is an error.
 
         Raises:
-            ConfigError: the indices have different models.
+            ConfigError: the indices have different models, and ``allow_mixed_models`` is False.
         """
         if self.models is None:
             return self._own_service
@@ -141,7 +143,7 @@ class Searcher:
         return self.models.use_service(index)
 
     def warm_up(self, index: Any = None) -> None:
-        """Load the models that ``rerank=True`` uses in an index. If the index is None, load the client's own models.
+        """Load the models that ``rerank=True`` uses in an index. If the index is None, load the client's models.
 
         Raises:
             ConfigError: the indices have different models.
@@ -182,12 +184,12 @@ class Searcher:
         Args:
             options: the search's options.
             index: the caller's index or indices.
-            query: the caller's query: a text, a query-DSL clause, or None for the body's query.
-            body: the caller's body, decoded.
-            index_options: the search's `osrerank.retrieval.requests.select_index_options`.
+            query: the caller's query: a text, a query-DSL clause, or None for the query in the body.
+            body: the caller's body as a mapping.
+            index_options: the URL parameters that decide which indices a name matches, such as ``expand_wildcards``.
             refresh: whether to read the mapping again, even if it is cached.
-            uses_build_fields: whether a search that names no fields uses those of the last vector build. If False, it
-                uses the text fields of the mapping.
+            uses_build_fields: whether a search that names no fields uses the fields of the last vector build. If False,
+                it uses the text fields of the mapping.
         """
         searched_by_body: tuple[str, ...] | None = None
         if not isinstance(query, str):

@@ -1,7 +1,7 @@
 """Rerank searches in the background to record what reranking would change (shadow mode of the option ``traffic``).
 
-The caller gets the first pass. Then one thread runs the searches again with reranking, one by one. Metrics count the
-changes, and a file gets one line of JSON for each search.
+The caller gets the first pass's response. Then a thread runs the searches again with reranking, one by one. Metrics
+count the changes, and a line of JSON is written to a file for each search.
 """
 
 import atexit
@@ -31,27 +31,27 @@ logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
 
 TOP = 10
-"""The first hits of a page that are compared."""
+"""The number of top hits that are compared."""
 MAX_WAITING = 100
-"""While this many searches wait to be run again, further ones are dropped."""
+"""The maximum number of searches that wait to be run again. Beyond it, searches are dropped."""
 MAX_BYTES = 100_000_000
-"""The file of records does not grow beyond this size, in bytes."""
+"""The maximum size of the file of records, in bytes."""
 PAUSE_FACTOR = 19.0
-"""After a search, the thread pauses for this multiple of the search's time, so it works a twentieth of the time."""
+"""The thread's pause after a search, as a multiple of the search's duration. So it works a twentieth of the time."""
 QUIET_S = 1.0
-"""If nobody has searched for this many seconds, the thread slows nobody down, so it does not pause."""
+"""The time after the last user's search, in seconds, from which the thread need not pause: it slows nobody down."""
 EXIT_S = 1.0
-"""How long an exiting process waits for shadow searches, in seconds."""
+"""The maximum time that an exiting process waits for shadow searches, in seconds."""
 
 
 class Shadows:
-    """Reranks searches in the background, and records what that would have changed for the caller.
+    """Reranks searches in the background, and records what reranking would have changed for the caller.
 
     Safe to use from many threads.
 
     Args:
         settings: the settings, which say where records are written and whether they contain texts.
-        pause_factor: the pause after a search, as a multiple of the search's time.
+        pause_factor: the pause after a search, as a multiple of the search's duration.
     """
 
     def __init__(self, settings: Settings, pause_factor: float = PAUSE_FACTOR) -> None:
@@ -64,39 +64,39 @@ class Shadows:
         _instances.add(self)
 
     def renew(self) -> None:
-        """Reset the state in a forked child. The parent counts the searches that were dropped before the fork."""
+        """Reset the state in a forked child. The parent reports the searches that were dropped before the fork."""
         self._lock = threading.Lock()
-        self._dropped = 0
+        self._n_dropped = 0
         self._is_closed = threading.Event()
-        self._searched_at = -math.inf
+        self._searched_at_s = -math.inf
 
     def submit(self, run: Callable[[], Mapping[str, Any]]) -> bool:
         """Queue a function that runs a search again and returns its record. Return whether the queue had room."""
-        self._searched_at = time.monotonic()
+        self._searched_at_s = time.monotonic()
         return self._queue.submit(lambda: self._run(run))
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Run the waiting searches for at most ``wait_s`` seconds. Drop the others, and log their number."""
+        """Run the waiting searches for at most ``wait_s`` seconds. Drop the rest, and log their number."""
         self._is_closed.set()
-        if dropped := self._queue.drain(wait_s):
+        if n_dropped := self._queue.drain(wait_s):
             logger.warning(
                 "[shadow-lost] the client was closed, and %d shadow searches that waited longer than %g s were dropped",
-                dropped,
+                n_dropped,
                 wait_s,
             )
-        if self._dropped:
+        if self._n_dropped:
             self._write({"time": _now()})
 
     def compare_with_reranking(
         self, text: str, index: Any, unranked_ids: Sequence[str], steps: Generator[ClientStep, Any, tuple[Any, float]]
     ) -> Generator[ClientStep, Any, dict[str, Any]]:
-        """Run a search again with reranking, and return the record of what that changes.
+        """Run a search again with reranking, and return a record of how the hits change.
 
         Args:
             text: the query's text.
             index: the index or indices searched.
-            unranked_ids: the ids of the first hits that the caller got.
-            steps: the steps of the reranked search. They return its response and the seconds that it took.
+            unranked_ids: the ids of the top hits that the caller got, as `first_ids` returns them.
+            steps: the steps of the reranked search. They return its response and its duration in seconds.
         """
         record: dict[str, Any] = {"time": _now(), "index": join_names(index), "query": make_digest(text)}
         reranked_ids: Sequence[str] = ()
@@ -112,7 +112,8 @@ class Shadows:
         return record | {"reason": None}  # an error message of another program may quote the query or a document
 
     def _run(self, run: Callable[[], Mapping[str, Any]]) -> None:
-        started = time.monotonic()
+        """Run a search again, count and write its record, and pause."""
+        began_s = time.monotonic()
         try:
             record = run()
         except Exception:  # noqa: BLE001 - the event loop has ended
@@ -124,25 +125,27 @@ class Shadows:
         if record.get("hits"):
             SHADOW_OVERLAP.observe(record["overlap"] / record["hits"])
         self._write(record)
-        self._pause(self._pause_factor * (time.monotonic() - started))
+        self._pause(self._pause_factor * (time.monotonic() - began_s))
 
-    def _pause(self, seconds: float) -> None:
-        """Pause, but only as long as users search."""
-        pause_end = time.monotonic() + seconds
-        while (remaining_s := min(pause_end, self._searched_at + QUIET_S) - time.monotonic()) > 0:
+    def _pause(self, duration_s: float) -> None:
+        """Pause, but end the pause early if no user searches any more."""
+        pause_ends_s = time.monotonic() + duration_s
+        while (remaining_s := min(pause_ends_s, self._searched_at_s + QUIET_S) - time.monotonic()) > 0:
             if self._is_closed.wait(remaining_s):
                 return
 
     def _write(self, record: Mapping[str, Any]) -> None:
+        """Append a record to the file, with the number of searches that were dropped since the last record."""
         if self._file is None:
             return
         with self._lock:
-            dropped, self._dropped = self._dropped, 0
+            n_dropped, self._n_dropped = self._n_dropped, 0
         try:
-            self._file.append(json.dumps({**record, "dropped": dropped} if dropped else record))
+            self._file.append(json.dumps({**record, "dropped": n_dropped} if n_dropped else record))
         except OSError as error:
+            is_search = "query" in record  # the record at closing has only the number of dropped searches
             with self._lock:
-                self._dropped += dropped + ("query" in record)
+                self._n_dropped += n_dropped + is_search
             if log_throttle.should_log("lost"):
                 logger.warning(
                     "[shadow-lost] the record of a shadow search was not written to %s: %s; not logged again for a "
@@ -154,7 +157,7 @@ class Shadows:
     def _drop(self) -> None:
         SHADOW_SEARCHES.labels("dropped").inc()
         with self._lock:
-            self._dropped += 1
+            self._n_dropped += 1
 
 
 _instances: "weakref.WeakSet[Shadows]" = weakref.WeakSet()
@@ -165,14 +168,15 @@ def _close_all() -> None:
         shadows.close(EXIT_S)
 
 
-atexit.register(_close_all)  # it runs before `NATIVE_CODE.end`, because that was registered earlier
+# Exit functions run in reverse order, so this one runs before `NATIVE_CODE.end`, which was registered earlier.
+atexit.register(_close_all)
 
 
 def outcome_fields(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
     """Return the fields of a record that say whether the search was reranked, how long it took, and what it encoded.
 
     Args:
-        response: the response with reranking.
+        response: the reranked response.
         took_s: the wall time of the search, in seconds. It is 0 if the search was not run.
     """
     report = response["rerank"]
@@ -183,13 +187,13 @@ def outcome_fields(response: Mapping[str, Any], took_s: float) -> dict[str, Any]
 
 
 def change_fields(unranked_ids: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record that compare the first ten hits before and after reranking.
+    """Return the fields of a record that compare the top ten hits before and after reranking.
 
-    A search that was not reranked has no such fields.
+    If the search could not be reranked, the record has none of these fields.
 
     Args:
-        unranked_ids: the ids of the first hits without reranking.
-        response: the response with reranking.
+        unranked_ids: the ids of the top hits without reranking.
+        response: the reranked response.
     """
     if response["rerank"]["applied"] is False:
         return {}
@@ -206,18 +210,18 @@ def change_fields(unranked_ids: Sequence[str], response: Mapping[str, Any]) -> d
 
 
 def _move(hit: Mapping[str, Any]) -> int:
-    """Return by how many ranks reranking moved a hit."""
+    """Return by how many ranks reranking moved a hit: the distance between its first and its last rank."""
     ranks = [entry["rank"] for entry in hit["_rerank"].values() if isinstance(entry, Mapping) and "rank" in entry]
     return abs(int(ranks[-1]) - int(ranks[0]))
 
 
 def first_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the ids of a page's first ten hits, as ``index/id``."""
+    """Return the ids of a page's top ten hits, such as "notes/7" for the document 7 in the index notes."""
     return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits[:TOP]]
 
 
 def make_digest(text: str) -> str:
-    """Return a pseudonym for a query or a user key in records: the first 16 hex digits of its SHA-256."""
+    """Return a pseudonym for a query or a user key, for use in records: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

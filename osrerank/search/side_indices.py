@@ -1,6 +1,7 @@
-"""Read document vectors from side indices before reranking, and write new ones after the response.
+"""Read document vectors from side indices before reranking, and write new vectors after the response.
 
-The vectors of an index's documents are stored in another index of the same cluster, its *side index*.
+A side index is an index of the same cluster that stores the document vectors of one index. They are stored as records,
+each under a key.
 """
 
 import logging
@@ -9,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from osrerank._pause import Pause
 from osrerank._platform import fork_safe_lock
@@ -29,22 +30,23 @@ from osrerank.vectors.index import (
 from osrerank.vectors.store import Guard
 
 READ_TIMEOUT_S = 2.0
-"""A search waits at most this long for stored vectors, in seconds."""
+"""The maximum time that a search waits for stored vectors, in seconds."""
 WRITE_TIMEOUT_S = 10.0
 """The timeout of a request that writes vectors after the response, in seconds."""
-SHORT_S = 0.05
-"""If a read times out with less time than this left, in seconds, the deadline is the cause and not the cluster."""
+DEADLINE_NEAR_S = 0.05
+"""The remaining time before the deadline below which it, and not the cluster, makes a read time out, in seconds."""
 UNAVAILABLE_S = 60.0
-"""A missing or forbidden side index is not read again for this many seconds."""
+"""How long a missing or forbidden side index is not read again, in seconds."""
 MAX_SIDE_INDICES = 1000
-"""The state of this many side indices is cached."""
+"""The maximum number of side indices whose state is cached."""
 MAX_REPORTED = 500
-"""A report of missing vectors lists at most this many documents."""
+"""The maximum number of documents in a report of missing vectors."""
 REPORT_INTERVALS_S = (5.0, 10.0, 20.0, 60.0)
-"""The pauses before the next report, in seconds. They grow while no builder fetches the last report."""
+"""The pauses before the next report, in seconds. They get longer as long as no builder fetches the last report."""
 REPORT_EXISTS = 409
-"""The engine refuses a report with this status if no builder has fetched the last one."""
+"""The status with which the engine refuses a report because no builder has fetched the last report."""
 FORBIDDEN = "security_exception"
+"""The type of the engine's error if the user lacks a permission."""
 
 Value = TypeVar("Value")
 ReadSteps = Generator[SideRequest, Any, Any]
@@ -53,18 +55,18 @@ logger = logging.getLogger(__name__)
 
 
 class SideIndex:
-    """What is known about a side index: whether it exists, and whether it may be read and written now.
+    """The state of a side index: whether it exists, and whether it can be read and written now.
 
     Args:
-        clock: returns seconds.
+        clock: returns the time in seconds.
         name: the name of the side index.
 
     Attributes:
         exists: whether the last request found the index.
-        unavailable: the pause after the index was missing, or reading it was forbidden.
-        failures: the pauses after other failures of reads and of writes.
+        unavailable: the pause in reading after the index was missing, or after the user was forbidden to read it.
+        failures: the pauses in reading and in writing after other failures.
         reports: the pauses between reports of documents without vectors.
-        may_write: False from the first write on that was forbidden.
+        may_write: whether the user may write to the index, as far as is known. It is True until a write is forbidden.
     """
 
     def __init__(self, clock: Callable[[], float], name: str) -> None:
@@ -79,66 +81,71 @@ class SideIndex:
 
     @property
     def is_readable(self) -> bool:
-        """Whether searches may read the index now."""
+        """Whether no pause in reading is on."""
         return not (self.unavailable.is_on or self.failures.read.is_on)
 
     @property
     def is_writable(self) -> bool:
-        """Whether searches may write to the index now."""
+        """Whether the index exists, the user may write to it, and no pause in writing is on."""
         return self.exists and self.may_write and not self.failures.write.is_on
 
     def count_missing(self, documents: Iterable[tuple[str, str]]) -> None:
-        """Count documents, by index and id, that a search found without vectors. Rare ones are dropped."""
+        """Count documents that a search found without vectors. If there are too many, rarely found ones are dropped.
+
+        Args:
+            documents: the index and id of each document, such as ``("notes", "7")``.
+        """
         with self._lock:
             self._missing_counts.update(documents)
             if len(self._missing_counts) > 2 * MAX_REPORTED:
                 self._missing_counts = Counter(dict(self._missing_counts.most_common(MAX_REPORTED)))
 
     def most_frequently_missing(self) -> list[tuple[tuple[str, str], int]]:
-        """Return the documents whose vectors were missing most often, with their counts."""
+        """Return the documents whose vectors were missing most often: [(("notes", "7"), 3), (("notes", "2"), 1)]."""
         with self._lock:
             return self._missing_counts.most_common(MAX_REPORTED)
 
     def subtract_reported(self, counts: Iterable[tuple[tuple[str, str], int]]) -> None:
-        """Subtract the counts of a sent report."""
+        """Subtract the counts of a report that was sent."""
         with self._lock:
             self._missing_counts = self._missing_counts - Counter(dict(counts))
 
     def mark_missing(self, error: Exception) -> None:
-        """Remember for a minute that the index does not exist."""
+        """Stop reading the index for a minute, because it does not exist."""
         self.exists = False
         self.unavailable.begin(error)
 
     def record_write_failure(self, error: Exception, *, is_forbidden: bool = False) -> None:
-        """Stop writing, forever if the user may not write, and otherwise for a short time."""
+        """Stop writing to the index: for a short time, or forever if the user is forbidden to write."""
         if is_forbidden or FORBIDDEN in str(error):  # a bulk response has the error in its entries
             self.forbid("write", error)
         else:
             self.failures.write.begin(error)
 
-    def forbid(self, right: str, error: Exception) -> None:
-        """Stop reading for a minute, or stop writing forever, because the user has no right to. Log this once."""
-        if right == "read":
+    def forbid(self, action: Literal["read", "write"], error: Exception) -> None:
+        """Stop reading for a minute, or stop writing forever, because the user lacks the permission. Log this once."""
+        if action == "read":
             self.unavailable.begin(error)
         else:
             self.may_write = False
-        if right not in self._forbidden:
-            self._forbidden.add(right)
+        if action not in self._forbidden:
+            self._forbidden.add(action)
             logger.warning(
-                "[vectors-forbidden] this user may not %s the document vectors in %s: grant the right", right, self.name
+                "[vectors-forbidden] this user may not %s the document vectors in %s: grant the right",
+                action,
+                self.name,
             )
 
 
 class SideIndices:
-    """Reads and writes document vectors in side indices. If that fails, this machine encodes the documents.
+    """Reads and writes document vectors in side indices. If vectors cannot be read, this machine encodes the documents.
 
-    A search does not look up which side indices exist. It requests the vectors that are not stored on this machine from
-    the side indices of its hits. After the response, it writes new vectors to the side indices that exist. It creates
-    no side index.
+    Vectors that are not stored on this machine are requested from the side indices of the hits, whether these indices
+    exist or not. After the response, new vectors are written to the side indices that exist. No side index is created.
 
     Args:
-        engine: identifies the engine.
-        clock: returns seconds.
+        engine: identifies the search engine.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
@@ -147,7 +154,7 @@ class SideIndices:
         self._report_number = secrets.randbelow(MAX_REPORTS)
 
     def fetch(self, index_by_key: Mapping[bytes, str], remaining_s: Callable[[], float]) -> ReadSteps:
-        """Read vector records from side indices, and return those found, by key.
+        """Read vector records from side indices, and return the found records by key.
 
         Args:
             index_by_key: the index of each record's document, by the key of the record to read.
@@ -157,46 +164,49 @@ class SideIndices:
         names = [name for name in sorted(set(name_by_key.values())) if self._by_name(name).is_readable]
         if not names:
             return {}
-        return (yield from self._read(names, [key for key, name in name_by_key.items() if name in names], remaining_s))
+        keys = [key for key, name in name_by_key.items() if name in names]
+        return (yield from self._read(names, keys, remaining_s))
 
     def write_steps(
         self, records: Mapping[bytes, bytes], index_by_key: Mapping[bytes, str], model: str
     ) -> Generator[SideRequest, Any, None] | None:
-        """Return the steps that write new records to side indices. Return None if there is nothing to write.
+        """Return the steps that write new records to side indices, or None if there is nothing to write.
 
         Args:
-            records: the records, by key.
+            records: the records by key.
             index_by_key: the index of each record's document, by the record's key.
             model: the label of the model.
         """
-        by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
+        records_by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
         for key, record in records.items():
             if key in index_by_key:
                 name = side_index(index_by_key[key])
                 if self._by_name(name).is_writable:
-                    by_name[name][key] = record
-        return self._write(by_name, model) if by_name else None
+                    records_by_name[name][key] = record
+        return self._write(records_by_name, model) if records_by_name else None
 
     def report_steps(self, documents: Iterable[tuple[str, str]]) -> Generator[SideRequest, Any, None] | None:
-        """Return the steps that report documents without vectors to builders. Return None if it is not time to report.
+        """Return the steps that report documents without vectors to builders, or None if no report is due.
 
-        The documents are counted even if it is not time.
+        Builders are the processes that run ``osrerank vectors build --follow``. Documents count for the next report if
+        none is due.
 
         Args:
             documents: the index and the id of each document that a search found without a vector.
         """
-        by_name: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        missing_by_name: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
         for searched_index, doc_id in documents:
-            by_name[side_index(searched_index)].append((searched_index, doc_id))
-        for name, missing in by_name.items():
+            missing_by_name[side_index(searched_index)].append((searched_index, doc_id))
+        for name, missing in missing_by_name.items():
             self._by_name(name).count_missing(missing)
-        indices = [index for index in map(self._by_name, by_name) if index.is_writable and not index.reports.is_on]
-        for index in indices:
+        side_indices = [self._by_name(name) for name in missing_by_name]
+        due_indices = [index for index in side_indices if index.is_writable and not index.reports.is_on]
+        for index in due_indices:
             index.reports.begin()
-        return self._report(indices) if indices else None
+        return self._report(due_indices) if due_indices else None
 
     def _report(self, indices: Sequence[SideIndex]) -> Generator[SideRequest, Any, None]:
-        """Report to builders which documents have no vectors."""
+        """Write a report to each side index: which documents have no vectors, and how often searches found them."""
         for index in indices:
             counts = index.most_frequently_missing()
             body = build_report_body(index.name, self._report_number, counts)
@@ -204,15 +214,15 @@ class SideIndices:
             if outcome is None:
                 continue
             status, reason = outcome
-            if status < REPORT_EXISTS:
+            if status < REPORT_EXISTS:  # the report was written
                 index.subtract_reported(counts)
-                index.reports.end()
+                index.reports.end()  # the next pause is the shortest one
                 index.reports.begin()
             elif status != REPORT_EXISTS:
                 index.record_write_failure(OSError(reason))
 
     def _read(self, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]) -> ReadSteps:
-        """Read records from side indices, and return those found. After a failure, return no records."""
+        """Read records from side indices, and return the found records. After a failure, return none."""
         indices = [self._by_name(name) for name in names]
         try:
             found = yield from self._read_records(indices, keys, remaining_s)
@@ -227,7 +237,7 @@ class SideIndices:
     def _handle_read_failure(
         self, error: EngineError, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]
     ) -> ReadSteps:
-        """Remember why side indices could not be read. If one of them was forbidden, read each of them alone."""
+        """Begin a pause in reading side indices. If reading one of them is forbidden, read them one by one."""
         indices = [self._by_name(name) for name in names]
         if error.is_forbidden:
             if len(indices) == 1:
@@ -240,7 +250,7 @@ class SideIndices:
         if error.is_absent:
             for index in indices:
                 index.mark_missing(error)
-        elif remaining_s() > SHORT_S or not error.timed_out:
+        elif remaining_s() > DEADLINE_NEAR_S or not error.timed_out:
             for index in indices:
                 index.failures.read.begin(error.cause)
         return {}
@@ -248,6 +258,7 @@ class SideIndices:
     def _read_records(
         self, indices: Sequence[SideIndex], keys: Sequence[bytes], remaining_s: Callable[[], float]
     ) -> ReadSteps:
+        """Read records in batches until the deadline, and return the found records by key."""
         found: dict[bytes, bytes] = {}
         requests = RecordRequests((yield from self._engine.find()))
         names = [index.name for index in indices]
@@ -269,7 +280,7 @@ class SideIndices:
         return found
 
     def _write(self, records: Mapping[str, Mapping[bytes, bytes]], model: str) -> Generator[SideRequest, Any, None]:
-        """Write records, by side index and key. After a failure, nothing more is written to that side index."""
+        """Write the records of each side index. After a failure, write no more of them to that side index."""
         for name, index_records in records.items():
             index = self._by_name(name)
             for lines in build_record_bodies(name, index_records, model):
@@ -280,7 +291,7 @@ class SideIndices:
                     break
 
     def _send_bulk(self, index: SideIndex, lines: str, read: Callable[[Any], Value]) -> BulkSteps[Value]:
-        """Send a bulk request. Return what ``read`` finds in its response, or None if the request failed."""
+        """Send a bulk request. Return the value of ``read`` for its response, or None if the request failed."""
         try:
             return read((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_TIMEOUT_S})))
         except EngineError as error:
@@ -291,5 +302,5 @@ class SideIndices:
 
 
 def _report_outcome(response: Mapping[str, Any]) -> tuple[int, str]:
-    """Return the status of a report in a bulk response, and why it was refused (empty if it was not)."""
+    """Return the status of a report in a bulk response, such as 201, and why it was refused (empty if it was not)."""
     return int(response["items"][0]["create"]["status"]), describe_bulk_failure(response, "create")

@@ -1,4 +1,4 @@
-"""Log how to make searches faster if reranking makes them slow, or if their documents have no stored vectors."""
+"""Log advice on how to make searches faster, if reranking makes them slow or their documents have no stored vectors."""
 
 import logging
 import math
@@ -18,16 +18,16 @@ from osrerank.types.reasons import ReasonCode
 logger = logging.getLogger(__name__)
 
 SLOW_S = 1.0
-"""A search that takes longer is slow, in seconds."""
+"""The duration above which a search is slow, in seconds."""
 GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
 slow_search_throttle = LogThrottle()
 missing_vectors_throttle = LogThrottle(math.inf)
 LogLine = Callable[[str], None]
-"""Logs a line of advice. The argument says what must be done before a build of vectors."""
+"""A function that logs a line of advice. The argument says what must be done before a build of vectors, if anything."""
 
 
 def build_command(index: str, note: str) -> str:
-    """Return the shell command that builds an index's vectors, followed by a note in brackets."""
+    """Return the shell command that builds an index's vectors, followed by a note in parentheses."""
     return f"osrerank vectors build --index {index}   ({note})"
 
 
@@ -36,7 +36,7 @@ def advise(
 ) -> Generator[Step, Any, None]:
     """Log how to make a search faster, if it was slow or its documents have no stored vectors.
 
-    A build of vectors encodes the fields of the default rerank options. If the search names other fields, the build's
+    A build of vectors encodes the fields of the default rerank options. If the search may use other fields, the build's
     fields are looked up in the background, and the log line says how to build vectors of the search's fields.
 
     Args:
@@ -52,8 +52,8 @@ def advise(
         return
     defaults, options = searcher.defaults.options_for(index), plan.options
     named_fields, default_fields = (options.fields, options.query_fields), (defaults.fields, defaults.query_fields)
-    has_own_fields = not isinstance(plan.call.query, str) or named_fields != default_fields
-    if index and has_own_fields and plan.model_fields:
+    may_use_other_fields = not isinstance(plan.call.query, str) or named_fields != default_fields
+    if index and may_use_other_fields and plan.model_fields:
         yield SendLater(_log_with_build_fields(advice, index, plan.model_fields, searcher))
     else:
         for log_line in advice:
@@ -64,14 +64,13 @@ def _log_with_build_fields(
     advice: Sequence[LogLine], index: str, search_fields: Sequence[str], searcher: Searcher
 ) -> Generator[SideRequest, Any, None]:
     """Look up which fields a build of vectors encodes, and log the advice."""
-    next_build_fields = (
-        yield from searcher.find_fields(searcher.defaults.options_for(index), index, uses_build_fields=False)
-    ).model_fields
+    defaults = searcher.defaults.options_for(index)
+    build_fields = (yield from searcher.find_fields(defaults, index, uses_build_fields=False)).model_fields
     before_building = ""
-    if set(next_build_fields) != set(search_fields):
+    if set(build_fields) != set(search_fields):
         quoted_fields = ", ".join(f'"{name}"' for name in search_fields)
         before_building = (
-            f"a build would encode {', '.join(next_build_fields) or 'no field'}, and this search uses "
+            f"a build would encode {', '.join(build_fields) or 'no field'}, and this search uses "
             f"{', '.join(search_fields)}: first write fields = [{quoted_fields}] under "
             f'[index."{index}".rerank] in osrerank.toml, then '
         )
@@ -81,15 +80,17 @@ def _log_with_build_fields(
 
 def _slow_search_advice(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[LogLine]:
     """Return the advice on a slow search if one stage took most of its time. At most one line a minute is logged."""
-    stage = max(stages, key=lambda stage: stage.took_ms, default=None)
-    if took_s <= SLOW_S or stage is None or stage.took_ms / 1000 <= took_s / 2 or not slow_search_throttle.should_log():
+    slowest_stage = max(stages, key=lambda stage: stage.took_ms, default=None)
+    if took_s <= SLOW_S or slowest_stage is None or slowest_stage.took_ms / 1000 <= took_s / 2:
         return []
-    return [partial(_log_slow_search, stage, options, took_s, index)]
+    if not slow_search_throttle.should_log():
+        return []
+    return [partial(_log_slow_search, slowest_stage, options, took_s, index)]
 
 
 def _log_slow_search(stage: StageReport, options: Rerank, took_s: float, index: str, before_building: str) -> None:
     work = f"{stage.inferences} inferences for {stage.candidates} candidates with {stage.model}"
-    details = [work if stage.candidates else stage.reason, _remedy(stage, options, index, before_building)]
+    details = [work if stage.candidates else stage.reason, _suggest_remedy(stage, options, index, before_building)]
     logger.warning(
         "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: %s (%s)",
         took_s,
@@ -118,8 +119,8 @@ def _log_missing_vectors(note: str, index: str, before_building: str) -> None:
     )
 
 
-def _remedy(stage: StageReport, options: Rerank, index: str, before_building: str) -> str:
-    """Return what would make the slowest stage faster: stored vectors or, for a cross-encoder, other options."""
+def _suggest_remedy(stage: StageReport, options: Rerank, index: str, before_building: str) -> str:
+    """Return what would make a slow stage faster: stored vectors or, for a cross-encoder, other options."""
     n_unstored = stage.encoded + stage.lacking
     note = ""
     if n_unstored:
@@ -131,12 +132,12 @@ def _remedy(stage: StageReport, options: Rerank, index: str, before_building: st
     if stage.name == "vectors":
         busy = "all vectors were known: the processor or the vector store is busy (osrerank_vectors_errors_total)"
         return busy if stage.known else ""
-    name, depth = "depth", options.min_depth
+    depth_option, depth = "depth", options.min_depth
     if stage.name == "duo":
-        name, depth = "duo_depth", options.duo_depth
+        depth_option, depth = "duo_depth", options.duo_depth
     elif options.pipeline in VECTORS_MONO:
-        name, depth = "mono_depth", options.mono_depth
-    remedies = [f"lower {name} (now {depth})"]
+        depth_option, depth = "mono_depth", options.mono_depth
+    remedies = [f"lower {depth_option} (now {depth})"]
     if options.explicit_deadline_ms is None:
         remedies.append("set deadline_ms to limit the time")
     remedies.append("use workers or a GPU (backend)")

@@ -1,4 +1,4 @@
-"""Rerank the hits of search templates: let the engine render the template, then run and rerank the rendered search."""
+"""Rerank the hits of search templates: let the engine render the template, and rerank the search that it returns."""
 
 import json
 from collections.abc import Generator, Mapping, Sequence
@@ -17,12 +17,12 @@ from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason, ReasonCode
 
 CALLER_KEYS = ("explain", "profile")
-"""Keys of a search body that the caller's request sets. Like the engine, osrerank ignores them in a template."""
+"""The keys of a search body that the caller's request sets. In the template, they are ignored, as by the engine."""
 IGNORED_PARAMS = (
     "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "from", "q", "seq_no_primary_term",
     "size", "sort", "stats", "stored_fields", "terminate_after", "track_scores", "version",
 )  # fmt: skip
-"""The engine ignores these URL parameters in a search by template."""
+"""The URL parameters that the engine ignores in a search by template."""
 
 
 def template_steps(
@@ -32,7 +32,7 @@ def template_steps(
 
     Args:
         searcher: the client's searcher.
-        body: the caller's request: ``id`` or ``source`` of the template, ``params``, ``explain``, ``profile``.
+        body: the caller's request, such as ``{"id": "my-template", "params": {"text": "dogs"}}``.
         params: the caller's URL parameters.
         index: the caller's index or indices.
         rerank: the caller's ``rerank`` argument.
@@ -57,7 +57,7 @@ def template_steps(
         else:
             has_status = isinstance(response, Mapping) and not params.get("filter_path")
             return {**response, "status": 200} if has_status else response
-    # Outside the except block, so that an error of this request does not carry the traceback of the first.
+    # Outside the except block, so that an error of this request does not have the traceback of the first error.
     response = yield SearchRequest(body, params, is_template=True)
     return (yield from run_one(_report_unrendered(searcher, response, rendered, index, rerank), searcher.vectors))
 
@@ -67,14 +67,14 @@ def multi_template_steps(
 ) -> ClientSteps:
     """Perform a multi-search by templates, and return its response.
 
-    If a template cannot be rendered, or if the rendered multi-search is refused, the caller's own request is sent as
-    well, so that its response has the engine's error of each search.
+    If a template cannot be rendered, or if the rendered multi-search is refused, the caller's own request is sent, too.
+    Its response has the engine's error for each search that fails. The other searches are then reranked.
 
     Args:
         searcher: the client's searcher.
-        body: newline-delimited JSON, or headers and templates in turn.
+        body: newline-delimited JSON, or a list with a header and a template for each search.
         index: the index of searches whose header names none.
-        rerank: as for a search.
+        rerank: the caller's ``rerank`` argument, which applies to each search.
         params: the keyword arguments of the caller's ``msearch_template``.
 
     Raises:
@@ -82,13 +82,15 @@ def multi_template_steps(
         EngineError: the search engine refused the request.
     """
     lines, is_json = parse_lines(body), isinstance(body, str | bytes)
+    headers, templates = lines[::2], lines[1::2]
     rendered: list[Mapping[str, Any] | EngineError] = []
-    for template in lines[1::2]:
+    for template in templates:
         rendered_body = yield from _render(decode_body(template or {}))
         rendered.append(rendered_body)
 
     def search_rendered(numbers: Sequence[int]) -> ClientSteps:
-        searches = [line for number in numbers for line in (lines[2 * number], rendered[number])]
+        """Perform a multi-search of the rendered searches with these indices."""
+        searches = [line for number in numbers for line in (headers[number], rendered[number])]
         content = "".join(f"{json.dumps(line)}\n" for line in searches) if is_json else searches
         return multi_search_steps(searcher, content, index, rerank=rerank, params=params)
 
@@ -102,22 +104,22 @@ def multi_template_steps(
         return unranked_response
     responses = list(unranked_response["responses"])
     succeeded = [number for number, response in enumerate(responses) if "error" not in response]
-    numbers = [number for number in succeeded if not isinstance(rendered[number], EngineError)]
-    if numbers:
-        reranked_response = yield from search_rendered(numbers)
-        for number, response in zip(numbers, reranked_response["responses"], strict=True):
+    can_be_reranked = [number for number in succeeded if not isinstance(rendered[number], EngineError)]
+    if can_be_reranked:
+        reranked_response = yield from search_rendered(can_be_reranked)
+        for number, response in zip(can_be_reranked, reranked_response["responses"], strict=True):
             responses[number] = response
     for number in succeeded:
         rendering_error = rendered[number]
         if isinstance(rendering_error, EngineError):
-            searched_index = lines[2 * number].get("index", index)
+            searched_index = headers[number].get("index", index)
             steps = _report_unrendered(searcher, responses[number], rendering_error, searched_index, rerank)
             responses[number] = yield from run_one(steps, searcher.vectors)
     return {**unranked_response, "responses": responses}
 
 
 def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[str, Any] | EngineError]:
-    """Let the engine render a template. Return the search body, or the error.
+    """Let the engine render a template. Return the search body, or the error if it cannot be rendered.
 
     Raises:
         EngineError: the search engine is overloaded, or did not respond in time.
@@ -136,7 +138,9 @@ def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[
 
 
 def _raise_unless_bad_request(error: EngineError) -> EngineError:
-    """Return a rendered search's error if its status is 400. The caller's own request then gets a better message.
+    """Return the error of a rendered search if its status is 400. The caller's own request is then sent.
+
+    It may succeed, and if it fails, its error is about what the caller wrote.
 
     Raises:
         EngineError: the status is not 400, so the caller's own request would fail as well.
@@ -149,7 +153,15 @@ def _raise_unless_bad_request(error: EngineError) -> EngineError:
 def _report_unrendered(
     searcher: Searcher, response: Any, error: EngineError, index: Any, rerank: RerankArgument
 ) -> Steps:
-    """Return the response to a template that could not be rendered, with the reason why its hits are not reranked."""
+    """Return the response to the caller's own request with the reason why its hits are not reranked.
+
+    Args:
+        searcher: the client's searcher.
+        response: the engine's response.
+        error: why the template could not be rendered, or why the rendered search failed.
+        index: the caller's index or indices.
+        rerank: the caller's ``rerank`` argument.
+    """
     if not isinstance(response, Mapping):
         return response
     reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", error.foreign)

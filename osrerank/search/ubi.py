@@ -1,6 +1,7 @@
 """Record which hits users saw, in the index ``ubi_queries`` of User Behavior Insights (UBI, schema 1.3).
 
-A record lists the hits of the page that was returned and, if two rankings were interleaved, the ranking of each hit.
+A record lists the hits of the page that was returned. If two rankings were interleaved, it also has the ranking that
+each hit comes from.
 """
 
 import logging
@@ -21,7 +22,7 @@ from osrerank.types.engine_errors import EngineError
 logger = logging.getLogger(__name__)
 
 INDEX = "ubi_queries"
-# The names of osrerank's own ``query_attributes``. Their values are strings, as are the plugin's values.
+# The names of the ``query_attributes`` that osrerank adds. Their values are strings, like those of OpenSearch's plugin.
 APPLIED = "osrerank_applied"
 TEAMS = "osrerank_teams"
 SESSION = "osrerank_session"
@@ -29,12 +30,13 @@ EXPERIMENT = "osrerank_experiment"
 FIRST_RANK = "osrerank_first_rank"
 CHOSEN = "osrerank_chosen"
 MIN_TIMEOUT_S = 0.1
-"""The request that records a search gets at least this timeout, in seconds, however close the deadline is."""
+"""The minimum timeout of the request that records a search, in seconds, however close the deadline is."""
 MAX_TIMEOUT_S = 2.0
-"""The request that records a search gets at most this timeout, in seconds."""
+"""The maximum timeout of the request that records a search, in seconds."""
 PAUSE_S = 10.0
-"""After a failure, nothing is recorded for this many seconds, so that searches do not wait for the engine."""
+"""How long nothing is recorded after a failure, in seconds, so that searches do not wait for the engine."""
 INDEX_EXISTS = "resource_already_exists_exception"
+"""The type of the engine's error if another process has just created the index."""
 _KEYWORD = {"type": "keyword", "ignore_above": 100}
 _TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 _FIELDS: dict[str, Any] = {
@@ -55,8 +57,8 @@ class UbiRecords:
     Safe to use from many threads.
 
     Args:
-        is_embedded: whether the engine is the embedded one.
-        clock: returns seconds.
+        is_embedded: whether the search engine is osrerank's embedded engine.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, *, is_embedded: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,13 +69,13 @@ class UbiRecords:
     def record(
         self, ubi: UbiQuery, report: Report, *, text: str, session: str, deadline: Deadline
     ) -> Generator[SideRequest, Any, Report]:
-        """Record a search. Return its report with the query id, as the plugin returns it.
+        """Record a search. Return its report with the query id, which the response has where the plugin writes it.
 
         Args:
             ubi: the content of the search's ``ext.ubi``.
             report: the report of the search, with its page of hits.
             text: the query text that the hits were reranked by.
-            session: a digest that identifies the user of an interleaved list. Empty for all other searches.
+            session: a digest that identifies the user of an interleaved search. Empty for all other searches.
             deadline: the deadline of the search.
         """
         reason = ""
@@ -113,12 +115,12 @@ class UbiRecords:
 
 
 def index_body(*, is_embedded: bool) -> dict[str, Any]:
-    """Return the body that creates the index with the plugin's mappings, or simpler ones for the embedded engine."""
+    """Return the body that creates the index with the plugin's mapping, or a simpler one for the embedded engine."""
     if not is_embedded:
         return {"mappings": {"dynamic": False, "properties": {**_FIELDS, "query_attributes": {"type": "flat_object"}}}}
-    plain = {name: {"type": "keyword"} if mapping is _KEYWORD else mapping for name, mapping in _FIELDS.items()}
-    plain["user_query"] = {"type": "text"}
-    return {"mappings": {"properties": {**plain, "query_attributes": {"type": "object", "enabled": False}}}}
+    simple_fields = {name: {"type": "keyword"} if mapping is _KEYWORD else mapping for name, mapping in _FIELDS.items()}
+    simple_fields["user_query"] = {"type": "text"}
+    return {"mappings": {"properties": {**simple_fields, "query_attributes": {"type": "object", "enabled": False}}}}
 
 
 def make_record(ubi: UbiQuery, report: Report, *, text: str = "", session: str = "") -> dict[str, Any]:
@@ -128,7 +130,7 @@ def make_record(ubi: UbiQuery, report: Report, *, text: str = "", session: str =
         ubi: the content of the search's ``ext.ubi``.
         report: the report of the search, with its page of hits.
         text: the query text that the hits were reranked by. It is recorded if ``ubi`` has no user query.
-        session: a digest that identifies the user of an interleaved list.
+        session: a digest that identifies the user of an interleaved search.
 
     Raises:
         KeyError: a hit has no ``_id``, or lacks the field that identifies it.
@@ -152,12 +154,20 @@ def make_record(ubi: UbiQuery, report: Report, *, text: str = "", session: str =
     }
 
 
-def _object_id(hit: Mapping[str, Any], name: str) -> str:
-    """Return the value that identifies a hit: its id, or a field of its ``_source`` or ``fields``."""
-    if not name:
+def _object_id(hit: Mapping[str, Any], id_field: str) -> str:
+    """Return the value that identifies a hit.
+
+    Args:
+        hit: the hit.
+        id_field: the field of ``_source`` or ``fields`` that has the value. If empty, the value is the ``_id``.
+
+    Raises:
+        KeyError: the hit has no such value.
+    """
+    if not id_field:
         return str(hit["_id"])
-    source, extra = hit.get("_source") or {}, hit.get("fields") or {}
-    value = source.get(name, extra.get(name))
+    source, fields = hit.get("_source") or {}, hit.get("fields") or {}
+    value = source.get(id_field, fields.get(id_field))
     if value is None:
-        raise KeyError(name)
+        raise KeyError(id_field)
     return str(value[0] if isinstance(value, list) else value)

@@ -1,8 +1,8 @@
 """Read the User Behavior Insights (UBI) object ``ext.ubi`` from a search's body.
 
 OpenSearch's UBI plugin would record all candidates of a first pass, most of which the user never sees. So osrerank
-removes ``ext.ubi`` from the request, and itself records the page that it returns (`osrerank.search.ubi`). The format is
-the query request of UBI schema 1.3: https://o19s.github.io/ubi/docs/html/1.3.0/query.request.schema.html
+removes ``ext.ubi`` from the request, and `osrerank.search.ubi` records the page that the user gets. The format is that
+of the query request in UBI schema 1.3: https://o19s.github.io/ubi/docs/html/1.3.0/query.request.schema.html
 """
 
 import json
@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.retrieval.first_pass import read_count
 
 MAX_CHARACTERS = 100
-"""The schema allows ids and names of at most this length."""
+"""The maximum length of ids and names in the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class UbiQuery:
     """The content of a search's ``ext.ubi``.
 
     Attributes:
-        query_id: the id that links clicks to the search. It is random if the caller sets none.
+        query_id: the id that links clicks to the search. If the caller sets none, it is a random UUID.
         user_query: the query as the user typed it. If empty, the query text that hits are reranked by is recorded.
         client_id: the id of the browser or application that searches.
         application: the part of the application that searches.
-        object_id_field: the field whose value identifies a hit. If empty, ``_id`` identifies it.
-        attributes: the caller's own attributes.
-        query: the search's body as JSON.
+        object_id_field: the field whose value identifies a hit. If empty, it is ``_id``.
+        attributes: the caller's ``query_attributes``.
+        query: the search's body as JSON text, without ``ext.ubi``.
         first_rank: the rank of the page's first hit, from 1.
     """
 
@@ -44,7 +44,11 @@ class UbiQuery:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any], params: Mapping[str, Any]) -> Self | None:
-        """Parse ``ext.ubi`` of a search's body. Return None if the body has no ``ext.ubi``.
+        """Parse the object ``ext.ubi`` in a search's body. Return None if the body has no such object.
+
+        Args:
+            body: the search's body.
+            params: the search's URL parameters, which may set ``from``.
 
         Raises:
             ConfigError: a value of ``ext.ubi`` does not conform to the schema.
@@ -81,7 +85,7 @@ def without_ubi(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _user_query(value: Any) -> str:
-    """Return the user's query from a text, or from the object that newer versions of the plugin accept."""
+    """Return the user's query from a text or, as newer versions of the plugin, from an object ``{"text": "..."}``."""
     text = value.get("text", "") if isinstance(value, Mapping) else value
     if text is None:
         return ""
@@ -91,6 +95,7 @@ def _user_query(value: Any) -> str:
 
 
 def _short_text(ubi: Mapping[str, Any], name: str) -> str:
+    """Return the value of a key of ``ext.ubi``, or an empty text if the key is missing."""
     value = ubi.get(name)
     if value is None:
         return ""
