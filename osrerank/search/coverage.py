@@ -120,39 +120,48 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
     """
     defaults = searcher.defaults.options_for(index)
     fields = yield from searcher.find_fields(defaults, index)
-    documents = int((yield SideRequest("GET", build_path(index, "_count")))["count"])
+    n_documents = int((yield SideRequest("GET", build_path(index, "_count")))["count"])
     options = fields.update_options(defaults)
     with searcher.service_for(index) as service:
         vectors = service.load_vectors(options)
         if vectors is None:
             raise no_vectors_error(service.model.model)
-        unbuilt = yield from _find_unbuilt_hits(searcher, vectors, index, (defaults, fields), max_documents)
+        unbuilt = yield from _find_unbuilt_hits(searcher, vectors, index, defaults, fields, max_documents)
         if unbuilt is None:
             engine = yield from searcher.engine.find()
-            hits = yield from _sample_hits(index, fields, min(documents, max_documents), documents, engine)
-            built = 0
+            hits = yield from _sample_hits(index, fields, min(n_documents, max_documents), n_documents, engine)
+            n_built = 0
         else:
             hits, n_unbuilt = unbuilt
-            built = max(0, documents - n_unbuilt)
-        texts, stored_keys = yield Computation(partial(_compute_keys, service, vectors, options, fields, hits))
+            n_built = max(0, n_documents - n_unbuilt)
+        entries, stored_keys = yield Computation(partial(_compute_keys, service, vectors, options, fields, hits))
         if searcher.vectors is not None:
-            index_by_key = {key: name for key, name, _ in texts if key not in stored_keys}
+            index_by_key = {key: name for key, name, _ in entries if key not in stored_keys}
             records = yield from searcher.vectors.fetch(index_by_key, lambda: math.inf)
-            stored_keys |= yield Computation(partial(_accept_records, vectors, records))
-    missing = [(key, text) for key, _, text in texts if key not in stored_keys]
-    coverage = Coverage(index, documents, built, len(hits), len(missing), list(dict(missing).values()))
-    VECTORS_DOCUMENTS.labels(index).set(documents)
+            stored_keys |= yield Computation(partial(_store_records, vectors, records))
+    missing = [(key, text) for key, _, text in entries if key not in stored_keys]
+    distinct_texts = list(dict(missing).values())  # equal texts have the same key
+    coverage = Coverage(index, n_documents, n_built, len(hits), len(missing), distinct_texts)
+    VECTORS_DOCUMENTS.labels(index).set(n_documents)
     VECTORS_LACKING.labels(index).set(coverage.lacks)
     return coverage
 
 
 def describe_input(options: Rerank, fields: SearchFields) -> str:
-    """Describe which text of a document a model gets. The saved progress of a build counts only for its description."""
+    """Return a text that identifies which part of a document a model gets: the fields, the separator and the passages.
+
+    It is part of the key under which a vector build saves its progress.
+    """
     return repr((tuple(fields.model_fields), options.separator, options.passages))
 
 
 def _find_unbuilt_hits(
-    searcher: "Searcher", vectors: DocumentVectors, index: str, reading: tuple[Rerank, SearchFields], max_documents: int
+    searcher: "Searcher",
+    vectors: DocumentVectors,
+    index: str,
+    defaults: Rerank,
+    fields: SearchFields,
+    max_documents: int,
 ) -> CoverageSteps:
     """Find the documents that no build has encoded.
 
@@ -160,7 +169,8 @@ def _find_unbuilt_hits(
         searcher: the searcher of the client that performs the steps.
         vectors: the source of the documents' vectors.
         index: a name, an alias or a pattern.
-        reading: the options and fields that decide which text of a document a model gets.
+        defaults: the default options of the index's searches.
+        fields: the fields whose text the model gets.
         max_documents: about the maximum number of documents to return.
 
     Returns:
@@ -173,7 +183,7 @@ def _find_unbuilt_hits(
         return None
     progress_by_index: dict[str, BuildProgress | None] = {}
     for name, shards in heads.items():
-        key = vectors.records.compute_progress_key(index_identity(name, shards), describe_input(*reading))
+        key = vectors.records.compute_progress_key(index_identity(name, shards), describe_input(defaults, fields))
         progress_by_index[name] = yield from _read_progress(searcher, vectors, name, key)
     if not any(progress_by_index.values()):
         return None
@@ -191,7 +201,7 @@ def _find_unbuilt_hits(
         query = build_sequence_query(ranges)
         if not searcher.is_embedded:
             query = shuffle_query(query)
-        body = fetch_body(reading[1], size, query) | {"track_total_hits": True}
+        body = fetch_body(fields, size, query) | {"track_total_hits": True}
         found = (yield build_shard_request(name, shard, "_search", body, engine=engine))["hits"]
         sampled_hits += found["hits"]
         n_unbuilt += int(found["total"]["value"])
@@ -293,7 +303,7 @@ def _compute_keys(
     fields: SearchFields,
     hits: Sequence[Mapping[str, Any]],
 ) -> tuple[list[tuple[bytes, str, ModelText]], set[bytes]]:
-    """Return the key, index and text of each document's vector record, and the keys that are stored on this machine."""
+    """Return the key, index and text of each document that has text, and the keys of records stored on this machine."""
     texts = [
         (hit["_index"], ModelText(text, len(candidate.text or "")))
         for hit, (candidate, text) in zip(hits, model_texts(service, options, fields, hits), strict=True)
@@ -304,6 +314,6 @@ def _compute_keys(
     return entries, set(vectors.records.read_stored(keys))
 
 
-def _accept_records(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:
-    """Store the valid records among those read from side indices on this machine, and return their keys."""
+def _store_records(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:
+    """Store records from side indices on this machine, except for invalid ones. Return the keys of the valid ones."""
     return set(vectors.parse_and_store(contents))

@@ -22,7 +22,7 @@ MAX_EXACT = 3
 If more hits have the name, the query is a common word rather than the name of one thing, and no hit is marked.
 """
 MAX_LENGTH_FACTOR = 4
-"""A name is compared only if its length is at most this factor times the query's length plus four. This saves time."""
+"""The maximum length of a compared name, as a multiple of len(query) + 4. Longer names are skipped to save time."""
 _WORD = re.compile(r"[\w+#]+")
 _is_title = lru_cache(1_000)(is_title)
 

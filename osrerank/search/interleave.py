@@ -137,14 +137,14 @@ def interleave_rankings(
         team_ranks = {name: by_id[doc_id].rank for name, by_id in candidates.items()}
         hits.append(_add_team(hit, rank, team, team_ranks))
     return InterleavedList(
-        interleave.name,
-        None,
-        hits,
-        "".join(hit["_rerank"]["team"] for hit in hits),
-        ranking_b.reports,
-        tuple(dict.fromkeys([*ranking_a.warnings, *ranking_b.warnings])),
-        ranking_b.candidates,
-        1.0 if picks else None,
+        name=interleave.name,
+        failure=None,
+        hits=hits,
+        teams="".join(hit["_rerank"]["team"] for hit in hits),
+        stages=ranking_b.reports,
+        warnings=tuple(dict.fromkeys([*ranking_a.warnings, *ranking_b.warnings])),
+        candidates=ranking_b.candidates,
+        max_score=1.0 if picks else None,  # the first hit's score, 1 / rank
     )
 
 

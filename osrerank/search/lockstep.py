@@ -123,12 +123,13 @@ def run_in_lockstep(
             if isinstance(steps[0], SearchRequest) and batch[0].header is not None:
                 request = _multi_search(batch)
                 response = yield from _attempt(request)
-                results = _split_responses(response, len(batch), any(step.is_first_pass for step in steps))
+                has_first_pass = any(step.is_first_pass for step in steps)
+                results = _split_responses(response, len(batch), has_first_pass=has_first_pass)
                 if request.params:
                     pairs = zip(results, steps, strict=True)
                     results = [_without_unrequested_scores(result, step) for result, step in pairs]
                 if isinstance(response, Mapping):
-                    envelope = {**response, **envelope}
+                    envelope = {**response, **envelope}  # a second multi-search changes no key of the first
             elif isinstance(steps[0], ReadTexts):
                 results = yield from _read_texts(steps)
             elif isinstance(steps[0], ReadRecords):
@@ -182,7 +183,7 @@ def _without_unrequested_scores(response: Any, step: SearchRequest) -> Any:
     return restore_caller_names(response, wants_scores=False)
 
 
-def _split_responses(result: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - a private function
+def _split_responses(result: Any, count: int, *, has_first_pass: bool) -> list[Any]:
     """Return the response or the error of each search in a multi-search. All are None if ``filter_path`` hides them.
 
     Args:

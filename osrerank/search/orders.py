@@ -77,7 +77,7 @@ class Order(NamedTuple):
     hits: list[Any]
 
 
-class Orders:
+class OrderStore:
     """Saves orders for a minute: in this process and, if the settings name a Redis, there for all processes.
 
     An order in Redis takes precedence. If Redis fails, the orders in this process are used.
@@ -168,7 +168,7 @@ class PageOrder:
             order is saved under a digest of them, the options and the names of the models.
     """
 
-    orders: Orders
+    orders: OrderStore
     service: RerankService
     key_parts: tuple[Any, ...]
 
@@ -321,8 +321,8 @@ def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], id
 def _restore_hit(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -> Candidate:
     """Return a hit with its saved stage scores."""
     entries = [
-        StageScore(stage, score, rank, unit, parts, passage and Span(*passage), level, cut)
-        for stage, score, rank, unit, parts, passage, level, cut in trace
+        StageScore(stage, score, rank, unit, parts, passage and Span(*passage), level, is_truncated)
+        for stage, score, rank, unit, parts, passage, level, is_truncated in trace
     ]
     score = entries[-1].score if entries else hit.score
     return hit._replace(score=score, trace=(*hit.trace, *entries), failure=failure)

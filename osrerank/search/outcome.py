@@ -77,12 +77,12 @@ def _ranked_report(response: Mapping[str, Any], ranking: Ranking, plan: Plan) ->
     assert plan.page is not None
     page = make_page(response, ranking, plan.page)
     return Report(
-        find_applied(ranking.reports),
-        describe_failures(ranking.reports) or None,
-        find_reason_code(ranking.reports),
-        page.hits,
-        ranking.reports,
-        ranking.warnings,
+        applied=find_applied(ranking.reports),
+        reason=describe_failures(ranking.reports) or None,
+        code=find_reason_code(ranking.reports),
+        hits=page.hits,
+        stages=ranking.reports,
+        warnings=ranking.warnings,
         max_score=page.max_score,
         entries=page.removed,
     )

@@ -71,7 +71,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
             reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", incompleteness)
             return (yield from _choose_more_complete(plan, response, reason))
         return (yield from _make_page_consistent(plan, first_pass, response))
-    # Outside the except block, so that an error of the second request does not carry the traceback of the first one.
+    # Outside the except block, so that an error of the second request does not have the traceback of the first error.
     if first_pass.boosts is not None:
         reason = Reason(ReasonCode.BOOSTS, NO_CLAUSE_SCORES, refusal.foreign)
         plan, response = yield from perform(plan.without_clause_names(reason), searcher)

@@ -23,7 +23,7 @@ from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, digest_credenti
 from osrerank.retrieval.retrievers import read_queries
 from osrerank.retrieval.search_pipelines import SearchPipelines
 from osrerank.search.calibrations import Calibrations
-from osrerank.search.orders import Orders
+from osrerank.search.orders import OrderStore
 from osrerank.search.shadow import Shadows
 from osrerank.search.side_indices import SideIndices
 from osrerank.search.ubi import UbiRecords
@@ -89,7 +89,7 @@ class Searcher:
         self._own_service = nullcontext(self.service)
         self.engine = EngineFinder(engine or (Engine[settings.engine.upper()] if settings.engine else None))
         self.records = UbiRecords(is_embedded=is_embedded)
-        self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
+        self.orders = OrderStore(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
         self.shadows = Shadows(settings)
         self.deadline_ms: float | None = DEADLINE_MS
         self._by_user = SharedCache(lambda: LRUCache[str, Searcher](MAX_USERS))

@@ -1,7 +1,7 @@
 """Read document vectors from side indices before reranking, and write new vectors after the response.
 
-A side index is an index of the same cluster that stores the document vectors of one index. They are stored as records,
-each under a key.
+A side index is an index of the same cluster that stores the document vectors of one index. It stores a document's
+vectors as a record under a key, which is a digest of the document's text.
 """
 
 import logging
@@ -66,7 +66,7 @@ class SideIndex:
         unavailable: the pause in reading after the index was missing, or after the user was forbidden to read it.
         failures: the pauses in reading and in writing after other failures.
         reports: the pauses between reports of documents without vectors.
-        may_write: whether the user may write to the index, as far as is known. It is True until a write is forbidden.
+        may_write: whether no write has been forbidden yet.
     """
 
     def __init__(self, clock: Callable[[], float], name: str) -> None:
@@ -131,7 +131,7 @@ class SideIndex:
         if action not in self._forbidden:
             self._forbidden.add(action)
             logger.warning(
-                "[vectors-forbidden] this user may not %s the document vectors in %s: grant the right",
+                "[vectors-forbidden] this user may not %s the document vectors in %s: grant the permission",
                 action,
                 self.name,
             )

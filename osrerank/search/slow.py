@@ -130,7 +130,7 @@ def _suggest_remedy(stage: StageReport, options: Rerank, index: str, before_buil
     if note:
         return f"{before_building}build the vectors beforehand: {build_command(index or 'NAME', note)}"
     if stage.name == "vectors":
-        busy = "all vectors were known: the processor or the vector store is busy (osrerank_vectors_errors_total)"
+        busy = "all vectors were stored: the processor or the vector store is busy (osrerank_vectors_errors_total)"
         return busy if stage.known else ""
     depth_option, depth = "depth", options.min_depth
     if stage.name == "duo":

@@ -98,6 +98,6 @@ class QueueShadowRun(NamedTuple):
 
 
 ClientStep = SideRequest | SearchRequest | MultiSearchRequest | Computation | SendLater | QueueShadowRun
-"""The steps that a client performs."""
+"""A step that a client performs."""
 Step = SideRequest | SearchRequest | ReadTexts | ReadRecords | Computation | SendLater | QueueShadowRun
-"""The steps that one search yields. `osrerank.search.lockstep` turns them into steps that a client performs."""
+"""A step that one search yields. `osrerank.search.lockstep` combines the steps of searches into steps of the client."""

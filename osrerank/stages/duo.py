@@ -75,14 +75,22 @@ class DuoStage:
     def _score_block(
         self, query: str, deadline: Deadline, block: Sequence[Candidate], scorable: Sequence[Candidate]
     ) -> StageOutcome:
+        """Compare candidates with each other.
+
+        Args:
+            query: the query's text.
+            deadline: the deadline of the search.
+            block: the top candidates.
+            scorable: the candidates among them that have text, at least two.
+        """
         plan = PairPlan.of([candidate.doc_id for candidate in scorable], self.pairs)
         scores = self._score_pairs(query, scorable, plan, deadline)
         probabilities = self._make_matrix(scores, plan)
         attempt = self._make_attempt(block, scorable, plan, scores, probabilities)
         reasons = []
         if scores.reached < len(plan.tuples):
-            ordered = f"the first {attempt.reached} candidates were compared"
-            reasons.append(deadline_reason(f"after {_describe_progress(scores, plan)}: {ordered}"))
+            compared = f"the first {attempt.reached} candidates were compared"
+            reasons.append(deadline_reason(f"after {_describe_progress(scores, plan)}: {compared}"))
         return StageOutcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _to_rows(probabilities)))
 
     @property
@@ -133,6 +141,11 @@ class DuoStage:
         scores: Scores,
         probabilities: Matrix,
     ) -> StageAttempt:
+        """Return the scores of the compared candidates, and why the others of them have none.
+
+        Raises:
+            InferenceError: fewer than two candidates have a score.
+        """
         n_compared = plan.count_compared(scores.reached)
         failures = _choose_failed(scores, plan, n_compared)
         scored_candidates = self._score_candidates(scorable[:n_compared], plan, probabilities, failures)
@@ -217,8 +230,10 @@ def _choose_failed(scores: Scores, plan: PairPlan, n_compared: int) -> dict[int,
 
 
 def _describe_progress(scores: Scores, plan: PairPlan) -> str:
+    """Return how far the deadline let the stage come, such as "6 of 20 pairs"."""
     return f"{scores.reached} of {len(plan.tuples)} pairs"
 
 
 def _to_rows(probabilities: Matrix) -> tuple[tuple[float | None, ...], ...]:
+    """Return the rows of the matrix, with None in place of NaN, which JSON lacks."""
     return tuple(tuple(None if math.isnan(value) else value for value in row) for row in probabilities.tolist())

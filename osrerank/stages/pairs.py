@@ -53,7 +53,7 @@ class PairPlan:
     def count_compared(self, reached: int) -> int:
         """Return the number of top candidates whose pairs are all among the first ``reached`` pairs.
 
-        If every candidate is compared with every other one, only their pairs with each other count.
+        If every candidate is compared with every other one, only the pairs among these candidates count.
         """
         if self.is_complete:
             return (1 + math.isqrt(1 + 4 * reached)) // 2  # the largest r such that r(r - 1) <= reached

@@ -80,7 +80,7 @@ def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # no
 
 AggregatePassages = Callable[[Floats, Floats, int], DocumentScore]
 """A function of the passages' logits and probabilities, and of the option ``k``."""
-# With "firstp", a document has only its first passage, so that is the best one.
+# With "firstp", only the first passage is scored, so it is the best passage.
 AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
 
 

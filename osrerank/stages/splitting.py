@@ -1,4 +1,4 @@
-"""Split long documents into passages of whole words, which overlap.
+"""Split long documents into overlapping passages of whole words.
 
 A passage is a window of so many words, as in Dai, Callan: Deeper text understanding for IR with contextual neural
 language modeling, SIGIR 2019, arXiv:1905.09217, section 3. The sizes are those of Chen et al.: ICIP at TREC-2020 Deep

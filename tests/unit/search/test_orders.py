@@ -13,7 +13,7 @@ from osrerank import Rerank
 from osrerank.aio import connect_async
 from osrerank.errors import InferenceError
 from osrerank.search import orders
-from osrerank.search.orders import MAY_OVERLAP, TTL_S, Order, Orders
+from osrerank.search.orders import MAY_OVERLAP, TTL_S, Order, OrderStore
 from osrerank.testing import CannedTransport, ManualClock
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest, model_digest, write_calibration
 from osrerank.thresholds.maps import Platt
@@ -299,7 +299,7 @@ def test_without_redis_pages_within_a_process_join(encoder, caplog):
 def test_orders_take_no_more_memory_than_their_limits(monkeypatch):
     monkeypatch.setattr(orders, "MAX_BYTES", 1_000)
     monkeypatch.setattr(orders, "MAX_ORDER_BYTES", 400)
-    kept = Orders(clock=ManualClock())
+    kept = OrderStore(clock=ManualClock())
     for number in range(20):
         kept.write(str(number), Order("x" * 80, []))
     assert [kept.read(str(number)) is None for number in (0, 8, 12, 19)] == [True, True, False, False]

@@ -61,7 +61,7 @@ CUT = {"name": "vectors", "candidates": 0, "model": "", "reason": "the deadline 
     ("stage", "options", "remedy", "unnamed"),
     [
         ({"name": "vectors", "encoded": 70, "known": 30}, {}, BUILD, ()),
-        ({"name": "vectors", "encoded": 0, "known": 100}, {}, "all vectors were known", ("GPU", "lower", "build")),
+        ({"name": "vectors", "encoded": 0, "known": 100}, {}, "all vectors were stored", ("GPU", "lower", "build")),
         (
             CUT,
             {},
@@ -158,7 +158,7 @@ def test_a_slow_search_recommends_a_build_only_if_vectors_were_missing(
     counts = {"known": known, "encoded": encoded, "lacking": lacking, "candidates": known + encoded + lacking}
     advise([replace(STAGE, name="vectors", code=code, reason="a reason", **counts)])
     (line,) = [text for text in caplog.messages if text.startswith("[slow-search]")]
-    assert ("all vectors were known" in line) == bool(known and not encoded and not lacking)
+    assert ("all vectors were stored" in line) == bool(known and not encoded and not lacking)
     assert ("vectors build" in line) == bool(encoded or lacking or (not known and code is ReasonCode.DEADLINE))
 
 
