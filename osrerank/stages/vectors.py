@@ -130,7 +130,7 @@ class VectorStage:
         scorable: Sequence[Candidate],
     ) -> StageOutcome:
         query_future = self.vectors.encode_query(query)
-        # Only the texts of the top candidates were prepared if the deadline was near.
+        # If the deadline was near, only the texts of the top candidates were prepared.
         doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in scorable)))
         texts = [vectors.texts[doc_id] for doc_id in doc_ids]
         keys = [vectors.keys[doc_id] for doc_id in doc_ids]
@@ -175,6 +175,7 @@ class VectorStage:
             logits = logits[is_finite]
         values = logits.tolist()
         bounds = _find_bounds([document_index for document_index, _ in passages])
+        # The index of each document's highest logit. Most documents have a single passage.
         best = [start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in bounds]
         scores, units, probabilities = self._aggregate(logits, bounds, best)
         columns = zip(best, scores.tolist(), unit_interval_scores(scores, units), probabilities.tolist(), strict=True)
