@@ -49,11 +49,11 @@ CONNECTIONS_PER_HOST = 32
 def to_engine_error(error: Exception) -> EngineError:
     """Convert an exception of opensearch-py to the `EngineError` that searches handle."""
     if not isinstance(error, TransportError):  # such as a response that is not JSON
-        return EngineError(error, foreign=str(error))
+        return EngineError(error, external_message=str(error))
     status = error.status_code if isinstance(error.status_code, int) else None
     kind = error.error if status is not None and isinstance(error.error, str) else ""
     return EngineError(
-        error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error)
+        error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), external_message=str(error)
     )
 
 

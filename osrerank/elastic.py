@@ -140,9 +140,11 @@ class _RecordingClient:
         if isinstance(error, ApiError):
             details = error.body.get("error") if isinstance(error.body, Mapping) else None
             cause = next(iter(details.get("root_cause") or ()), details) if isinstance(details, Mapping) else {}
-            return EngineError(error, status=error.status_code, kind=str(cause.get("type") or ""), foreign=str(error))
+            return EngineError(
+                error, status=error.status_code, kind=str(cause.get("type") or ""), external_message=str(error)
+            )
         if isinstance(error, TransportError):
-            return EngineError(error, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
+            return EngineError(error, timed_out=isinstance(error, ConnectionTimeout), external_message=str(error))
         return error
 
 

@@ -15,7 +15,7 @@ from osrerank.scoring.batcher import CallOutcome, Row
 from osrerank.scoring.inputs import Pieces, Tokens
 from osrerank.scoring.local import LocalModel
 from osrerank.types import NEVER, Deadline, Scores
-from osrerank.types.scores import QUERY_CUT
+from osrerank.types.scores import QUERY_TRUNCATED_BIT
 
 MAX_WINDOW_SEQUENCES = 4096
 """At most this many sequences are in memory at a time (32 MiB), or fewer if they are longer than `WINDOW_TOKENS`."""
@@ -130,5 +130,5 @@ def _cuts(
     cuts = np.zeros(size, dtype=np.uint8)
     for row, indices in enumerate(tuples):
         cuts[row] = sum(pieces[index].is_truncated << bit for bit, index in enumerate(indices))
-    cuts[: len(tuples)] |= QUERY_CUT * query.is_truncated
+    cuts[: len(tuples)] |= QUERY_TRUNCATED_BIT * query.is_truncated
     return cuts

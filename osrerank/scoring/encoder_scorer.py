@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from osrerank.scoring.passages import split_into_chunks
 from osrerank.types import NEVER, Advice, Deadline, Scores
-from osrerank.types.scores import QUERY_CUT, count_leading_attempts
+from osrerank.types.scores import QUERY_TRUNCATED_BIT, count_leading_attempts
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import VectorRecord, stack_vectors
@@ -60,7 +60,7 @@ class EncoderScorer:
             logit = logits.get(index, math.nan)
             if math.isfinite(logit):
                 values[number] = logit
-                cuts[number] = records[index].is_truncated | QUERY_CUT * bool(query_vectors.cut)
+                cuts[number] = records[index].is_truncated | QUERY_TRUNCATED_BIT * bool(query_vectors.cut)
             elif index in records or (index in vectors_by_index and vectors_by_index[index].failures):
                 failures[number] = vectors_by_index[index].failures.get(0, NOT_FINITE.format(model=self.model))
         scores = Scores(

@@ -214,7 +214,7 @@ def _error_of_search(response: Mapping[str, Any]) -> EngineError:
         response,
         status=status if isinstance(status, int) else 400,
         kind=str(cause.get("type") or ""),
-        foreign=f"{cause.get('type')}: {cause.get('reason')}",
+        external_message=f"{cause.get('type')}: {cause.get('reason')}",
     )
 
 

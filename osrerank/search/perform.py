@@ -73,10 +73,10 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
         return (yield from _make_page_consistent(plan, first_pass, response))
     # Outside the except block, so that an error of the second request does not have the traceback of the first error.
     if first_pass.boosts is not None:
-        reason = Reason(ReasonCode.BOOSTS, NO_CLAUSE_SCORES, refusal.foreign)
+        reason = Reason(ReasonCode.BOOSTS, NO_CLAUSE_SCORES, refusal.external_message)
         plan, response = yield from perform(plan.without_clause_names(reason), searcher)
         if plan.first_pass is not None:
-            searcher.named_score_failures.put(str(plan.call.index), replace(reason, foreign=""))
+            searcher.named_score_failures.put(str(plan.call.index), replace(reason, external_message=""))
         return plan, response
     _warn(refusal)
     return (yield from _send_caller_request(plan, refusal))
@@ -192,7 +192,7 @@ def _explain_refusal(error: EngineError) -> Reason | None:
     """
     if error.status in (401, 404) or error.is_overload or (error.status is None and not error.timed_out):
         return None
-    return Reason(ReasonCode.REFUSED, "the first pass for reranking was refused", error.foreign)
+    return Reason(ReasonCode.REFUSED, "the first pass for reranking was refused", error.external_message)
 
 
 def _warn(reason: Reason) -> None:
@@ -218,7 +218,7 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
             texts = yield _request_for_texts(plan, first_pass.fields_to_fetch, hits, engine)
         except EngineError as error:
             code = ReasonCode.DEADLINE if error.timed_out else ReasonCode.REFUSED
-            reason = Reason(code, "the texts of the hits could not be fetched", error.foreign)
+            reason = Reason(code, "the texts of the hits could not be fetched", error.external_message)
             return replace(plan, skip_reason=reason), hits
         documents_by_key = {_hit_key(document): document for document in parse_hits(texts)}
         documents = [documents_by_key.get(_hit_key(hit), {}) for hit in hits]

@@ -132,7 +132,7 @@ def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[
         return error
     body = response.get("template_output") if isinstance(response, Mapping) else None
     if not isinstance(body, Mapping):
-        return EngineError(response, foreign="the search engine rendered no search body")
+        return EngineError(response, external_message="the search engine rendered no search body")
     search_body = {name: value for name, value in body.items() if name not in CALLER_KEYS}
     return {**search_body, **{name: True for name in CALLER_KEYS if str(template.get(name)).lower() == "true"}}
 
@@ -164,7 +164,7 @@ def _report_unrendered(
     """
     if not isinstance(response, Mapping):
         return response
-    reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", error.foreign)
+    reason = Reason(ReasonCode.REFUSED, "the template could not be rendered for reranking", error.external_message)
     options = Rerank.of(rerank, searcher.defaults.options_for(index)) or Rerank()
     with searcher.service_for(index, allow_mixed_models=True) as service:
         plan = Plan(SearchCall(index=index, options=options), service, options=options, skip_reason=reason)

@@ -110,7 +110,7 @@ class UbiRecords:
         except EngineError as error:
             self._has_index = False
             self._pause.begin(error)
-            return error.kind or error.foreign
+            return error.kind or error.external_message
         return ""
 
 

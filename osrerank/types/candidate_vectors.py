@@ -1,4 +1,4 @@
-"""The document vectors of a ranking's candidates, as records: the form in which vectors are stored."""
+"""The stored vectors of a ranking's candidates, and the vectors that a search computes for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,15 +7,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateVectors:
-    """The vector records of a ranking's candidates.
+    """The vectors of a ranking's candidates.
 
-    If there is little time before the deadline, ``texts`` and ``keys`` contain only the first candidates.
+    A record (`osrerank.vectors.records.TextRecord`) has the vectors of one text: a single one, or one per passage or
+    token. Candidates with equal texts have the same record. If the deadline is near, the lowest-ranked candidates are
+    left out of ``texts`` and ``keys``.
 
     Attributes:
-        model_key: a digest of everything that determines a vector besides the text, above all the model.
-        texts: the text to encode for each ``doc_id``, a `str` or a `LongText`.
-        keys: the key of the text's record for each ``doc_id``.
-        stored_records: the records that were in a store, by key, as `osrerank.vectors.records.TextRecord`.
+        model_key: a digest of the model and of all other settings that change a text's vector.
+        texts: the text of each candidate by ``doc_id``, as a `str`, or as a `LongText` if it is split into passages.
+        keys: the key of each candidate's record by ``doc_id``. It is a digest of the model key and the text.
+        stored_records: the records that a vector store already had, by key.
         new_records: the records that a stage computed in this search, by key.
     """
 
@@ -31,5 +33,5 @@ class CandidateVectors:
 
     @property
     def missing_keys(self) -> dict[str, bytes]:
-        """The keys of the texts without a stored record, by ``doc_id``."""
+        """The keys of the candidates without a stored record, by ``doc_id``."""
         return {doc_id: key for doc_id, key in self.keys.items() if key not in self.stored_records}

@@ -1,4 +1,4 @@
-"""Codes and messages for searches that were not reranked, only partly reranked, or not reranked as requested."""
+"""Codes and messages that say why a search was not reranked, only partly reranked, or not reranked as requested."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from osrerank.errors import (
 
 
 class ReasonCode(StrEnum):
-    """Why a search was not fully reranked: ``reason_code`` in responses, and the label ``reason`` of metrics."""
+    """Why a search was not reranked as requested: ``reason_code`` in responses, and the label ``reason`` of metrics."""
 
     NOT_ASKED = "not_asked"
     """The pipeline is ``none``."""
@@ -27,21 +27,21 @@ class ReasonCode(StrEnum):
     NO_TEXT = "no_text"
     """No hit has text in the fields that the model reads."""
     NO_QUERY = "no_query"
-    """The query has no text, or several texts."""
+    """The query searches for no text, or for several different texts."""
     AS_YOU_TYPE = "as_you_type"
-    """The query is still being typed."""
+    """The query looks unfinished: it searches for the beginning of a word, as search-as-you-type does."""
     SORTED = "sorted"
     """The request sorts by something other than the score."""
     PAGING = "paging"
     """The request pages with a scroll, a point in time, or a ``search_after`` that does not follow a reranked hit."""
     REQUEST = "request"
-    """The request excludes what reranking needs, has ``size`` 0, or asks for hits beyond the result window."""
+    """The request has ``size`` 0, asks for hits beyond rank 10,000, or hides what reranking needs (``filter_path``)."""
     RETRIEVER = "retriever"
-    """The retriever (Elasticsearch) ranks the hits itself, or ranks fewer hits than the page needs."""
+    """The retriever (Elasticsearch) ranks the hits with a model of its own, or ranks fewer hits than the page needs."""
     SEARCH_PIPELINE = "search_pipeline"
-    """The search pipeline ranks the hits itself, or might."""
+    """The search pipeline ranks the hits with a model of its own, or might do so."""
     SHORTENED = "shortened"
-    """The search pipeline changes the number of hits, and the request is for a later page."""
+    """The search pipeline changes the number of hits, so that reranked pages would overlap or leave a gap."""
     REPEATED = "repeated"
     """The response contains a hit twice."""
     REFUSED = "refused"
@@ -49,7 +49,7 @@ class ReasonCode(StrEnum):
     INCOMPLETE = "incomplete"
     """The first pass timed out, or one of its shards failed."""
     MODELS = "models"
-    """The searched indices have different models."""
+    """The settings name different models for the searched indices."""
     LANGUAGE = "language"
     """The model does not support the language of the query or of the documents."""
     LOADING = "loading"
@@ -59,13 +59,13 @@ class ReasonCode(StrEnum):
     MODEL = "model"
     """The model cannot be loaded."""
     EXTRA = "extra"
-    """An extra of the package, such as ``osrerank[torch]``, is not installed."""
+    """An optional dependency is not installed, such as ``osrerank[torch]``."""
     WORKERS = "workers"
-    """The workers did not reply."""
+    """The Celery workers did not reply."""
     SERVER = "server"
     """The rerank server returned no scores."""
     OVERLOADED = "overloaded"
-    """The queue of the workers or of the server was full."""
+    """The queue of the workers or of the rerank server was full."""
     SCORING = "scoring"
     """The model failed, or could not score some candidates."""
     RESPONSE = "response"
@@ -73,24 +73,24 @@ class ReasonCode(StrEnum):
     INTERNAL = "internal"
     """A bug in osrerank; the log has the traceback."""
     BOOSTS = "boosts"
-    """The query's boosts are ignored, because its score cannot be split into a text score and boosts."""
+    """The query's boosts are ignored, because they cannot be separated from the score of its text."""
     SHADOW = "shadow"
-    """Shadow mode: the search runs again, reranked, after the response."""
+    """Shadow mode: the search is reranked in the background, after the response."""
     SHARE = "share"
-    """The search is outside the share of traffic that is reranked."""
+    """The search is not in the fraction of the traffic that is reranked (``traffic.share``)."""
 
 
 class WarningCode(StrEnum):
-    """The subject of a warning. Log lines begin with it in brackets."""
+    """The subject of a warning. A log line begins with it in brackets: ``[mapping-unread] ...``."""
 
     BUILT_FIELDS_UNREAD = "built-fields-unread"
-    """The fields that the stored vectors were built from could not be looked up."""
+    """osrerank could not look up the fields from which the stored vectors were built."""
     COLLAPSED = "collapsed"
     """The search collapses hits, and the first pass rather than the model chose the top hit of each group."""
     FIELDS_MISSING = "fields-missing"
-    """A named field is not in the mapping, or has no text in any hit."""
+    """A field that the caller names is not in the mapping, or has no text in any hit."""
     INTERNAL = "internal"
-    """A bug in osrerank interrupted what follows a search; the log has the traceback."""
+    """A bug in osrerank interrupted its work after a reranked search; the log has the traceback."""
     MAPPING_UNREAD = "mapping-unread"
     """The mapping could not be read."""
     NO_TEXT_FIELD = "no-text-field"
@@ -106,7 +106,7 @@ class WarningCode(StrEnum):
 
 
 class SearchWarning(str):
-    """A warning that the response differs from the request: a sentence, with a `WarningCode`."""
+    """A sentence that says how the response differs from the request, with its `WarningCode`."""
 
     __slots__ = ("code",)
     code: WarningCode
@@ -125,29 +125,29 @@ class Reason:
     """Why a search or a stage did less than the caller requested.
 
     Attributes:
-        code: the reason as an enum value, for programs. Decisions, metrics and traces use only the code.
+        code: the reason's code, for programs. Metrics and decisions use only the code.
         message: the reason as a sentence by osrerank, which never quotes a query or a document.
-        foreign: the message of the engine or the model, which might quote a query or a document. Only responses and
-            logs contain it.
+        external_message: the message of the engine or the model. It might quote a query or a document, so it is shown
+            only in responses and logs, and in traces that may contain queries.
     """
 
     code: ReasonCode
     message: str
-    foreign: str = ""
+    external_message: str = ""
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.foreign})" if self.foreign else self.message
+        return f"{self.message} ({self.external_message})" if self.external_message else self.message
 
     @classmethod
     def from_error(cls, error: Exception) -> Self:
         """Return the reason for an error that a stage raised, with the code of the error's class."""
-        code = next((code for kind, code in _CODES if isinstance(error, kind)), ReasonCode.SCORING)
+        code = next((code for error_class, code in _ERROR_CODES if isinstance(error, error_class)), ReasonCode.SCORING)
         if isinstance(error, OsrerankError):
             return cls(code, str(error))
         return cls(code, f"the model raised {type(error).__name__}", str(error).strip().partition("\n")[0][:300])
 
 
-_CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (
+_ERROR_CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (
     (StillLoading, ReasonCode.LOADING),
     (DeadlineExceeded, ReasonCode.DEADLINE),
     (ModelLoadError, ReasonCode.MODEL),
@@ -156,7 +156,7 @@ _CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (
     (MissingDependencyError, ReasonCode.EXTRA),
     (WorkerError, ReasonCode.WORKERS),
 )
-"""Error classes and their codes. A subclass stands before its base class."""
+"""Error classes and their codes. The first matching class decides, so a subclass stands before its base class."""
 
 
 def join_reasons(reasons: Iterable[Reason]) -> str:

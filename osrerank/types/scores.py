@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_REMAINING_S = 1e6
-"""Deadlines further ahead are moved to this many seconds from now, because locks do not accept longer timeouts."""
+"""The longest time until a deadline, in seconds. Locks do not accept much longer timeouts."""
 POLL_INTERVAL_S = 0.1
 """The interval at which `Deadline.wait` checks whether the caller has given up, in seconds."""
-QUERY_CUT = 128
-"""The bit that is set in `Scores.cuts` if the query was truncated."""
+QUERY_TRUNCATED_BIT = 128
+"""The bit that is set in an element of `Scores.cuts` if the query was truncated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +23,11 @@ class Counts:
     """How much work a scoring call did.
 
     Attributes:
-        inferences: the number of forward passes; for a bi-encoder, the number of texts or passages compared.
+        inferences: the number of inputs that a cross-encoder scored, or of texts that a bi-encoder compared.
         cached: the number of scores that came from the cache, without a forward pass.
-        encoded: the number of texts or passages that a bi-encoder encoded in this call.
+        encoded: the number of texts that a bi-encoder encoded in this call. Each passage of a document counts as one.
         known: the number of texts or passages whose vectors were already stored.
-        truncated: the number of truncated documents, including those with cached scores.
+        truncated: the number of documents truncated to the model's window, including those with cached scores.
         query_truncated: whether the query was truncated.
     """
 
@@ -44,7 +44,10 @@ class Counts:
 
     @staticmethod
     def total(parts: Sequence["Counts"]) -> dict[str, Any]:
-        """Return the sums of the counts of several calls, by name. ``query_truncated`` is True if it is in any call."""
+        """Return the sum of each count over several calls, such as ``{"inferences": 200, "cached": 0, ...}``.
+
+        ``query_truncated`` is True if any call truncated the query.
+        """
         names = [count.name for count in fields(Counts) if count.name != "query_truncated"]
         sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in names}
         return {**sums, "query_truncated": any(part.query_truncated for part in parts)}
@@ -52,11 +55,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The time after which a call begins no more work.
+    """The time after which a call does not begin any more work.
 
     Attributes:
-        at_s: the deadline in seconds of ``clock``, at most `MAX_REMAINING_S` from now. None if it never passes.
-        withdrawn: a cheap function that returns whether the caller has given up. If so, the deadline counts as passed.
+        at_s: the deadline as a time of ``clock``, at most `MAX_REMAINING_S` from now. None if it never passes.
+        withdrawn: a fast function that returns whether the caller has given up. If so, the deadline counts as passed.
         clock: a monotonic clock, in seconds.
     """
 
@@ -72,7 +75,7 @@ class Deadline:
 
     @classmethod
     def after_ms(cls, duration_ms: float | None, clock: Callable[[], float] = time.monotonic) -> Self:
-        """Return a deadline this many milliseconds from now. If the duration is None, it never passes."""
+        """Return the deadline that passes in this many milliseconds. If the duration is None, it never passes."""
         return cls(None if duration_ms is None else clock() + duration_ms / 1000, clock=clock)
 
     @property
@@ -81,14 +84,14 @@ class Deadline:
         return self.withdrawn is not None and self.withdrawn()
 
     def within_ms(self, duration_ms: float) -> "Deadline":
-        """Return this deadline, or one this many milliseconds from now if that is earlier."""
+        """Return a deadline that passes in at most this many milliseconds, and not later than this one."""
         if duration_ms == math.inf:
             return self
         other = replace(Deadline.after_ms(duration_ms, self.clock), withdrawn=self.withdrawn)
         return other if other.remaining_s() < self.remaining_s() else self
 
     def remaining_s(self) -> float:
-        """Return the seconds until the deadline: a negative number once it passed, and infinity if it never passes."""
+        """Return the seconds until the deadline. They are negative after it, and infinite if it never passes."""
         if self.is_withdrawn:
             return -1.0
         return math.inf if self.at_s is None else self.at_s - self.clock()
@@ -114,18 +117,20 @@ NEVER = Deadline()
 
 @dataclass(frozen=True, slots=True)
 class Scores(Counts):
-    """The logits of the tuples of documents that a scorer was given, and the tuples that failed.
+    """The scores that a scorer returns for n tuples of documents.
+
+    A tuple has the indices of the documents that the model reads together: one, or two if it compares a pair.
 
     Attributes:
         values: the logits of the tuples, in order, float32 ``(n,)``. Higher is better. NaN marks a tuple that failed or
             was not attempted.
-        failures: why tuples could not be scored, by index of the tuple.
-        reached: the number of tuples before the first that was not attempted. By default, all were attempted.
+        failures: why tuples could not be scored, by the tuple's index: ``{3: "its text is blank"}``.
+        reached: the number of tuples before the first one that was not attempted. By default, all were attempted.
         identity: `Scorer.identity` at the time of the call. Empty if it never changes.
         odds: the log-odds of relevance ``(n,)``. None if ``values`` are log-odds. They differ for a next-sentence head,
             whose value is the second of two logits.
-        cuts: which texts of each tuple were truncated ``(n,)``, as a sum of 1 for the first document, 2 for the second,
-            and `QUERY_CUT` for the query. None if unknown.
+        cuts: which texts of each tuple were truncated ``(n,)``: the sum of 1 for the first document, 2 for the second,
+            and `QUERY_TRUNCATED_BIT` for the query. None if unknown.
     """
 
     values: npt.NDArray[np.float32]
@@ -141,7 +146,7 @@ class Scores(Counts):
 
     @property
     def log_odds(self) -> npt.NDArray[np.float32]:
-        """The log-odds ``(n,)``, the input of `Scorer.probabilities`."""
+        """The log-odds of relevance ``(n,)``, the argument of `Scorer.probabilities`."""
         return self.values if self.odds is None else self.odds
 
     @staticmethod
@@ -151,9 +156,9 @@ class Scores(Counts):
         """Merge the log-odds of several calls into an array ``(size,)``. Returns None if no call has ``odds``.
 
         Args:
-            parts: the scores of each call, or an error message or None if the call failed.
-            indices: the index of each tuple of a call among all tuples.
-            size: the total number of tuples.
+            parts: the scores of each call. They are an error message or None if the call failed.
+            indices: for each call, the indices of its tuples among all tuples, such as ``[[0, 2], [1, 3]]``.
+            size: the number of all tuples.
         """
         if all(not isinstance(part, Scores) or part.odds is None for part in parts):
             return None
@@ -171,24 +176,25 @@ class Scores(Counts):
         """
         if self.cuts is None:
             return set()
-        return {
-            document
-            for index in np.flatnonzero(self.cuts % QUERY_CUT).tolist()
-            for bit, document in enumerate(tuples[index])
-            if self.cuts[index] >> bit & 1
-        }
+        documents = set[int]()
+        for index in np.flatnonzero(self.cuts % QUERY_TRUNCATED_BIT).tolist():
+            for position, document in enumerate(tuples[index]):
+                if self.cuts[index] >> position & 1:
+                    documents.add(document)
+        return documents
 
     def among(self, indices: Sequence[int], size: int, reason: str) -> "Scores":
-        """Return these scores of some documents as scores of all documents, of which the others failed.
+        """Return these scores as part of the scores of a longer list of documents. The other documents have failed.
 
         Args:
-            indices: the index of each scored document among all documents, ascending.
-            size: the number of all documents.
+            indices: the index of each scored document in the longer list, ascending.
+            size: the length of the longer list.
             reason: why the other documents failed.
         """
         values = np.full(size, np.nan, dtype=np.float32)
         values[indices] = self.values
-        failures = dict.fromkeys(sorted({*range(size)} - {*indices}), reason)
+        other_indices = sorted({*range(size)} - {*indices})
+        failures = dict.fromkeys(other_indices, reason)
         failures |= {indices[index]: failure for index, failure in self.failures.items()}
         reached = indices[self.reached] if self.reached < len(indices) else size
         odds = Scores.joined_odds([self], [indices], size)
@@ -207,13 +213,13 @@ class Advice:
     """How a model recommends using its scores. By default, candidates are ranked by these scores alone.
 
     Attributes:
-        first_pass_weight: the number that a linear blend adds to the logit of the candidate with the query's highest
-            first-pass score, at least 0. Other candidates get proportionally less.
+        first_pass_weight: the number that a linear blend adds to the logit of the candidate with the highest first-pass
+            score, at least 0. A candidate with half this score gets half the number.
         passages: whether documents longer than the model's window are split into passages.
         languages: the languages that the model supports, as ISO 639-1 codes. Empty if unknown.
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.
-        vectors_weight: the weight of the bi-encoder's logit, which ``vectors-mono`` adds to the cross-encoder's logit.
-            At least 0.
+        vectors_weight: a cross-encoder's weight for the bi-encoder's logit, at least 0. The pipeline ``vectors-mono``
+            multiplies the logit by the weight, and adds the product to the cross-encoder's logit.
     """
 
     first_pass_weight: float = 0.0
@@ -229,14 +235,14 @@ class Advice:
 
 
 def count_leading_attempts(values: npt.NDArray[np.float32], failures: Container[int]) -> int:
-    """Return the number of tuples before the first one that has neither a score nor a failure.
+    """Return the number of tuples before the first one that was not attempted (`Scores.reached`).
 
     Args:
-        values: the logits ``(n,)``; NaN for tuples without a score.
+        values: the logits ``(n,)``. NaN marks a tuple without a score.
         failures: the indices of the tuples that failed.
     """
-    without_score = np.flatnonzero(np.isnan(values)).tolist()
-    return next((index for index in without_score if index not in failures), len(values))
+    unscored_indices = np.flatnonzero(np.isnan(values)).tolist()
+    return next((index for index in unscored_indices if index not in failures), len(values))
 
 
 @runtime_checkable
@@ -273,9 +279,9 @@ class Scorer(Protocol):
 
     @property
     def identity(self) -> str:
-        """A string for cache keys. It differs whenever the same texts might get a different score.
+        """A string for cache keys. It changes whenever the same texts might get another score.
 
-        For example, it contains a digest of the weights, the precision, and the length to which texts are truncated.
+        It can consist of a digest of the weights, the precision, and the length to which texts are truncated.
         """
 
     @property
@@ -296,13 +302,14 @@ class Scorer(Protocol):
         Args:
             query: the query's text.
             documents: the documents' texts.
-            tuples: the indices of the documents of each input: ``(i,)`` for a cross-encoder, ``(i, j)`` for duo.
+            tuples: for each input of the model, the indices of its documents: ``(i,)`` for a cross-encoder, or
+                ``(i, j)`` for a duo model, which compares two documents.
             deadline: the time after which no batch begins. Tuples are scored roughly in order, so that the first ones
-                are scored if there is not enough time for all.
+                get a score if there is not enough time for all.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Convert `Scores.log_odds` ``(n,)`` to calibrated probabilities ``(n,)``, in the same order."""
+        """Convert log-odds ``(n,)`` (`Scores.log_odds`) to calibrated probabilities ``(n,)``, in the same order."""
 
     def close(self) -> None:
         """Release the model. It cannot be used afterwards."""

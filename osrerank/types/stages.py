@@ -1,4 +1,4 @@
-"""Protocols for reranking stages and for pipelines of stages. Implement `Stage` to add a stage of your own."""
+"""Protocols for reranking stages and for pipelines of stages. To write a stage of your own, implement `Stage`."""
 
 from typing import Literal, Protocol, runtime_checkable
 
@@ -8,7 +8,7 @@ from osrerank.types.values import Ranking
 
 @runtime_checkable
 class Stage(Protocol):
-    """A step that reorders the top ``depth`` candidates of a ranking. The candidates below keep their order.
+    """A step that reorders the top ``depth`` candidates of a ranking. Those below keep their order.
 
     ```python
     from osrerank.stages.ordering import ScoredCandidate, reorder
@@ -49,16 +49,16 @@ FailurePolicy = Literal["first_pass", "raise"]
 class StagePipeline(Protocol):
     """Stages that are applied in order, such as `osrerank.pipeline.Pipeline`.
 
-    The option ``pipeline`` of a search accepts such an object, or the name of a built-in pipeline.
+    The option ``pipeline`` of a search can be such an object, or the name of a built-in pipeline.
     """
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages. Each reorders the ranking of the stage before it."""
+        """The stages. Each stage reorders the result of the stage before it."""
 
     @property
     def depth(self) -> int:
-        """The greatest depth of a stage."""
+        """The depth of the stage that reorders the most candidates."""
 
     def rerank(
         self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass"

@@ -20,9 +20,9 @@ BLANK_TEXT = "its text is blank: nothing but space, punctuation and symbols"
 MAX_UNIT = 1.0 - 2.0**-40
 """The maximum `StageScore.unit`. A hit's ``_score`` is level + unit, and must not be rounded up to the next level."""
 BM25 = "bm25"
-"""The key of the BM25 score without the factor k1 + 1 in `StageScore.parts`, for engines that multiply by it."""
+"""A key of `StageScore.parts`: the BM25 score divided by k1 + 1. Present if the engine multiplies BM25 by k1 + 1."""
 TEXT = "text"
-"""The key of the text's score in `StageScore.parts`, for first passes whose score also has boosts."""
+"""A key of `StageScore.parts`: the first-pass score without the query's boosts. Present if the query has boosts."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -38,7 +38,7 @@ def replace_surrogates(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and its id. The text must not be empty."""
+    """A query and its id. The text must have a character that is not white space."""
 
     query_id: str
     text: str
@@ -50,7 +50,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document of a collection, as a loader reads it."""
+    """A document of a test collection, before it is indexed."""
 
     doc_id: str
     text: str
@@ -59,11 +59,11 @@ class Document:
 
 
 class Section(NamedTuple):
-    """One value of a field of a document.
+    """The text of one value of a document's field.
 
     Attributes:
         field: the field's name, as in the request.
-        text: the value as text.
+        text: the value's text.
         value: the index of the value in the field's list of values, from 0. None if the field has a single value.
     """
 
@@ -78,7 +78,7 @@ class Span:
 
     Attributes:
         field: the field's name, as in the request.
-        start, end: the passage as a slice of the field's value, in characters.
+        start, end: the passage is ``value[start:end]``, in characters of the field's value.
         value: the index of the value in the field's list of values, from 0. None if the field has a single value.
     """
 
@@ -88,6 +88,7 @@ class Span:
     value: int | None = None
 
     def as_json(self) -> dict[str, str | int]:
+        """Return the location as JSON values: ``{"field": "text", "start": 120, "end": 480}``."""
         value = {} if self.value is None else {"value": self.value}
         return {"field": self.field, "start": self.start, "end": self.end, **value}
 
@@ -99,10 +100,11 @@ class StageScore(NamedTuple):
         stage: the stage's name.
         score: the value that the stage sorted by, in the stage's own range. Higher is better.
         rank: the candidate's rank after the stage, from 1.
-        unit: a number in [0, 1) that gives the same order as the score. A hit's ``_score`` is ``level`` + ``unit``.
-        parts: further values by name, such as ``logit`` and ``probability``.
+        unit: a number in [0, 1) that gives the same order as the score. A hit's ``_score`` is ``level`` + ``unit``, so
+            that candidates of a later stage are above the others.
+        parts: further values by name, such as ``{"logit": 1.2, "probability": 0.77}``.
         passage: the passage that decided the score. None if the text was not split.
-        level: the number of stages that the candidate has passed, without blends. 0 for the first pass.
+        level: the number of stages that have scored the candidate, without blends. 0 for the first pass.
         cut: whether the text was truncated to the model's window.
     """
 
@@ -116,7 +118,7 @@ class StageScore(NamedTuple):
     cut: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the stage's entry in ``_rerank`` of a hit."""
+        """Return the stage's entry in a hit's ``_rerank``, such as ``{"score": 1.2, "rank": 3, "logit": 1.2}``."""
         passage = {} if self.passage is None else {"passage": self.passage.as_json()}
         cut = {"truncated": True} if self.cut else {}
         return {"score": self.score, "rank": self.rank, **self.parts, **passage, **cut}
@@ -127,12 +129,12 @@ class Candidate(NamedTuple):
 
     Attributes:
         doc_id: the document's id, unique within the ranking.
-        text: the text for the models. None if the hit lacks the fields that models use.
+        text: the text that models score. None if the hit does not have the fields that models use.
         score: the score of the latest stage that scored the candidate, or of the first pass.
         rank: the candidate's rank, from 1.
-        trace: the scores of the first pass and of each stage, in order.
-        failure: why the latest stage could not score the candidate. Empty if it did.
-        sections: the field values that ``text`` was joined from, for stages that score passages.
+        trace: the scores of the first pass and of each stage that scored the candidate, in order.
+        failure: why the latest stage could not score the candidate. Empty if it could.
+        sections: the field values that are joined to ``text``. Stages that score passages locate them by these values.
     """
 
     doc_id: str
@@ -145,14 +147,14 @@ class Candidate(NamedTuple):
 
     @property
     def text_score(self) -> float:
-        """The first-pass score. It does not contain the query's boosts if these could be separated from it."""
-        first = self.trace[0]
-        return first.parts.get(TEXT, first.score) if first.parts else first.score
+        """The first-pass score without the query's boosts. It includes them if they could not be separated."""
+        first_pass = self.trace[0]
+        return first_pass.parts.get(TEXT, first_pass.score) if first_pass.parts else first_pass.score
 
     def with_first_parts(self, parts: Mapping[str, float]) -> Self:
-        """Return the candidate with parts added to its first-pass score."""
-        first, *later = self.trace
-        return self._replace(trace=(first._replace(parts={**first.parts, **parts}), *later))
+        """Return the candidate with more values, such as ``{"bm25": 4.1}``, in the first pass's `StageScore.parts`."""
+        first_pass, *later = self.trace
+        return self._replace(trace=(first_pass._replace(parts={**first_pass.parts, **parts}), *later))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +163,15 @@ class PairProbabilities:
 
     Attributes:
         doc_ids: the ids of the n candidates, in their order before the stage.
-        probabilities: the probability that candidate i is more relevant than candidate j ``(n, n)``. None if it was not
-            computed.
+        probabilities: ``probabilities[i][j]`` is the probability that candidate i is more relevant than candidate j. It
+            is None if it was not computed.
     """
 
     doc_ids: tuple[str, ...]
     probabilities: tuple[tuple[float | None, ...], ...]
 
     def as_json(self) -> dict[str, Any]:
+        """Return JSON values: ``{"doc_ids": ["a", "b"], "probabilities": [[None, 0.8], [0.3, None]]}``."""
         return {"doc_ids": list(self.doc_ids), "probabilities": [list(row) for row in self.probabilities]}
 
 
@@ -178,11 +181,11 @@ class StageReport(Counts):
 
     Attributes:
         name: the stage's name.
-        applied: whether the stage reordered its candidates: True, False, or "partial" for some of them.
+        applied: True if the stage reordered its candidates, ``"partial"`` if it reordered some of them, or False.
         reason: why the stage was not applied, or was applied only partially. Empty if it was applied fully.
-        code: the code of the reason. None without a reason.
+        code: the code of the reason. None if there is no reason.
         model: the model's name. Empty if the stage has no model.
-        kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``. Empty if none.
+        kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``. Empty if the stage has no model.
         candidates: the number of candidates that the stage was given.
         failed: the number of candidates that could not be scored.
         lacking: the number of candidates that still had no vector at the deadline.
@@ -209,15 +212,15 @@ class StageReport(Counts):
 class Ranking:
     """The candidates of a query in ranked order.
 
-    Ids are unique, scores are finite, and ranks count from 1. Scores never increase among the candidates that a stage
-    ordered; those of a first pass with a ``sort`` can be in any order.
+    Ids are unique, scores are finite, and ranks count from 1. Candidates that a stage ordered have falling or equal
+    scores. The scores of a first pass with a ``sort`` can be in any order.
 
     Attributes:
         query: the query.
         candidates: the candidates, best first.
         reports: the reports of the stages, in order.
-        warnings: differences between the request and the response.
-        vectors: the candidates' vector records. None if no stage compares vectors.
+        warnings: how the response differs from what the caller requested.
+        vectors: the candidates' stored and new vectors. None if no stage compares vectors.
     """
 
     query: Query
@@ -228,7 +231,7 @@ class Ranking:
 
     def __post_init__(self) -> None:
         if len({candidate.doc_id for candidate in self.candidates}) != len(self.candidates):
-            raise ValueError(f"query {self.query.query_id!r}: a document appears twice in its ranking")
+            raise ValueError(f"the ranking of query {self.query.query_id!r} contains a document twice")
         for rank, candidate in enumerate(self.candidates, start=1):
             if candidate.rank != rank:
                 raise ValueError(f"document {candidate.doc_id!r} has rank {candidate.rank}, but is at rank {rank}")
@@ -259,7 +262,7 @@ class Run:
 
     Attributes:
         rankings: the documents in rank order, by ``query_id``.
-        name: the run's tag.
+        name: the system's name, the last column of a run file.
         by_rank: whether the scores are 1 / rank, because the file has no scores (MS MARCO's three-column format).
     """
 
@@ -270,6 +273,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Qrels:
-    """Relevance judgments, as ``{query_id: {doc_id: relevance}}``. The relevance of spam is negative."""
+    """Relevance judgments, as ``{"query 1": {"doc 7": 2}}``. The relevance of spam is negative."""
 
     judgments: Mapping[str, Mapping[str, int]]

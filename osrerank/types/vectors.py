@@ -1,4 +1,7 @@
-"""`Encoder`, the protocol of models that encode texts into vectors, and types for documents split into passages."""
+"""`Encoder`, the protocol of models that encode texts into vectors, and the types for passages of documents.
+
+The protocols after it describe what only some models can do, such as splitting texts or reaching a server.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +24,12 @@ Rows = Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """The vectors of n texts, and which texts failed or were truncated.
+    """The vectors of n texts. Some texts might have failed, or might have been truncated.
 
     Attributes:
         rows: a vector per text, float32 ``(n, dimensions)``. For late interaction, a vector per token: n arrays
             ``(tokens, dimensions)``. NaN marks texts that failed or were not encoded before the deadline.
-        failures: why texts could not be encoded, by index of the text.
+        failures: why texts could not be encoded, by the text's index: ``{3: "its text is blank"}``.
         cut: the indices of the truncated texts.
     """
 
@@ -71,13 +74,13 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> str:
-        """A string that differs whenever the same texts might get a different similarity."""
+        """A string for cache keys of scores. It changes whenever the same texts might get another similarity."""
 
     @property
     def key(self) -> str:
-        """A string that differs whenever the same document might get a different vector.
+        """A string for keys of stored vectors. It changes whenever the same document might get another vector.
 
-        Backends, devices and dtypes share it, because their vectors are interchangeable.
+        It stays the same on another backend or device and with another dtype, because the vectors are interchangeable.
         """
 
     @property
@@ -86,7 +89,7 @@ class Encoder(Protocol):
 
     @property
     def advice(self) -> Advice:
-        """How to use the similarities."""
+        """How the model recommends using its similarities."""
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         """Encode texts in order, until the deadline.
@@ -101,7 +104,7 @@ class Encoder(Protocol):
         """
 
     def similarity(self, query: npt.NDArray[np.float32], vectors: Rows) -> npt.NDArray[np.float32]:
-        """Return a logit per document ``(n,)``. Higher is better.
+        """Return the similarity of each document to the query, a logit ``(n,)``. Higher is better.
 
         Args:
             query: the query's vector ``(dimensions,)``, or for late interaction its vectors ``(tokens, dimensions)``.
@@ -116,22 +119,24 @@ class Encoder(Protocol):
 
 
 Part = tuple[str, Span | None]
-"""A passage or sentence as the model's input, and its span in the document. The span of a whole text is None."""
+"""The text of a passage or sentence, and its span in the document. The span is None if the document was not split."""
 
 
-def interleave_parts(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return ``(document, part)`` indices: the first part of each document, then the second parts, and so on.
+def interleave_parts(part_counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the order in which to score parts: the first part of each document, then the second parts, and so on.
 
-    If the deadline comes early, each document then has a score, at least for its beginning.
+    The order is a list of ``(document, part)`` indices: ``[(0, 0), (1, 0), (0, 1)]`` if the first document has two
+    parts, and the second document has one. If the deadline comes early, each document then has a score at least for its
+    beginning.
 
     Args:
-        counts: the number of parts of each document.
+        part_counts: the number of parts of each document.
     """
     return [
         (document, part)
-        for part in range(max(counts, default=0))
-        for document in range(len(counts))
-        if part < counts[document]
+        for part in range(max(part_counts, default=0))
+        for document, part_count in enumerate(part_counts)
+        if part < part_count
     ]
 
 
@@ -146,7 +151,7 @@ class LongText:
 
     Attributes:
         content: a digest of the document and of the options for splitting it.
-        cut: a function that splits the document into passages, at least one.
+        cut: a function that splits the document into one or more passages.
     """
 
     content: bytes
@@ -158,12 +163,12 @@ class PassageScores(Counts):
     """The scores of the passages or sentences of several documents.
 
     Attributes:
-        spans: the spans of each document's passages, at least one per document. The span of a whole text is None.
-        logits: the logits of each document's passages, float32 ``(n,)``. NaN marks a passage that failed or was not
-            attempted.
-        failures: why passages could not be scored, by the indices ``(document, passage)``.
+        spans: for each document, the spans of its passages, at least one. The span is None if it was not split.
+        logits: for each document, the logits of its n passages, float32 ``(n,)``. NaN marks a passage that failed or
+            was not attempted.
+        failures: why passages could not be scored, by the indices of document and passage: ``{(2, 0): "..."}``.
         identity: the model's identity, as in `osrerank.types.Scores`.
-        odds: the calibrated log-odds of each document's passages ``(n,)``. None if the logits are log-odds already.
+        odds: for each document, the calibrated log-odds of its passages ``(n,)``. None if the logits are log-odds.
         cut: the indices of the documents with a truncated passage.
         unread: the number of documents that were not completely split before the deadline.
     """
@@ -178,12 +183,12 @@ class PassageScores(Counts):
 
     @property
     def log_odds(self) -> Sequence[npt.NDArray[np.float32]]:
-        """The log-odds of each document's passages ``(n,)``."""
+        """For each document, the log-odds of its passages ``(n,)``."""
         return self.logits if self.odds is None else self.odds
 
     @property
     def asked(self) -> int:
-        """The number of passages that were split off before the deadline."""
+        """The number of passages of all documents. Those that were not split off before the deadline do not count."""
         return sum(map(len, self.spans))
 
     @property
@@ -198,9 +203,11 @@ class PassageScores(Counts):
 
     @property
     def failed(self) -> dict[int, str]:
-        """For documents without a scored passage, why the first passage failed, by index of the document."""
-        reasons = {index: reason for (index, _), reason in sorted(self.failures.items(), reverse=True)}
-        return {index: reasons[index] for index in sorted(reasons) if np.isnan(self.logits[index]).all()}
+        """Why documents without a scored passage failed, by the document's index: the reason of its first failure."""
+        reasons = dict[int, str]()
+        for (document, _), reason in sorted(self.failures.items()):
+            reasons.setdefault(document, reason)
+        return {document: reason for document, reason in reasons.items() if np.isnan(self.logits[document]).all()}
 
     @property
     def reached(self) -> int:
@@ -214,14 +221,15 @@ class CutsTexts(Protocol):
     """A scorer that can split texts with its model's tokenizer."""
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Split texts into consecutive chunks that fit the model's window together with a query.
+        """Split texts into consecutive chunks, each of which fits into the model's window together with a query.
 
         Args:
             query: the query's text.
             texts: the documents' texts.
 
         Returns:
-            The chunks of each text, as slices in characters. A text without tokens has no chunks.
+            The chunks of each text, as slices in characters: ``[(0, 900), (900, 1250)]`` for a text of 1,250
+            characters. A text without tokens has no chunks.
         """
 
 
@@ -237,7 +245,7 @@ class NeedsServer(Protocol):
         """
 
     def allow_long_retries(self) -> None:
-        """Let later calls without a deadline wait minutes for a busy or unavailable server, as batch jobs need."""
+        """Let later calls without a deadline wait minutes for a busy or unavailable server, which suits batch jobs."""
 
 
 @runtime_checkable
@@ -245,9 +253,9 @@ class NeedsWorkers(Protocol):
     """A model that runs on Celery workers."""
 
     def find_workers(self, deadline: Deadline = NEVER) -> int:
-        """Return the number of workers, without sending them a task.
+        """Return the number of running workers, without sending them a task.
 
-        For a while after a failure, the same error is raised without asking the broker again.
+        For a while after a failure, the call raises the same error again without asking the broker.
 
         Args:
             deadline: the time until which to wait for the broker.

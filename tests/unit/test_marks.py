@@ -20,7 +20,7 @@ from osrerank.stages.mono import MonoStage
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Scorer, Scores
 from osrerank.types.reasons import Reason
-from osrerank.types.scores import QUERY_CUT
+from osrerank.types.scores import QUERY_TRUNCATED_BIT
 from tests.rankings import ranking_of, response_of
 
 DATA = Path(__file__).parents[1] / "data"
@@ -45,11 +45,11 @@ def test_cut_documents_are_counted_once_with_a_cache_and_in_pairs() -> None:
 
 
 def test_workers_report_cut_documents() -> None:
-    scores = Scores(np.ones(3, np.float32), inferences=3, truncated=1, cuts=np.array([0, 1, QUERY_CUT], np.uint8))
+    scores = Scores(np.ones(3, np.float32), inferences=3, truncated=1, cuts=np.array([0, 1, QUERY_TRUNCATED_BIT], np.uint8))
     read = Reply.decode(Reply("c", "w", "m", scores).encode()).scores
     assert read is not None
     assert read.cuts is not None
-    assert read.cuts.tolist() == [0, 1, QUERY_CUT]
+    assert read.cuts.tolist() == [0, 1, QUERY_TRUNCATED_BIT]
     assert read.cut_documents([(0,), (1,), (2,)]) == {1}
 
 

@@ -19,7 +19,7 @@ from osrerank.scoring.cache.local import CachedScore, EmptyStore, LocalStore, Sh
 from osrerank.scoring.passages import split_into_chunks
 from osrerank.settings import Settings, split_keys
 from osrerank.types import NEVER, Advice, Counts, Deadline, Scorer, Scores
-from osrerank.types.scores import QUERY_CUT, count_leading_attempts
+from osrerank.types.scores import QUERY_TRUNCATED_BIT, count_leading_attempts
 
 MEGABYTE = 1_000_000
 
@@ -194,7 +194,7 @@ def _combine_scores(
     failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
     combined_scores = Scores(values, failures, count_leading_attempts(values, failures), identity, odds, cuts)
     truncated = max(counts.get("truncated", 0), len(combined_scores.cut_documents(tuples)))
-    query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_CUT).any())
+    query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_TRUNCATED_BIT).any())
     return replace(combined_scores, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
 
 
