@@ -1,9 +1,9 @@
-"""The option ``cutoff``: end a reranked list before its precision falls below a minimum."""
+"""The option ``cutoff``: remove the lowest hits, so that a minimum fraction of the returned hits is relevant."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from osrerank.options.parse import invalid_option, is_share, parse_options
+from osrerank.options.parse import invalid_option, is_fraction, parse_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,15 +11,16 @@ class Cutoff:
     """Where a reranked list ends.
 
     Attributes:
-        precision: the minimum share of the returned hits that must be relevant, above 0 and below 1. The index's
-            calibration (``osrerank calibrate``) estimates the share. This option is required.
+        precision: the minimum fraction of the returned hits that must be relevant, such as 0.9. It must be above 0 and
+            below 1, and the option is required. The fraction is estimated by the index's calibration
+            (``osrerank calibrate``).
     """
 
     precision: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (is_share(self.precision) and 0 < self.precision < 1):
-            raise invalid_option("cutoff.precision", self.precision, "a share above 0 and below 1")
+        if not (is_fraction(self.precision) and 0 < self.precision < 1):
+            raise invalid_option("cutoff.precision", self.precision, "a number above 0 and below 1")
 
     @classmethod
     def of(cls, value: Any) -> "Cutoff | None":

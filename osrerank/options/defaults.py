@@ -1,4 +1,4 @@
-"""The default rerank options and models of each index, from the settings file and the arguments of the client."""
+"""Each index's default rerank options and model, from the settings file and the arguments of the client."""
 
 import logging
 from collections.abc import Mapping
@@ -16,14 +16,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The rerank options and models of searches that do not choose their own.
+    """The rerank options and models of searches that do not specify any.
 
     An index's exact name takes precedence over patterns (``logs-*``), and a longer pattern over a shorter one.
 
     Attributes:
-        base: the options of indices that ``by_index`` does not list.
-        by_index: the options of each index, by the index's name or a pattern.
-        models: the models of some indices, by the index's name or a pattern. Other indices use the client's model.
+        base: the options of all indices that ``by_index`` does not list.
+        by_index: options by index name or pattern, such as ``{"logs-*": Rerank(depth=50)}``.
+        models: models by index name or pattern, such as ``{"logs-*": "e5-small"}``. All other indices use the client's
+            model.
     """
 
     base: Rerank = field(default_factory=Rerank)
@@ -33,28 +34,31 @@ class Defaults:
     def __post_init__(self) -> None:
         for options in (self.base, *self.by_index.values()):
             if options.interleave is not None:
-                reason = "interleave.key identifies one session, so it cannot be a default; pass it with each search"
-                raise ConfigError(reason, setting="rerank.interleave", source="argument")
+                message = "interleave.key identifies one session, so it cannot be a default; pass it with each search"
+                raise ConfigError(message, setting="rerank.interleave", source="argument")
             if options.traffic is not None and options.traffic.key is not None:
-                reason = "traffic.key identifies one session, so it cannot be a default; pass it with each search"
-                raise ConfigError(reason, setting="rerank.traffic.key", source="argument")
+                message = "traffic.key identifies one session, so it cannot be a default; pass it with each search"
+                raise ConfigError(message, setting="rerank.traffic.key", source="argument")
 
     def options_for(self, index: Any) -> Rerank:
-        """Return the options that the searched indices share, or ``base`` if they have different options."""
+        """Return the options of the searched indices, or ``base`` if the indices have different options.
+
+        ``index`` is a name, several names or patterns, or None for all indices (`match_names`).
+        """
         if not self.by_index:
             return self.base
         names = match_names(index, self.by_index)
-        options = {self.base if name is None else self.by_index[name] for name in names}
-        return options.pop() if len(options) == 1 else self.base
+        distinct_options = {self.base if name is None else self.by_index[name] for name in names}
+        return distinct_options.pop() if len(distinct_options) == 1 else self.base
 
     def models_of(self, index: Any) -> set[str | None]:
         """Return the models of the searched indices. None stands for the client's model."""
         return {None if name is None else self.models[name] for name in match_names(index, self.models)}
 
     def without_models(self, override: str) -> Self:
-        """Return a copy without models, for a caller whose own model or scorer is used for every index.
+        """Return a copy without models, because the caller's model or scorer is used for every index.
 
-        ``override`` describes this model or scorer in the log.
+        ``override`` describes this model or scorer in the log, such as "the model e5-small".
         """
         if self.models:
             logger.info("%s is used for every index, and the settings file's models are ignored", override)
@@ -71,8 +75,10 @@ class Defaults:
     ) -> Self:
         """Read the defaults from the settings file.
 
-        ``options`` take precedence over the file's ``[rerank]``. If there is a ``model``, the file's models are
-        ignored.
+        Args:
+            settings: the settings, which have the path of the file.
+            options: the client's options, which take precedence over the file's ``[rerank]``.
+            model: the client's model. If given, the models in the file are ignored.
 
         Raises:
             ConfigError: the file cannot be read, or contains an unknown key or an invalid value.
@@ -96,7 +102,10 @@ class Defaults:
 
 
 def _parse_table(table: Mapping[str, Any], base: Rerank, source: str) -> Rerank:
-    """Return the options in a table of the settings file. Options that it leaves out are those of ``base``."""
+    """Return the options in a table of the settings file, and those of ``base`` where the table has none.
+
+    ``source`` names the file and the table in error messages, such as ``osrerank.toml [rerank]``.
+    """
     try:
         return Rerank.of(table, base) or base
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Read the descriptions of options from their classes' docstrings, for the reference page and the commands' help."""
+"""Read the descriptions of options from docstrings, for the page docs/reference.md and the help of commands."""
 
 import re
 import sys
@@ -6,8 +6,9 @@ import textwrap
 
 
 def read_descriptions(options: type) -> dict[str, str]:
-    """Return the description of each attribute in a class's docstring, as one line.
+    """Return the descriptions in the section ``Attributes`` of a class's docstring, by attribute.
 
+    Line breaks are removed, and double backquotes become single ones: ``{"share": "the share of the searches ..."}``.
     The result is empty under ``python -OO``, which removes docstrings.
 
     Raises:
@@ -24,7 +25,7 @@ def read_descriptions(options: type) -> dict[str, str]:
 
 
 def first_sentence(description: str) -> str:
-    """Return a description's first sentence without backquotes, for a command's help."""
+    """Return a description's first sentence for the help of a command: "The limit." for "the limit, or `None`; ..."."""
     if not description:
         return ""
     unquoted = re.sub(r'`"?([^`"]*)"?`', r"\1", description)

@@ -1,4 +1,4 @@
-"""Match the indices of a search with the index names and patterns in a settings file."""
+"""Find the index names and patterns in a settings file that apply to the indices of a search."""
 
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -9,16 +9,17 @@ WILDCARD = "*"
 
 
 def match_names(index: Any, names: Collection[str]) -> set[str | None]:
-    """Return the names and patterns of a settings file that apply to a search's indices.
+    """Return the names and patterns in a settings file that apply to a search's indices.
 
-    An exact name takes precedence over patterns, and a longer pattern over a shorter one. If the caller searches a
-    pattern, the result contains every name that might apply to an index that the pattern matches. The result contains
-    None if a searched index might have no name in the file. Aliases are not resolved.
+    An exact name takes precedence over patterns, and a longer pattern over a shorter one. With ``logs-a`` and
+    ``logs-*`` in the file, the result is ``{"logs-a"}`` for the index ``logs-a``, ``{"logs-*"}`` for ``logs-b``, and
+    ``{None}`` for ``shop``, because nothing in the file applies to it. If the caller searches the pattern ``logs-*``,
+    which can match both, the result is ``{"logs-a", "logs-*"}``. Aliases are not resolved.
 
     Args:
         index: the indices of the search: a name, several names separated by commas, a list, or None for all indices. A
             ``-`` before a name excludes it.
-        names: the names and patterns (``logs-*``) in the file.
+        names: the names and patterns in the file.
     """
     name_lists = [index] if isinstance(index, str) else [str(name) for name in index or ()]
     searched_names = [name for name_list in name_lists for name in name_list.split(",") if name] or [WILDCARD]
@@ -30,10 +31,10 @@ def match_names(index: Any, names: Collection[str]) -> set[str | None]:
 
 
 def _match_name(name: str, names_by_precedence: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
-    """Yield the names that apply to one index name or pattern, and None if it might not match any of them."""
+    """Yield the entries of the file that apply to one searched name or pattern, and None if it might have none."""
     name = WILDCARD if name == "_all" else name
     for pattern in names_by_precedence:
-        if fnmatchcase(name, pattern):  # this pattern applies to every index that no earlier pattern matches
+        if fnmatchcase(name, pattern):  # it applies to every searched index to which no earlier entry applies
             yield pattern
             return
         if WILDCARD in name and pattern in not_excluded and _overlap(name, pattern):
@@ -43,6 +44,7 @@ def _match_name(name: str, names_by_precedence: Sequence[str], not_excluded: Col
 
 @lru_cache(maxsize=1000)
 def _overlap(pattern: str, other: str) -> bool:
+    """Return whether some name matches both patterns: ``ab`` matches ``a*`` and ``*b``."""
     if not pattern or not other:
         return not (pattern + other).strip(WILDCARD)
     if pattern[0] == WILDCARD:

@@ -1,4 +1,4 @@
-"""The option ``interleave``: mix two rankings on one page, to find out which of them users prefer.
+"""The option ``interleave``: mix the hits of two rankings on one page, to find out which ranking users prefer.
 
 `osrerank.search.interleave` implements it.
 """
@@ -16,6 +16,7 @@ SECOND_RANKING_OPTIONS = (
 )  # fmt: skip
 """The options in which the second ranking can differ. Both rankings reorder the hits of the same first pass."""
 MAX_NAME_CHARACTERS = 100
+"""The maximum length of an experiment's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,11 @@ class Interleave:
 
     Attributes:
         others: the options in which the second ranking differs from the first, as a dict or (name, value) pairs. A
-            search gives them as ``with``.
-        key: the id of the user or session. It is required. Key, name and query seed the random draw, so that all pages
-            come from the same list. Only a digest of the key is stored.
-        name: the experiment's name in UBI records. ``osrerank interleave`` reports on each experiment separately.
+            search gives them as ``with``: ``{"with": {"pipeline": "vectors"}, "key": session_id}``.
+        key: the id of the user or session. It is required. Key, name and query seed the random mixture, so that all
+            pages of a search come from the same mixed list. Only a digest of the key is stored.
+        name: the experiment's name in UBI records (User Behavior Insights). ``osrerank interleave`` reports on each
+            experiment separately.
     """
 
     others: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
@@ -37,7 +39,7 @@ class Interleave:
     def __post_init__(self) -> None:
         if not is_nonempty_string(self.key):
             raise invalid_option("interleave.key", self.key, "a non-empty string, such as the session's id")
-        name: Any = self.name  # callers might ignore the type
+        name: Any = self.name  # a caller might pass another type
         if not isinstance(name, str) or len(name) > MAX_NAME_CHARACTERS:
             raise invalid_option("interleave.name", self.name, f"a string of at most {MAX_NAME_CHARACTERS} characters")
         if not isinstance(self.others, Mapping | tuple):

@@ -1,8 +1,7 @@
-"""The option ``pairs``: which pairs of candidates a duo model compares, and how the results are aggregated.
+"""The option ``pairs``: which pairs of candidates a duo model compares, and how the results become scores.
 
-`osrerank.stages.pairs` implements it.
-
-Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
+`osrerank.stages.pairs` implements it. The aggregations are those of Nogueira, Yang, Cho, Lin: Multi-Stage Document
+Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
 
 import random
@@ -25,9 +24,9 @@ class Pairs:
 
     Attributes:
         aggregation: the score of candidate i. ``"sum"`` is the sum of p_ij over J_i; ``"binary"`` counts the p_ij above
-            0.5; ``"min"`` and ``"max"`` are the minimum and the maximum p_ij. ``"sample"`` is the sum over
-            ``sample_size`` random members of J_i, drawn without replacement. Only these pairs are compared.
-        sample_size: the number of members that ``"sample"`` draws. If J_i does not have more, the result is that of
+            0.5; ``"min"`` and ``"max"`` are the minimum and the maximum p_ij. ``"sample"`` compares candidate i only
+            with ``sample_size`` random members of J_i, and sums their p_ij.
+        sample_size: the number of members of J_i that ``"sample"`` draws. If J_i is not larger, ``"sample"`` equals
             ``"sum"``.
         seed: the seed of the random sample. The sample does not depend on the order of the candidates.
     """
@@ -54,14 +53,18 @@ class Pairs:
         return parse_options(cls, value, "pairs", text_key="aggregation") or cls()
 
     def rivals(self, doc_ids: Sequence[str]) -> list[list[int]]:
-        """Return the indices of the candidates that each candidate is compared with, in ascending order."""
+        """Return for each candidate the indices of the candidates that it is compared with, in ascending order.
+
+        The result is ``[[1, 2], [0, 2], [0, 1]]`` for three candidates without a sample.
+        """
         indices = range(len(doc_ids))
         if self.aggregation != "sample" or self.sample_size >= len(doc_ids) - 1:
             return [[rival for rival in indices if rival != index] for index in indices]
         # sorted by id, so that the sample does not depend on the candidates' order
         sorted_indices = sorted(indices, key=lambda index: doc_ids[index])
-        return [self._draw(doc_ids[index], [rival for rival in sorted_indices if rival != index]) for index in indices]
-
-    def _draw(self, doc_id: str, rivals: list[int]) -> list[int]:
-        generator = random.Random(f"{self.seed}:{doc_id}")  # noqa: S311 - a repeatable sample, not a secret
-        return sorted(generator.sample(rivals, self.sample_size))
+        samples = []
+        for index in indices:
+            rivals = [rival for rival in sorted_indices if rival != index]
+            generator = random.Random(f"{self.seed}:{doc_ids[index]}")  # noqa: S311 - a repeatable sample, not a secret
+            samples.append(sorted(generator.sample(rivals, self.sample_size)))
+        return samples

@@ -16,8 +16,9 @@ def parse_options(group: type[Options], value: Any, option: str, *, text_key: st
     Args:
         group: the dataclass of the group.
         value: an instance of the dataclass, a dict of options, True for the defaults, None or False.
-        option: the group's name in ``rerank``.
-        text_key: the option that is set if the value is a string. Empty if the group does not accept a string.
+        option: the group's name in ``rerank``, such as ``pairs``.
+        text_key: the option that a string sets: with ``aggregation``, the string ``"sum"`` is parsed as
+            ``{"aggregation": "sum"}``. If empty, a string is an error.
 
     Raises:
         ConfigError: the value has another type, an unknown key, or an invalid value.
@@ -45,13 +46,19 @@ def parse_options(group: type[Options], value: Any, option: str, *, text_key: st
 
 
 def invalid_option(option: str, value: object, expected: str) -> ConfigError:
-    """Return the error for an invalid value of an option, such as ``rm3.terms``. It says what is ``expected``."""
+    """Return the error for an invalid value: "rerank option rm3.terms is 0; it must be a whole number of at least 1".
+
+    Args:
+        option: the option's name, such as ``rm3.terms``.
+        value: the invalid value.
+        expected: a description of the valid values, such as "a whole number of at least 1".
+    """
     message = f"rerank option {option} is {value!r}; it must be {expected}"
     return ConfigError(message, setting=f"rerank.{option}", source="argument")
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is a whole number of at least 1. A bool does not count as a number."""
+    """Return whether a value is a whole number of at least 1. False for True, although a bool is an int in Python."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -60,6 +67,6 @@ def is_nonempty_string(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def is_share(value: Any) -> bool:
-    """Return whether a value is a number in [0, 1]. A bool does not count as a number."""
+def is_fraction(value: Any) -> bool:
+    """Return whether a value is a number in [0, 1]. False for a bool, although it is an int in Python."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1

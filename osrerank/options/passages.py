@@ -1,4 +1,4 @@
-"""The option ``passages``: split long documents into passages, and aggregate the passages' scores.
+"""The option ``passages``: split long documents into passages, and score a document by the scores of its passages.
 
 `osrerank.stages.passages` implements it.
 """
@@ -24,10 +24,10 @@ class Windows:
         stride: the number of words from the start of a passage to the start of the next. The last passage can lie
             wholly inside the one before it.
         limit: the maximum number of passages of a document.
-        policy: which passages are kept if a document has more than ``limit``: ``first`` keeps the first ones;
-            ``sampled`` keeps the first, the last, and a random sample of the others, which depends only on the seed
-            and the document's id.
-        seed: the seed of that sample.
+        policy: the passages that are kept if a document has more than ``limit``. ``first`` keeps the first ones.
+            ``sampled`` keeps the first one, the last one, and a random sample of the others, which depends only on the
+            seed and the document's id.
+        seed: the seed of the random sample.
     """
 
     words: int = 150
@@ -42,18 +42,18 @@ class Passages:
     """How the passages of a long document are chosen and scored.
 
     Attributes:
-        aggregation: the score of a document. ``"maxp"`` is the score of its best passage; ``"firstp"`` the score of its
-            first passage, the only one scored; ``"sump"`` the sum of the passages' probabilities; ``"kmaxavgp"`` the
-            mean of the ``k`` highest probabilities.
-        k: the maximum number of passages that ``kmaxavgp`` averages.
+        aggregation: the score of a document. ``"maxp"`` is the score of its best passage; ``"firstp"`` is the score of
+            its first passage, and no other passage is scored; ``"sump"`` is the sum of the passages' probabilities;
+            ``"kmaxavgp"`` is the mean of the ``k`` highest probabilities.
+        k: the number of passages that ``kmaxavgp`` averages. If a document has fewer passages, all are averaged.
         words: the number of words in a passage.
         stride: the number of words from the start of a passage to the start of the next, at most ``words``.
         limit: the maximum number of passages of a document.
-        policy: which passages are kept if a document has more than ``limit``: ``"first"`` keeps the first ones;
-            ``"sampled"`` keeps the first, the last, and a random sample of the others.
-        seed: the seed of that sample. A document always gets the same sample.
+        policy: the passages that are kept if a document has more than ``limit``. ``"first"`` keeps the first ones;
+            ``"sampled"`` keeps the first one, the last one, and a random sample of the others.
+        seed: the seed of the random sample. With the same seed, a document always gets the same sample.
         title_fields: the fields whose whole text precedes every passage.
-        least_words: documents with fewer words than this are not split, but scored whole.
+        least_words: the minimum number of words of a document that is split. A shorter document is scored whole.
     """
 
     aggregation: PassageAggregation = "maxp"
@@ -106,10 +106,10 @@ class Passages:
 
     @property
     def windows(self) -> Windows:
-        """How documents are split into passages. ``firstp`` needs only the first passage."""
+        """How documents are split into passages. For ``firstp``, a document is split into its first passage only."""
         limit = 1 if self.aggregation == "firstp" else self.limit
         return Windows(self.words, self.stride, limit, self.policy, self.seed)
 
 
 AUTO_PASSAGES = Passages(words=150, stride=150, limit=30, least_words=350)
-"""How ``"auto"`` splits documents if the model's card recommends passages. 350 words are about 512 tokens."""
+"""The options that ``"auto"`` stands for if the model's card recommends passages. 350 words are about 512 tokens."""

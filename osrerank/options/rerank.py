@@ -10,7 +10,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
-from osrerank.options.parse import is_share
+from osrerank.options.parse import is_fraction
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
@@ -18,8 +18,11 @@ from osrerank.options.traffic import Traffic
 from osrerank.types import FailurePolicy, StagePipeline
 
 NO_STAGES = "none"
+"""The pipeline that returns the first pass."""
 AUTO_PIPELINE = "auto"
+"""The pipeline ``vectors`` for a bi-encoder, or ``mono`` for a cross-encoder."""
 VECTORS = ("vectors", "vectors-duo")
+"""The pipelines that order candidates by document vectors alone, before any comparison in pairs."""
 VECTORS_MONO = ("vectors-mono", "vectors-mono-duo")
 """The pipelines in which a cross-encoder reranks the best candidates of the stage ``vectors``."""
 WITH_DUO = ("mono-duo", "vectors-duo", "vectors-mono-duo")
@@ -29,15 +32,15 @@ Boosts = Literal["keep", "ignore"]
 Blend = Literal["card", "replace", "linear", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
 DEPTH = 100
-"""The default depth. The depth "auto" reranks at least this many candidates."""
+"""The default of ``depth``, and the minimum number of candidates that the depth ``"auto"`` reranks."""
 MAX_AUTO_DEPTH = 1_000
-"""The depth "auto" reranks at most this many candidates."""
+"""The maximum number of candidates that the depth ``"auto"`` reranks."""
 MAX_DEPTH = 10_000
-"""The greatest depth. A first pass returns at most this many hits, OpenSearch's default ``max_result_window``."""
+"""The maximum depth. A first pass cannot return more hits (OpenSearch's default ``max_result_window``)."""
 MAX_MS = 86_400_000
 """The maximum value of options in milliseconds: a day."""
 MAX_DUO_DEPTH = 1_000
-"""The greatest duo depth. That many candidates already make about a million pairs."""
+"""The maximum of ``duo_depth``. 1,000 candidates make about a million pairs."""
 
 
 class RerankOptions(TypedDict, total=False):
@@ -76,69 +79,72 @@ class Rerank:
     Attributes:
         query: the query that candidates are scored against. If None, it is the query of the search.
         pipeline: the stages that rerank. ``"vectors"`` orders candidates by a bi-encoder's document vectors, ``"mono"``
-            by a cross-encoder's scores. ``"auto"`` chooses between these by the kind of the model. ``"vectors-mono"``
-            orders by the vectors of ``vector_model``, then reorders the best candidates by the scores of ``model``, a
-            cross-encoder. ``"vectors-duo"``, ``"mono-duo"`` and ``"vectors-mono-duo"`` then compare the best candidates
-            in pairs. ``"none"`` keeps the first pass's order. With a bi-encoder, ``"mono"`` runs as ``"vectors"``, and
-            the response has a warning. You can also pass your own ``Pipeline``.
+            by a cross-encoder's scores. ``"auto"`` is ``"vectors"`` or ``"mono"``, depending on the kind of the model.
+            ``"vectors-mono"`` orders by the vectors of ``vector_model``, then reorders the best candidates by the
+            scores of ``model``, a cross-encoder. ``"vectors-duo"``, ``"mono-duo"`` and ``"vectors-mono-duo"`` have a
+            last stage that compares the best candidates in pairs. ``"none"`` keeps the first pass's order. With a
+            bi-encoder, ``"mono"`` runs as ``"vectors"``, and the response has a warning. You can also pass your own
+            ``Pipeline``.
         depth: the number of candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and up
             to 1,000 as long as candidates have stored vectors (docs/vectors.md).
-        mono_depth: the number of candidates with the best vector scores that the cross-encoder of
-            ``"vectors-mono"`` scores, at most ``depth``.
+        mono_depth: the number of candidates that the cross-encoder of ``"vectors-mono"`` scores, at most ``depth``. It
+            scores the candidates with the best vector scores.
         duo_depth: the number of candidates that are compared in pairs (k1), at most ``depth``. n candidates make
             n(n - 1) pairs. 0 and 1 turn the comparison off.
         pairs: the pairs that are compared, and the aggregation of a candidate's pairwise probabilities: ``"sum"``,
             ``"binary"``, ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
         fields: the fields whose text the model scores, joined in this order. Dotted paths are allowed. If None, they
             are the ``query_fields``, or else the fields that the caller's own query searches, or else up to five text
-            fields of the index's mapping. Multi-fields, aliases, patterns, objects and boosts are resolved by the
-            mapping.
+            fields of the index's mapping. Multi-fields, aliases, patterns such as ``body*``, objects and boosts are
+            looked up in the mapping.
         separator: the text between fields, and between the values of a list.
         query_fields: the fields to search with a query string. ``name^boost`` is allowed. If None, they are up to five
             text fields of the index's mapping.
-        deadline_ms: the time limit of the whole call, in milliseconds. With None, there is no limit. The first pass is
+        deadline_ms: the time limit of the whole call, in milliseconds. If None, there is no limit. The first pass is
             never interrupted. ``"auto"`` limits only searches whose last stage is ``vectors``: ``client.search`` to
             1,000 ms after the model is loaded, and ``client.msearch`` to 1,000 ms for each search.
         on_failure: what happens if reranking fails. ``"first_pass"`` returns the best order so far, and the response
             states the reason. ``"raise"`` raises the error.
         min_score: the minimum probability of a returned hit, in [0, 1], as the model's card calibrates it. Hits below
             the depth and hits that could not be scored are left out. Hits that were not scored before the deadline
-            stay. Totals are the first pass's. A response that was not reranked is not filtered.
+            stay. The response's total remains the number of hits in the first pass. If the search was not reranked, no
+            hit is left out.
         min_probability: the minimum calibrated probability of a returned hit, as ``osrerank calibrate`` fitted it.
             Without a calibration for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` states the reason. With ``on_failure="raise"``, this is an error.
-        cutoff: the minimum share of the returned hits that must be relevant, by the calibration of ``min_probability``.
-            ``{"precision": 0.9}`` finds the lowest probability at or above which nine in ten hits are relevant, and
-            removes the hits below it.
+        cutoff: the minimum fraction of the returned hits that must be relevant, by the calibration of
+            ``min_probability``. ``{"precision": 0.9}`` finds the lowest probability at or above which nine in ten hits
+            are relevant, and removes the hits below it.
         explain: whether the response explains the rank of each hit, and lists each stage's pairwise probabilities.
         language_guard: whether to keep the first pass's order if the model's card does not list the script of the query
             or the language of most documents.
         blend: the way to combine the scores of the model and the first pass: ``"card"`` follows the model's card.
-            ``"replace"`` orders by the model alone. ``"linear"`` and ``"rrf"`` combine both
-            (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the bi-encoder's scores are blended.
+            ``"replace"`` orders by the model alone. ``"linear"`` adds a multiple of the first-pass score, and ``"rrf"``
+            fuses the ranks (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the bi-encoder's scores are
+            blended.
         blend_weight: the number that a linear blend adds to the logit of the candidate with the highest first-pass
-            score. Other candidates get proportionally less. If None, the number in the model's card is used. The option
-            cannot be combined with ``sentences``.
+            score. A candidate with half this score gets half the number. If None, the number in the model's card is
+            used. The option cannot be combined with ``sentences``.
         boosts: whether the caller's boosts, such as a ``function_score`` for recency, are applied after reranking.
-            ``"keep"`` reassigns the candidates' text scores in the model's order, so that the model's best candidate
-            gets the highest score, and applies each hit's boosts to its new score as the query specifies
+            ``"keep"`` gives the highest text score of the first pass to the model's best candidate, the second highest
+            to the second, and so on. It then applies each hit's boosts to its new score, as the query specifies
             (docs/concepts.md). ``"ignore"`` orders by the stages alone.
         passages: the way to score long documents by passages. ``"auto"`` is ``"off"``, unless the model's card
-            recommends passages, as a bi-encoder's does. Then a document longer than the model's window gets the score
-            of its best passage. ``"off"`` scores the beginning of the document that fits into the window. ``"maxp"``,
-            ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every document by its
-            passages.
-        sentences: whether and how the scores of a document's best sentences are combined with the first pass's, as in
+            recommends passages, as the card of a bi-encoder does. Then a document longer than the model's window gets
+            the score of its best passage. ``"off"`` scores the beginning of the document that fits into the window.
+            ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every
+            document by its passages.
+        sentences: whether and how the scores of a document's best sentences are added to its first-pass score, as in
             Birch: True, a dict of options or ``Sentences``. It cannot be combined with ``passages``, ``blend`` or
             ``"vectors-mono"``.
         rm3: whether and how a query string is expanded by relevance feedback: True, a dict of options or ``Rm3``.
-        interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with a second one, which uses the
-            options in ``with``, for the user ``key`` (docs/decision.md). It cannot be combined with ``min_score``,
-            ``min_probability`` or ``cutoff``.
-        traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by a hash of the key.
-            ``{"shadow": True}`` returns the first pass for all searches, and records how reranking would have changed
-            it (docs/decision.md). Options that a search leaves out come from the settings file. With None, all searches
-            are reranked.
+        interleave: a second ranking to mix with this one, to find out which of them users prefer (docs/decision.md).
+            ``{"with": {"pipeline": "vectors"}, "key": session_id}`` gives the options in which it differs, and the user
+            or session. It cannot be combined with ``min_score``, ``min_probability`` or ``cutoff``.
+        traffic: the searches to rerank. ``{"share": 0.1, "key": session_id}`` reranks a tenth of them, chosen by a hash
+            of the key. ``{"shadow": True}`` returns the first pass for all searches, and records how reranking would
+            have changed it (docs/decision.md). Options that a search leaves out come from the settings file. If None,
+            all searches are reranked.
     """
 
     query: str | None = None
@@ -168,7 +174,7 @@ class Rerank:
 
     @property
     def rankings(self) -> "tuple[Rerank, ...]":
-        """The options of each ranking to compute: two rankings if the search is interleaved, otherwise one."""
+        """The options of each ranking to compute. An interleaved search has two rankings, any other search has one."""
         if self.interleave is None:
             return (self,)
         first = replace(self, interleave=None)
@@ -191,12 +197,12 @@ class Rerank:
 
     @property
     def explicit_deadline_ms(self) -> float | None:
-        """The number of the option ``deadline_ms``, or None if it is ``"auto"`` or turned off."""
+        """The option ``deadline_ms`` if it is a number. None for ``"auto"`` and for no limit."""
         return None if self.deadline_ms == "auto" else self.deadline_ms
 
     @property
     def may_end_with_vectors(self) -> bool:
-        """Whether ``vectors`` is the last stage that runs a model if the model turns out to be an encoder."""
+        """Whether the stage ``vectors`` is the last one that runs a model, provided that the model is an encoder."""
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property
@@ -210,9 +216,9 @@ class Rerank:
         return MAX_AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
-        for name, (kind, default, parse) in GROUPS.items():
+        for name, (group, default, parse) in GROUPS.items():
             value = getattr(self, name)
-            if not isinstance(value, kind) and value != default:
+            if not isinstance(value, group) and value != default:
                 object.__setattr__(self, name, parse(value))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
@@ -230,6 +236,7 @@ class Rerank:
             self._check_interleave(self.interleave)
 
     def _check_sentences(self) -> None:
+        """Reject options that cannot be combined with ``sentences``."""
         has_blend = self.blend not in ("card", "replace") or self.blend_weight is not None
         if isinstance(self.passages, Passages) or has_blend:
             message = "rerank option sentences replaces passages, blend and blend_weight; leave these out"
@@ -239,7 +246,7 @@ class Rerank:
             raise ConfigError(message, setting="rerank.sentences", source="argument")
 
     def _check_interleave(self, interleave: Interleave) -> None:
-        """Reject options that would treat the two rankings unequally, and parse the options of the second."""
+        """Reject options that cannot be combined with ``interleave``, and parse the options of the second ranking."""
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
                 reason = "one ranking's scores would remove the other ranking's hits"
@@ -258,6 +265,10 @@ class Rerank:
     @classmethod
     def of(cls, value: "bool | RerankOptions | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
         """Parse the ``rerank`` argument of a search. Returns None if the argument turns reranking off.
+
+        Args:
+            value: the argument.
+            defaults: the options that apply if the argument is True or leaves options out.
 
         Raises:
             ConfigError: the argument has another type, an unknown key, or an invalid value.
@@ -302,7 +313,7 @@ GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "interleave": (Interleave, None, Interleave.of),
     "traffic": (Traffic, None, Traffic.of),
 }
-"""Each group of options, with its class, its default, and the function that parses a value."""
+"""Options that are groups of options. For each, the dataclass, the default, and the function that parses a value."""
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a string or None"),
     "pipeline": (
@@ -329,8 +340,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f'a number of milliseconds above 0, at most {MAX_MS:,} (a day), None for no limit, or "auto"',
     ),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
-    "min_score": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
-    "min_probability": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
+    "min_score": (lambda value: value is None or is_fraction(value), "a probability in [0, 1] or None"),
+    "min_probability": (lambda value: value is None or is_fraction(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),
     "language_guard": (lambda value: isinstance(value, bool), "True or False"),
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),

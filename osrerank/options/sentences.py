@@ -1,19 +1,20 @@
 """The option ``sentences``: score documents by their best sentences. `osrerank.stages.sentences` implements it.
 
-"The paper" and "the released code" are those of Birch (Akkalyoncu Yilmaz et al., EMNLP 2019).
+The method is Birch (Akkalyoncu Yilmaz et al., EMNLP 2019). Where its paper and its released code differ, the
+descriptions of the options name the two.
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from osrerank.options.parse import invalid_option, is_count, is_nonempty_string, is_share, parse_options
+from osrerank.options.parse import invalid_option, is_count, is_fraction, is_nonempty_string, parse_options
 
 PUNKT_LANGUAGES = {
     "cs": "czech", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish", "et": "estonian",
     "fi": "finnish", "fr": "french", "it": "italian", "ml": "malayalam", "nl": "dutch", "no": "norwegian",
     "pl": "polish", "pt": "portuguese", "ru": "russian", "sl": "slovene", "sv": "swedish", "tr": "turkish",
 }  # fmt: skip
-"""The names of NLTK's Punkt models, by two-letter code of the language."""
+"""The name of NLTK's Punkt model for each two-letter language code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +22,20 @@ class Sentences:
     """How documents are scored by their best sentences.
 
     Attributes:
-        a: the weight of the first pass, in [0, 1]. ``osrerank tune`` learns it for a collection.
-        weights: the weights of the best sentence, the second best and so on, in [0, 1]. In the paper, the weight of the
-            best is 1.
-        scores: the scores that are summed: ``"logit"``, as in the released code, or ``"probability"``, as in the paper.
-        splitter: the sentence splitter: ``"sentencex"``, or ``"punkt"`` for NLTK's Punkt, as in the released code.
-        chunks: the unit by which long sentences are split. ``"words"``, as in the released code, splits them after
+        a: the weight of the first-pass score, in [0, 1]. The sentences have the weight 1 - a. ``osrerank tune`` learns
+            it for a collection.
+        weights: the weights of the best sentence, the second best and so on, in [0, 1]. In Birch's paper, the weight of
+            the best sentence is 1.
+        scores: the scores that are summed: ``"logit"``, as in Birch's released code, or ``"probability"``, as in its
+            paper.
+        splitter: the sentence splitter: ``"sentencex"``, or ``"punkt"`` for NLTK's Punkt, as in Birch's released code.
+        chunks: the unit by which long sentences are split. ``"words"``, as in Birch's released code, splits them after
             ``max_words`` words, and the model might still truncate a part. ``"tokens"`` splits them into parts that fit
             into the model's window together with the query.
         max_words: the maximum number of words in a sentence. Longer sentences are split. The option is ignored with
             ``chunks="tokens"``.
-        drop_tail: whether the last part of a split sentence is dropped if it is shorter, as in the released code.
+        drop_tail: whether the last part of a split sentence is dropped if it has fewer than ``max_words`` words, as in
+            Birch's released code.
         limit: the maximum number of sentences scored in a document. If None, all are scored.
         language: the language of the documents, as a two-letter code.
     """
@@ -49,9 +53,9 @@ class Sentences:
     def __post_init__(self) -> None:
         weights: Any = self.weights  # a settings file or a caller might pass a number or a list
         object.__setattr__(self, "weights", tuple(weights) if isinstance(weights, list | tuple) else (weights,))
-        if not is_share(self.a):
+        if not is_fraction(self.a):
             raise invalid_option("sentences.a", self.a, "a number in [0, 1]")
-        if not (self.weights and all(is_share(weight) for weight in self.weights)):
+        if not (self.weights and all(is_fraction(weight) for weight in self.weights)):
             raise invalid_option("sentences.weights", self.weights, "one or more numbers in [0, 1]")
         if self.scores not in ("logit", "probability"):
             raise invalid_option("sentences.scores", self.scores, '"logit" or "probability"')

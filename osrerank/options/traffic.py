@@ -1,4 +1,4 @@
-"""The option ``traffic``: rerank only a share of the searches, or run them again in shadow mode.
+"""The option ``traffic``: rerank only some of the searches, or rerank them in the background (shadow mode).
 
 `osrerank.search.shadow` implements shadow mode.
 """
@@ -8,22 +8,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from osrerank.options.parse import invalid_option, is_nonempty_string, is_share, parse_options
+from osrerank.options.parse import invalid_option, is_fraction, is_nonempty_string, parse_options
 
 SALT = "osrerank share"
-"""Hashed together with the key, so that the chosen share does not depend on other digests of the same key."""
+"""A prefix of hashed keys, so that the choice of searches does not depend on other hashes of the same keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The share of searches that are reranked, and whether users see the reranked hits.
+    """Which searches are reranked, and whether users see the reranked hits.
 
     Attributes:
-        share: the share of the searches that are reranked, in [0, 1]. The other searches return the first pass.
-        key: the id of the user or session. Either all searches with the same key are in the share, or none is. If None,
-            the query is the key. A settings file cannot set it.
-        shadow: whether every search returns the first pass. The searches in the share then run again in the background,
-            to record how reranking would change the order. It cannot be combined with ``interleave``.
+        share: the fraction of the searches that are reranked, in [0, 1]. The other searches return the first pass.
+        key: the id of the user or session. Either all searches with the same key are reranked, or none of them is. If
+            None, the query is the key. A settings file cannot set it.
+        shadow: whether every search returns the first pass. The chosen searches are then reranked in the background, to
+            record how reranking would change the order. It cannot be combined with ``interleave``.
     """
 
     share: float = 1.0
@@ -31,7 +31,7 @@ class Traffic:
     shadow: bool = False
 
     def __post_init__(self) -> None:
-        if not is_share(self.share):
+        if not is_fraction(self.share):
             raise invalid_option("traffic.share", self.share, "a number in [0, 1], the share of the searches to rerank")
         if self.key is not None and not is_nonempty_string(self.key):
             raise invalid_option("traffic.key", self.key, "a non-empty string, such as the session's id, or None")
@@ -40,9 +40,11 @@ class Traffic:
 
     @classmethod
     def of(cls, value: Any, defaults: "Traffic | None" = None) -> "Traffic | None":
-        """Parse the ``traffic`` option of a search: a dict of options, or None to rerank all searches.
+        """Parse the ``traffic`` option of a search.
 
-        ``defaults`` has the values for options that the dict leaves out, usually from the settings file.
+        Args:
+            value: a dict of options, or None to rerank all searches.
+            defaults: the values of the options that the dict leaves out, usually from the settings file.
 
         Raises:
             ConfigError: the value has another type, an unknown key, or an invalid value.
@@ -53,6 +55,6 @@ class Traffic:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether searches with this key are in the share. A key in the share stays in it if the share grows."""
+        """Whether searches with this key are reranked. A chosen key remains chosen if ``share`` is increased."""
         digest = hashlib.sha256(f"{SALT}\0{self.key or ''}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8]) < self.share * 2**64

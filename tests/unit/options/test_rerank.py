@@ -103,7 +103,7 @@ def test_a_malformed_option_is_named(options, named):
     ("options", "said"),
     [
         ({"rm3": {"field": 5}}, "rerank option rm3.field is 5; it must be a field's name"),
-        ({"cutoff": {"precision": 3}}, "rerank option cutoff.precision is 3; it must be a share above 0"),
+        ({"cutoff": {"precision": 3}}, "rerank option cutoff.precision is 3; it must be a number above 0"),
         (
             {"sentences": {"max_words": 0}},
             "rerank option sentences.max_words is 0; it must be a whole number of at least 1",
