@@ -330,13 +330,13 @@ def _check_fields(client: Client, index: str) -> Finding:
 
 def _check_search_pipeline(client: Client, index: str) -> Iterator[Finding]:
     pipeline = client.search_pipeline_of(index)
-    if pipeline.obstacle:
-        reason = f"{index}: searches are not reranked: {pipeline.obstacle}"
+    if pipeline.blocking_reason:
+        reason = f"{index}: searches are not reranked: {pipeline.blocking_reason}"
         fix = f"remove the pipeline from the index's setting {DEFAULT_PIPELINE_SETTING}, or leave the ranking to it"
         yield Finding("search pipeline", "failed", reason, fix)
-    elif pipeline.missing_right:
+    elif pipeline.missing_permission:
         reason = f"{index}: this user cannot read the default search pipeline, which might rank the hits itself"
-        yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.missing_right}")
+        yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.missing_permission}")
     elif pipeline.name:
         yield Finding("search pipeline", "ok", f"{index}: searches use the search pipeline {pipeline.name}")
 

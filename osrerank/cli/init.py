@@ -112,7 +112,7 @@ def _find_fields(client: Any, index: str) -> SearchFields:
     # samples are read without the index's search pipeline, which might cost money or refuse the requests
     pipeline = client.search_pipeline_of(index)
     groups = choose_fields_by_samples(index, fields_by_index, pipeline.replacement)
-    samples = () if pipeline.obstacle else client.perform_steps(groups, index)
+    samples = () if pipeline.blocking_reason else client.perform_steps(groups, index)
     return resolve_fields(fields_by_index, samples, caller_fields) if samples else client.fields_of(index)
 
 

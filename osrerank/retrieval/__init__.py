@@ -1,1 +1,1 @@
-"""Plan the first pass: its request, query expansion, and the fields that it searches and the model reads."""
+"""Plan the first pass: its request, the expansion of its query, and the fields that are searched and reranked."""

@@ -1,7 +1,7 @@
-"""Give BM25 scores of all engines the same scale: divide by the factor k1 + 1, by which some engines multiply them.
+"""Bring the BM25 scores of all engines to one scale: some engines multiply BM25 by k1 + 1, which is divided out here.
 
-Weights such as Birch's are trained with the BM25 scores of Anserini, which have no factor, like those of OpenSearch 3.
-Elasticsearch and older versions of OpenSearch still have the factor that Lucene removed (LUCENE-8563).
+Elasticsearch and OpenSearch before version 3 multiply BM25 by k1 + 1, as Lucene did until LUCENE-8563. Anserini and
+OpenSearch 3 do not. Weights for BM25 such as Birch's were trained with scores of Anserini, so they need its scale.
 """
 
 import logging
@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 DEFAULT_K1 = 1.2
 """The default k1 of OpenSearch and Elasticsearch."""
 FIRST_VERSION_WITHOUT_FACTOR = 3
-"""The first major version of OpenSearch that does not multiply BM25 by the factor."""
+"""The first major version of OpenSearch that does not multiply BM25 by k1 + 1."""
 SIMILARITY = "index.similarity.default"
+"""The prefix of the index settings for the similarity, such as ``index.similarity.default.k1``."""
 NON_BM25_QUERIES = {
     "hybrid", "neural", "neural_sparse", "knn", "script_score", "constant_score", "rank_feature", "distance_feature",
 }  # fmt: skip
@@ -33,18 +34,21 @@ NON_BM25_QUERIES = {
 
 @dataclass(frozen=True, slots=True)
 class Bm25Scale:
-    """The factors by which the engine multiplies BM25.
+    """The factor k1 + 1 by which the engine multiplies the BM25 scores of each index.
 
     Attributes:
-        default: the factor of an index with the default similarity. 1 if the engine does not multiply.
-        factors: the factors of the indices whose settings define a similarity.
+        default: the factor of indices with the default similarity. It is 1 if the engine does not multiply.
+        factors: the factors of the indices whose settings define a similarity, such as ``{"papers": 1.9}``.
     """
 
     default: float = 1.0
     factors: Mapping[str, float] = field(default_factory=dict)
 
     def rescale(self, ranking: Ranking, hits: Sequence[Mapping[str, Any]]) -> Ranking:
-        """Return a first pass's ranking in which each candidate also has its BM25 score without the factor."""
+        """Return a first pass's ranking in which each candidate also has its BM25 score without the factor.
+
+        ``hits`` are the candidates' hits, in the same order.
+        """
         if self == NO_FACTOR:
             return ranking
         candidates = []
@@ -59,7 +63,10 @@ NO_FACTOR = Bm25Scale()
 
 
 def find_response_scale(response: Any) -> Bm25Scale:
-    """Return Elasticsearch's scale for a response object of elasticsearch-py, and `NO_FACTOR` for other responses."""
+    """Return the scale of a response object that the caller obtained without osrerank.
+
+    Only a response object of elasticsearch-py shows its engine. For any other response, the scale is `NO_FACTOR`.
+    """
     headers = getattr(getattr(response, "meta", None), "headers", None) or {}
     is_elasticsearch = headers.get("x-elastic-product") == "Elasticsearch"
     return Bm25Scale(DEFAULT_K1 + 1) if is_elasticsearch else NO_FACTOR
@@ -79,7 +86,7 @@ class Bm25Scales:
     def find(
         self, index: Any, body: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, Bm25Scale]:
-        """Return the scale of a search's scores. If it is not cached, the requests to look it up are yielded."""
+        """Return the scale of a search's scores. Yield the requests to look it up, unless it is cached."""
         if NON_BM25_QUERIES & (body.get("query") or {}).keys():
             return NO_FACTOR
         key = f"{index}{options}"
@@ -88,11 +95,11 @@ class Bm25Scales:
             return scale
         try:
             scale = yield from _read_scale(index, options)
-        except (EngineError, AttributeError, KeyError, TypeError, ValueError) as error:  # or an unexpected response
+        except (EngineError, AttributeError, KeyError, TypeError, ValueError) as error:  # failed, or odd response
             if self._log_throttle.should_log(str(index)):
                 logger.warning(
                     "[score-scale-unread] osrerank cannot read the engine's version or the similarity of %s: it "
-                    "assumes BM25 without the factor k1 + 1, as in OpenSearch 3; not logged again: %s",
+                    "assumes BM25 without the factor k1 + 1, as in OpenSearch 3; this is not logged again: %s",
                     index,
                     error,
                 )
@@ -117,5 +124,6 @@ def _read_scale(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest
 
 
 def _read_factor(settings: Mapping[str, Any]) -> float:
+    """Return the factor k1 + 1 from an index's settings, or 1 for a similarity other than BM25."""
     is_bm25 = settings.get(f"{SIMILARITY}.type", "BM25") == "BM25"
     return float(settings.get(f"{SIMILARITY}.k1", DEFAULT_K1)) + 1 if is_bm25 else 1.0

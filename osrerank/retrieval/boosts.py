@@ -1,8 +1,8 @@
 """Separate a hit's text score from the query's boosts, so that a model replaces the text score and the boosts stay.
 
-A model scores only text. Rules that a caller adds to a query, such as recency or stock (``function_score``,
-``rank_feature``, a filter in a ``should``), must count as before. `find_boosts` gives names to the text part and the
-boosts of the query, so that the engine returns their scores for each hit. `split_scores` checks that these scores
+A model scores only text. Boosts are a caller's other rules for the score, such as recency or stock (``function_score``,
+``rank_feature``, a filter in a ``should``), and must count as before. `find_boosts` gives names to the text part and
+the boosts of the query, so that the engine returns their scores for each hit. `split_scores` checks that these scores
 combine to ``_score``. After the stages, `apply_boosts` combines the model's order with the same boosts.
 """
 
@@ -23,22 +23,22 @@ from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.types.values import TEXT
 
 STAGE = "boosts"
-"""The name of boosts in reports, which show them as the last stage."""
+"""The name of the last stage in reports, in which boosts are applied."""
 SCORES_PARAM = "include_named_queries_score"
 """The URL parameter that requests the scores of named queries, since OpenSearch 2.13 and Elasticsearch 8.8."""
 PREFIX = "osrerank-"
 """The prefix of the names that osrerank gives to queries."""
 MAX_ERROR_ULPS = 8
-"""The combined parts may differ from ``_score`` by this many units in the last place (ULPs) of a float32."""
+"""The maximum difference of the combined parts from ``_score``, in units in the last place (ULPs) of a float32."""
 RULE_CLAUSES = frozenset({"rank_feature", "distance_feature"})
-"""Clauses whose scores are rules of the caller and do not depend on text."""
+"""Clauses that score documents by a number, a date or a place. Their scores do not depend on text."""
 FILTER_CLAUSES = frozenset({
     "match_all", "match_none", "term", "terms", "terms_set", "range", "exists", "ids", "prefix", "wildcard", "regexp",
     "constant_score", "geo_distance", "geo_bounding_box", "geo_polygon", "geo_shape", "script",
 })  # fmt: skip
 """Clauses that select documents by exact values. Their scores do not depend on text."""
 _NON_FUNCTION_KEYS = frozenset({"query", "boost", "boost_mode", "score_mode", "max_boost", "min_score", "_name"})
-"""Keys of a ``function_score`` that do not define a function."""
+"""Keys of a ``function_score`` that do not define a function. Any other key does, such as ``field_value_factor``."""
 _COMBINERS: Mapping[str, Callable[[float, float], float]] = {
     "multiply": operator.mul,
     "sum": operator.add,
@@ -47,7 +47,7 @@ _COMBINERS: Mapping[str, Callable[[float, float], float]] = {
     "min": min,
     "replace": lambda _score, value: value,
 }
-"""A ``boost_mode`` of ``function_score``, and the function that combines a score with a boost's value."""
+"""For each ``boost_mode`` of a ``function_score``, the function that combines a score with a boost's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,12 @@ class Boost:
     """A boost of a query. Its value for a hit is combined with the hit's text score.
 
     Attributes:
-        mode: how the value is combined with the score so far: a ``boost_mode`` of ``function_score``.
-        query_names: the named queries whose scores are summed.
-        factor: the number that multiplies the sum: the product of the ``boost`` of all enclosing clauses.
-        fixed_value: the value for every hit that matches (``negative_boost``). None if it depends on the scores.
-        enclosing_names: the optional queries around the boost. A hit that does not match all of them gets no boost.
+        mode: how the value is combined with the score so far, as a ``boost_mode`` such as ``sum``.
+        query_names: the names of the boost's queries. The sum of their scores, times ``factor``, is the value.
+        factor: the product of the parameters ``boost`` of all enclosing clauses.
+        fixed_value: the value for each hit that matches the query (``negative_boost``). None if it depends on scores.
+        enclosing_names: the names of the ``should`` clauses around the boost. It applies only to hits that match all of
+            them.
     """
 
     mode: str
@@ -69,7 +70,10 @@ class Boost:
     enclosing_names: tuple[str, ...] = ()
 
     def compute_value(self, scores: Mapping[str, float]) -> float:
-        """Return a hit's boost from the scores of the named queries that it matches."""
+        """Return the boost's value for a hit.
+
+        ``scores`` are the hit's scores for the named queries that it matches, such as ``{"osrerank-1": 1.5}``.
+        """
         if not scores.keys() >= set(self.enclosing_names):
             return 1.0 if self.mode == "multiply" else 0.0
         if self.fixed_value is not None:
@@ -79,14 +83,14 @@ class Boost:
 
 @dataclass(frozen=True, slots=True)
 class Boosts:
-    """A query with a name for its text part and for each boost, whose scores combine to ``_score``.
+    """A query whose text part and boosts have names, and how their scores combine to ``_score``.
 
     Attributes:
         query: the query to send. It finds the same hits with the same scores as the caller's query.
-        text_names: the names of the text clauses, whose scores are summed.
-        factor: the number that multiplies the sum: the product of the ``boost`` of all clauses around the text part.
-        enclosing_names: the optional queries around the text part. A hit that does not match all of them has a text
-            score of 0.
+        text_names: the names of the text clauses. The sum of their scores, times ``factor``, is the text score.
+        factor: the product of the parameters ``boost`` of all clauses around the text part.
+        enclosing_names: the names of the ``should`` clauses around the text part. A hit that does not match all of them
+            has a text score of 0.
         steps: the boosts in the order in which they are combined with the text score: from the innermost to the
             outermost.
         wants_scores: whether the caller also requested the scores of named queries.
@@ -100,14 +104,14 @@ class Boosts:
     wants_scores: bool = False
 
     def compute_text_score(self, scores: Mapping[str, float]) -> float:
-        """Return a hit's text score from the scores of the named queries that it matches."""
+        """Return a hit's text score. ``scores`` are its scores for the named queries that it matches."""
         if not scores.keys() >= set(self.enclosing_names):
             return 0.0
         return self.factor * sum(scores.get(name, 0.0) for name in self.text_names)
 
 
 Parts = Mapping[str, float]
-"""The text score and the boosts of a hit, under the keys `TEXT`, ``boost``, ``boost_2`` and so on."""
+"""The text score and the boosts of a hit: ``{"text": 2.0, "boost": 1.5, "boost_2": 0.1}``."""
 
 
 def find_boosts(
@@ -120,8 +124,8 @@ def find_boosts(
     Args:
         body: the caller's body.
         params: the caller's URL parameters.
-        text: the query text. If some clause searches for it, a clause that searches for another text is a boost.
-        non_text_fields: keywords and other fields without text. A clause that searches only these is a boost.
+        text: the query text. If a clause searches for it, all clauses that search for other texts are boosts.
+        non_text_fields: keyword fields and other fields without text. A clause that searches only these is a boost.
     """
     query = body.get("query")
     is_searched = any(text == clause_text for clause_text, _ in find_texts_with_fields(query))
@@ -137,7 +141,7 @@ def find_boosts(
         named_query = namer.name_parts(query, 1.0)
     except _InseparableBoostsError as error:
         return _inseparable_reason(str(error))
-    except (AttributeError, KeyError, TypeError, ValueError):  # an invalid query: OpenSearch will report it
+    except (AttributeError, KeyError, TypeError, ValueError):  # an invalid query, which the engine will report
         return None
     if namer.filters:
         named_query = {"bool": {"must": [named_query], "filter": namer.filters}}
@@ -170,12 +174,13 @@ class _PartNamer:
 
     Attributes:
         text: the query text. None if no clause searches for it.
-        non_text_fields: keywords and other fields without text.
+        non_text_fields: keyword fields and other fields without text.
         text_names, factor, steps: the attributes of the resulting `Boosts`, as collected so far.
-        filters: named queries that match all documents. They are sent as filters, so they only return scores.
+        filters: named queries that compute boosts. They are sent as filters and match all documents, so that they
+            change neither the hits nor the scores.
         count: the number of names given so far.
-        enclosing_names: the optional queries that enclose the current clause.
-        text_enclosing_names: the optional queries that enclose the text part.
+        enclosing_names: the names of the ``should`` clauses around the current clause.
+        text_enclosing_names: the names of the ``should`` clauses around the text part.
     """
 
     text: str | None
@@ -190,6 +195,8 @@ class _PartNamer:
 
     def name_parts(self, clause: Any, factor: float) -> Mapping[str, Any]:
         """Return a copy of a clause with names for its text part and boosts.
+
+        ``factor`` is the product of the parameters ``boost`` of all enclosing clauses.
 
         Raises:
             _InseparableBoostsError: its boosts cannot be separated from its text score.
@@ -208,10 +215,13 @@ class _PartNamer:
             return {name: self._name_bool(content, factor)}
         if name == "boosting":
             return {name: self._name_boosting(content, factor)}
-        raise _InseparableBoostsError(f"a {name} query combines both")
+        raise _InseparableBoostsError(f"a {name} query combines text and boosts")
 
     def find_kinds(self, clause: Any) -> frozenset[str]:
-        """Return what a clause's score depends on: ``text``, ``filter`` (exact values or another text) or ``rule``."""
+        """Return what a clause's score depends on: ``text``, ``filter`` (exact values or another text) or ``rule``.
+
+        ``bool`` and other compound clauses can have several kinds.
+        """
         if isinstance(clause, list):
             return frozenset(kind for element in clause for kind in self.find_kinds(element))
         if not isinstance(clause, Mapping):
@@ -231,21 +241,25 @@ class _PartNamer:
         return frozenset(kinds)
 
     def _is_filter(self, leaf: Mapping[str, Any]) -> bool:
-        """Return whether a clause searches only non-text fields, or searches for another text than the query."""
-        texts = list(find_texts_with_fields(leaf))
-        names = [without_boost(name) for _, fields in texts for name in fields]
+        """Return whether a clause searches only non-text fields, or only for texts other than the query text."""
+        texts_with_fields = list(find_texts_with_fields(leaf))
+        names = [without_boost(name) for _, fields in texts_with_fields for name in fields]
         if names and all(name in self.non_text_fields for name in names):
             return True
-        return self.text is not None and bool(texts) and all(text != self.text for text, _ in texts)
+        texts = [text for text, _ in texts_with_fields]
+        return self.text is not None and bool(texts) and self.text not in texts
 
     def _add_name(self, clause: Any, names: list[str]) -> dict[str, Any]:
-        """Return a clause wrapped in a bool query with a new name, and append the name to ``names``."""
+        """Return a clause in a bool query with a new name, such as ``osrerank-0``, and append the name to ``names``."""
         names.append(f"{PREFIX}{self.count}")
         self.count += 1
         return {"bool": {"must": [clause], "_name": names[-1]}}
 
     def _name_function_score(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
-        """Name the text part of a ``function_score``, and add a named query with its functions to `filters`."""
+        """Name the text part of a ``function_score``, and add a named copy of its functions to `filters`.
+
+        The copy matches all documents, and its score is the value of the functions (``boost_mode`` ``replace``).
+        """
         named_content = {**content, "query": self.name_parts(content.get("query"), factor)}
         if not _list_functions(content):
             return named_content
@@ -262,6 +276,7 @@ class _PartNamer:
         return named_content
 
     def _name_bool(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
+        """Name the text part of a ``bool``, and each of its other scoring clauses, which are boosts to be added."""
         named_content, boosts = dict(content), list[str]()
         clause_lists = {key: _as_list(content.get(key)) for key in ("must", "should") if content.get(key)}
         kinds = [self.find_kinds(clause) for clauses in clause_lists.values() for clause in clauses]
@@ -270,19 +285,24 @@ class _PartNamer:
             raise _InseparableBoostsError("several parts of a bool query search for a text, and one of them has boosts")
         for key, clauses in clause_lists.items():
             name_text_clause = self._name_should_clause if key == "should" else self.name_parts
-            named_content[key] = []
+            named_clauses = named_content[key] = list[Any]()
             for clause in clauses:
                 clause_kinds = self.find_kinds(clause)
                 if "text" in clause_kinds:
-                    named_content[key].append(name_text_clause(clause, factor))
+                    named_clauses.append(name_text_clause(clause, factor))
+                elif clause_kinds:
+                    named_clauses.append(self._add_name(clause, boosts))
                 else:
-                    named_content[key].append(self._add_name(clause, boosts) if clause_kinds else clause)
+                    named_clauses.append(clause)
         if boosts:
             self.steps.append(Boost("sum", tuple(boosts), factor, enclosing_names=self.enclosing_names))
         return named_content
 
     def _name_should_clause(self, clause: Any, factor: float) -> Mapping[str, Any]:
-        """Return a named copy of a ``should`` clause with a text part. A clause with boosts also gets a name."""
+        """Return a copy of a ``should`` clause with names for its text part and boosts.
+
+        A clause with boosts also gets a name itself, because the boosts apply only to hits that match the clause.
+        """
         if len(self.find_kinds(clause)) == 1:
             return self.name_parts(clause, factor)
         outer = self.enclosing_names
@@ -293,11 +313,13 @@ class _PartNamer:
         return named_clause
 
     def _name_boosting(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
+        """Name both parts of a ``boosting``: ``positive`` has the text, and ``negative`` is a boost to multiply by."""
         names = list[str]()
         positive = self.name_parts(content["positive"], factor)
         negative = self._add_name(content["negative"], names)
         value = float(content["negative_boost"])
-        self.steps.append(Boost("multiply", tuple(names), 1.0, value, self.enclosing_names))
+        boost = Boost("multiply", tuple(names), fixed_value=value, enclosing_names=self.enclosing_names)
+        self.steps.append(boost)
         return {**content, "positive": positive, "negative": negative}
 
 
@@ -306,7 +328,7 @@ def _as_list(clauses: Any) -> list[Any]:
 
 
 def _list_functions(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the functions of a ``function_score``. A single function can be defined outside the list."""
+    """Return the functions of a ``function_score``: the list under ``functions``, and a function beside this key."""
     single = {key: value for key, value in content.items() if key not in _NON_FUNCTION_KEYS and key != "functions"}
     return [*_as_list(content.get("functions") or []), *([single] if single else [])]
 
@@ -333,8 +355,8 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
     """Split the score of each hit into its text score and its boosts.
 
     Returns:
-        The parts of each hit's score, or the reason why they are unknown: they do not combine to ``_score``. Then the
-        response without the query names that osrerank added.
+        Two values: the parts of each hit's score, or the reason why they are unknown (they do not combine to
+        ``_score``); and the response without the query names that osrerank added.
 
     Raises:
         ResponseFormatError: ``response`` is not a search response.
@@ -351,7 +373,7 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
             text_score = boosts.compute_text_score(matched)
             values = [boost.compute_value(matched) for boost in boosts.steps]
             combined_score = combine(text_score, values, boosts.steps)
-        except TypeError:  # "NaN"
+        except TypeError:  # a score is the string "NaN"
             combined_score = math.nan
         if not abs(combined_score - score) <= MAX_ERROR_ULPS * float(np.spacing(np.float32(score))):
             cause = f"the hit at rank {rank} has the _score {score:.7g}, but its parts combine to {combined_score:.7g}"
@@ -361,9 +383,10 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
 
 
 def restore_caller_names(response: Mapping[str, Any], *, wants_scores: bool) -> dict[str, Any]:
-    """Remove osrerank's query names from a response's ``matched_queries``.
+    """Remove osrerank's query names from each ``matched_queries`` of a response.
 
-    Unless ``wants_scores`` says that the caller requested scores, the caller's names become a list.
+    The names of the caller's queries stay. If ``wants_scores``, they keep their scores, as in ``{"recent": 1.5}``.
+    Otherwise they become a list, as in ``["recent"]``.
     """
     hits = response["hits"]
     restored = {**response, "hits": {**hits, "hits": [_restore_hit(hit, wants_scores) for hit in hits["hits"]]}}
@@ -373,6 +396,7 @@ def restore_caller_names(response: Mapping[str, Any], *, wants_scores: bool) -> 
 
 
 def _boost_key(number: int) -> str:
+    """Return the key of a boost in `Parts`: ``boost`` for the first, ``boost_2`` for the second."""
     return f"boost_{number}" if number > 1 else "boost"
 
 
@@ -402,13 +426,16 @@ def _restore_nested_hits(part: Any, wants_scores: bool) -> Any:  # noqa: FBT001 
 
 
 def add_score_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:
-    """Return a first pass's ranking with the score parts of each candidate, in the same order."""
-    pairs = zip(ranking.candidates, parts, strict=True)
-    return replace(ranking, candidates=tuple(candidate.with_first_parts(scores) for candidate, scores in pairs))
+    """Return a first pass's ranking with the parts of each candidate's score. ``parts`` are in the ranking's order."""
+    candidates = [
+        candidate.with_first_parts(score_parts)
+        for candidate, score_parts in zip(ranking.candidates, parts, strict=True)
+    ]
+    return replace(ranking, candidates=tuple(candidates))
 
 
 def combine(text_score: float, values: Sequence[float], steps: Sequence[Boost]) -> float:
-    """Combine a text score with the boosts' values, one step after the other."""
+    """Combine a text score with the value of each boost, one step after the other."""
     score = text_score
     for value, step in zip(values, steps, strict=True):
         score = _COMBINERS[step.mode](score, value)
@@ -418,9 +445,10 @@ def combine(text_score: float, values: Sequence[float], steps: Sequence[Boost]) 
 def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
     """Apply the query's boosts to a ranking, or report why they cannot be applied.
 
-    The text scores are redistributed among the reranked candidates: the model's best candidate gets the highest, and so
-    on. Each text score is then combined with the candidate's boosts as in the query. If the model agrees with the text
-    scores, the result is the first pass's order. Candidates that were not reranked stay below, in their order.
+    The model's best candidate gets the highest text score of all reranked candidates, the second best gets the second
+    highest, and so on. Each text score is then combined with the candidate's boosts as in the query. If the model ranks
+    candidates as their text scores do, the result is the first pass's order. Candidates that were not reranked stay
+    below, in their order.
     """
     started_s = time.perf_counter()
     reranked = [candidate for candidate in ranking.candidates if candidate.trace[-1].level]
@@ -430,9 +458,10 @@ def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
         report = StageReport(STAGE, applied=False, reason=str(boosts), code=boosts.code, skipped=True)
         return ranking.with_report(report)
     text_scores = sorted((candidate.text_score for candidate in reranked), reverse=True)
+    boosted_scores = _boosted_scores(reranked, text_scores, boosts.steps)
     scored = sorted(
-        zip(_boosted_scores(reranked, text_scores, boosts.steps), text_scores, reranked, strict=True),
-        key=lambda entry: (-entry[0], entry[2].trace[0].rank),
+        zip(boosted_scores, text_scores, reranked, strict=True),
+        key=lambda entry: (-entry[0], entry[2].trace[0].rank),  # equal scores: in the first pass's order
     )
     level = max(candidate.trace[-1].level for candidate in reranked)
     boosted = [
@@ -452,9 +481,9 @@ def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
 def _boosted_scores(
     candidates: Sequence[Candidate], text_scores: Sequence[float], steps: Sequence[Boost]
 ) -> Iterator[float]:
-    """Yield each candidate's score recomputed with its new text score.
+    """Yield each candidate's score, computed from its new text score and its boosts.
 
-    If the text score is unchanged, the score is the original one, without rounding error.
+    If the text score has not changed, this is the first-pass score, without a rounding error.
     """
     for candidate, text_score in zip(candidates, text_scores, strict=True):
         first_pass = candidate.trace[0]

@@ -1,9 +1,10 @@
-"""Store and look up the fields that the last vector build of an index read.
+"""Store and look up the fields from which an index's vectors were last built.
 
-A search that names no fields reads the same fields, so that the stored vectors fit its texts. The names of the fields
-are stored with the vectors: in a side index (the hidden index with another index's vectors), or in this machine's
-vector file. Their key is the index's name, so that a search can look them up before its model is loaded. Several search
-engines can use the same file and have indices of the same name. The file therefore has an entry for each index uuid.
+A search that names no fields reads the texts of the same fields, so that the stored vectors fit these texts. The field
+names are stored with the vectors: in a side index (a hidden index with the vectors of another index), or in the vector
+file of this machine. Their key is a digest of the index's name, so that a search can look them up before its model is
+loaded. Indices of several search engines can have the same name and use the same file. Therefore the names are stored
+by the index's uuid: ``{"uuid of the index": ["title", "body"]}``.
 """
 
 import hashlib
@@ -23,28 +24,32 @@ from osrerank.vectors.storage import VectorStorage
 BATCH_SIZE = 30
 """The maximum number of side indices that one request reads."""
 TIMEOUT_S = 2.0
-"""The timeout of such a request, in seconds."""
+"""The timeout of a request to side indices, in seconds."""
 MAX_INDICES = 100
-"""The fields of at most this many indices of the same name are stored. Beyond it, the oldest entry is dropped."""
+"""The maximum number of indices of the same name whose fields are stored. The oldest entry makes room for a new one."""
 
 FieldsByIndex = Mapping[str, tuple[str, ...]]
-"""The fields that each index's last build read."""
+"""The fields of each index's last build by the index's name: ``{"papers": ("title", "body")}``."""
 FieldsByUuid = Mapping[str, tuple[str, ...]]
-"""The fields that each index's last build read, by the index's uuid, which is empty in a side index."""
+"""The fields of each index's last build by the index's uuid. In a side index, the uuid is an empty string."""
 
 
 def build_fields_key(index: str) -> bytes:
-    """Return the key under which a build stores the fields that it read."""
+    """Return the key under which the fields of an index's last build are stored."""
     return hashlib.blake2b(f"fields\0{index}".encode(), digest_size=16).digest()
 
 
 def update_build_fields(stored: bytes, uuid: str, fields: Sequence[str]) -> bytes:
-    """Return the content to store under `build_fields_key`, as JSON.
+    """Return the content to store under `build_fields_key`, as JSON: ``{"uuid of the index":["title","body"]}``.
 
-    ``stored`` is the content that is stored now, or empty. In a side index, ``uuid`` is empty.
+    Args:
+        stored: the content that is stored now. Empty if there is none.
+        uuid: the uuid of the index. Empty in a side index.
+        fields: the fields that the build read.
     """
-    entries = [(other, names) for other, names in _parse_content(stored).items() if other != uuid]
-    return json.dumps(dict([*entries[1 - MAX_INDICES :], (uuid, fields)]), separators=(",", ":")).encode()
+    other_entries = [(other, names) for other, names in _parse_content(stored).items() if other != uuid]
+    entries = dict([*other_entries[1 - MAX_INDICES :], (uuid, fields)])
+    return json.dumps(entries, separators=(",", ":")).encode()
 
 
 def _parse_content(content: bytes) -> FieldsByUuid:
@@ -55,14 +60,14 @@ def _parse_content(content: bytes) -> FieldsByUuid:
 
 
 class BuildFieldFinder:
-    """Looks up the fields of the last vector build, in side indices or in the vector file."""
+    """Looks up the fields of each index's last vector build, in side indices or in the vector file."""
 
     def __init__(self, engine: EngineFinder, settings: Settings, *, uses_side_indices: bool) -> None:
         self._engine, self._settings, self._uses_side_indices = engine, settings, uses_side_indices
 
     @cached_property
     def _file(self) -> FileStore | None:
-        """This machine's vector file. None if the settings name another store."""
+        """The vector file of this machine. None if the settings name another store, such as Redis."""
         store = VectorStorage.from_settings(self._settings).store if self._settings.vectors in (None, "file") else None
         return store if isinstance(store, FileStore) else None
 
@@ -71,12 +76,11 @@ class BuildFieldFinder:
     ) -> Generator[SideRequest, Any, FieldsByIndex]:
         """Look up the fields of each index's last build. Indices without stored fields are left out.
 
-        The vector file is read without a request. If it has fields for one of the names, a request reads the uuids of
-        the indices.
+        If the vector file has fields for one of the names, a request reads the uuids of the indices.
 
         Args:
             index: the indices as the search names them: a name, a list of names, a pattern, or None for all.
-            names: the name of each of these indices.
+            names: the names of all indices that ``index`` stands for.
             options: the search's `osrerank.retrieval.requests.select_index_options`.
 
         Raises:
@@ -97,7 +101,7 @@ class BuildFieldFinder:
         return {name: fields for name, fields in fields_by_index.items() if fields}
 
     def _read_side_indices(self, keys: Mapping[str, bytes]) -> Generator[SideRequest, Any, dict[str, FieldsByUuid]]:
-        """Read the content under each index's key from the side indices."""
+        """Read the fields of each index's last build from the side indices. ``keys`` has the key of each index."""
         requests = RecordRequests((yield from self._engine.find()))
         stored: dict[bytes, bytes] = {}
         side_indices = sorted({side_index(name) for name in keys})

@@ -1,4 +1,4 @@
-"""Find out whether a client speaks to OpenSearch or Elasticsearch, once per client."""
+"""Find out whether a client is connected to OpenSearch or Elasticsearch, once per client."""
 
 import logging
 from collections.abc import Generator, Mapping
@@ -13,19 +13,19 @@ logger = logging.getLogger(__name__)
 
 
 class EngineFinder:
-    """Identifies the search engine, unless the settings name it, and remembers it. Safe to use from many threads."""
+    """Asks the search engine what it is, unless the settings say so, and remembers it. Safe to use from many threads."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         self._engine = engine
         self._log_throttle = LogThrottle()
 
     @property
-    def engine_if_known(self) -> Engine | None:
-        """The engine. None until a lookup has succeeded."""
+    def identified_engine(self) -> Engine | None:
+        """The engine. None until it has been identified."""
         return self._engine
 
     def find(self) -> Generator[SideRequest, Any, Engine]:
-        """Return the engine. Yield the requests to identify it, unless it is known."""
+        """Return the engine. Yield the requests to identify it, unless it has been identified."""
         if self._engine is not None:
             return self._engine
         try:
@@ -44,8 +44,8 @@ class EngineFinder:
 def _identify() -> Generator[SideRequest, Any, Engine]:
     """Ask the search engine what it is.
 
-    ``GET /`` needs a right on the cluster. If the user lacks it, osrerank requests ``/_security/_authenticate``: only
-    Elasticsearch has this path, and every user can read it.
+    ``GET /`` needs a permission on the cluster. If the user does not have it, the second request is
+    ``GET /_security/_authenticate``. Only Elasticsearch has this path, and every user may read it.
     """
     try:
         response = yield SideRequest("GET", "/")

@@ -1,4 +1,4 @@
-"""A thread-safe cache for mappings and settings of the search engine. Its values expire after a minute."""
+"""A cache whose values expire after a minute, for mappings and settings that osrerank reads from the search engine."""
 
 import time
 from collections.abc import Callable, Hashable
@@ -11,7 +11,7 @@ from osrerank._caches import SharedCache
 LIFETIME_S = 60.0
 """The default time after which a cached value expires, in seconds."""
 MAX_VALUES = 1_000
-"""If a cache has more values than this, the least recently used one is dropped."""
+"""The maximum number of values in a cache. Beyond it, the least recently used value is dropped."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -24,7 +24,7 @@ class ExpiringCache(Generic[Key, Value]):
         self._values = SharedCache(lambda: TTLCache[Key, Value](MAX_VALUES, lifetime_s, clock))
 
     def get(self, key: Key) -> Value | None:
-        """Return the key's value. Returns None if it is missing or has expired."""
+        """Return the key's value, or None if it is missing or has expired."""
         with self._values as values:
             return values.get(key)
 

@@ -12,7 +12,7 @@ from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
 from osrerank.retrieval.boosts import SCORES_PARAM, Boosts
 from osrerank.retrieval.fields import SearchFields, union
-from osrerank.retrieval.retrievers import find_retriever_obstacle, read_retriever_window
+from osrerank.retrieval.retrievers import explain_unsupported_retriever, read_retriever_window
 from osrerank.retrieval.search_pipelines import NO_PIPELINE, SearchPipeline, add_pipeline
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
@@ -206,11 +206,11 @@ def plan_first_pass(
     refusal = _find_refusal(body, params, offset, size, None if search_after is None else depth)
     if refusal is not None:
         return refusal
-    if pipeline.obstacle:
-        return Reason(ReasonCode.SEARCH_PIPELINE, pipeline.obstacle)
+    if pipeline.blocking_reason:
+        return Reason(ReasonCode.SEARCH_PIPELINE, pipeline.blocking_reason)
     assert offset is not None  # otherwise, the request was refused above
     assert size is not None
-    if reason := find_retriever_obstacle(body, offset + size):
+    if reason := explain_unsupported_retriever(body, offset + size):
         return Reason(ReasonCode.RETRIEVER, reason)
     new_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
     new_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}

@@ -31,7 +31,7 @@ def read_queries(body: Mapping[str, Any]) -> Any:
     return [query for _, content in _walk_retrievers(body["retriever"]) for query in _read_query_clauses(content)]
 
 
-def find_retriever_obstacle(body: Mapping[str, Any], end: int) -> str:
+def explain_unsupported_retriever(body: Mapping[str, Any], end: int) -> str:
     """Return the reason why a retriever's hits cannot be reranked down to rank ``end``. Empty if they can."""
     kinds = [kind for kind, _ in _walk_retrievers(body.get("retriever"))]
     for kind in kinds:

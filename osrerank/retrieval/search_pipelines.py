@@ -29,9 +29,9 @@ NO_PIPELINE_NAME = "_none"
 OSRERANK_DESCRIPTION = "Reranks with osrerank."
 """The first words of the description of all pipelines that ``osrerank pipeline install`` creates."""
 DEFAULT_PIPELINE_SETTING = "index.search.default_pipeline"
-SETTINGS_RIGHT = "indices:monitor/settings/get"
+SETTINGS_PERMISSION = "indices:monitor/settings/get"
 """The right to read an index's settings."""
-PIPELINES_RIGHT = "cluster:admin/search/pipeline/get"
+PIPELINES_PERMISSION = "cluster:admin/search/pipeline/get"
 """The right to read a pipeline's definition."""
 ORDER_PRESERVING_PROCESSORS = {"truncate_hits", "collapse", "hybrid_score_explanation"}
 """Response processors that change neither the order of the hits nor their fields."""
@@ -49,27 +49,27 @@ class SearchPipeline:
 
     Attributes:
         name: the pipeline's name. Empty if the search has no pipeline, or defines it in the request.
-        obstacle: the reason why the hits cannot be reranked. Empty if they can.
+        blocking_reason: why the hits cannot be reranked. Empty if they can.
         changes_fields: whether the hits might contain fields that their documents do not.
         may_shorten: whether the pipeline might drop hits. A response with few hits can then be complete.
         adds_hits: whether the pipeline returns more hits than the search requests.
-        missing_right: the right that the user lacks to read the settings or the definition. Empty if they were read.
+        missing_permission: the right that the user lacks to read the settings or the definition. Empty if they were read.
         has_default: whether an index of the search has a default pipeline, or might have one.
         replacement: the definition to send in place of the index's default pipeline. None to leave the default.
     """
 
     name: str = ""
-    obstacle: str = ""
+    blocking_reason: str = ""
     changes_fields: bool = False
     may_shorten: bool = False
     adds_hits: bool = False
-    missing_right: str = ""
+    missing_permission: str = ""
     has_default: bool = False
     replacement: Mapping[str, Any] | None = None
 
 
 NO_PIPELINE = SearchPipeline()
-UNKNOWN_PIPELINE = SearchPipeline(missing_right=SETTINGS_RIGHT, has_default=True)
+UNKNOWN_PIPELINE = SearchPipeline(missing_permission=SETTINGS_PERMISSION, has_default=True)
 """The pipeline of an index whose settings cannot be read."""
 
 
@@ -113,7 +113,7 @@ class SearchPipelines:
         if isinstance(default, SearchPipeline):
             return default
         pipeline = yield from self._read_definition(default)
-        return pipeline if pipeline.replacement is None else replace(pipeline, obstacle="")
+        return pipeline if pipeline.replacement is None else replace(pipeline, blocking_reason="")
 
     def forget(self) -> None:
         """Empty the cache."""
@@ -146,7 +146,7 @@ class SearchPipelines:
                     "logged again",
                     index,
                     error,
-                    SETTINGS_RIGHT,
+                    SETTINGS_PERMISSION,
                 )
             if isinstance(error, EngineError) and error.is_forbidden:
                 self._defaults.put(key, UNKNOWN_PIPELINE)
@@ -165,13 +165,13 @@ class SearchPipelines:
                 return replace(NO_PIPELINE, has_default=True)
             pipeline = parse_pipeline(name, response[name])
         except (EngineError, TypeError) as error:
-            obstacle = (
+            blocking_reason = (
                 f"the definition of the search pipeline {name} cannot be read, so the pipeline may rank the hits itself"
             )
-            pipeline = SearchPipeline(name, obstacle, missing_right=PIPELINES_RIGHT, has_default=True)
+            pipeline = SearchPipeline(name, blocking_reason, missing_permission=PIPELINES_PERMISSION, has_default=True)
             if not isinstance(error, EngineError) or not error.is_forbidden:
                 return pipeline
-            pipeline = replace(pipeline, obstacle=f"{obstacle}: grant {PIPELINES_RIGHT}")
+            pipeline = replace(pipeline, blocking_reason=f"{blocking_reason}: grant {PIPELINES_PERMISSION}")
         self._definitions.put(name, pipeline)
         return pipeline
 
@@ -198,10 +198,12 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
     ranking_kinds = sorted(response_kinds - ORDER_PRESERVING_PROCESSORS - FIELD_PROCESSORS)
     is_own = str(definition.get("description", "")).startswith(OSRERANK_DESCRIPTION)
     subject = f"the search pipeline {name}" if name else "the search pipeline of the request"
-    obstacle = f"{subject} ranks the hits itself, or may do so ({', '.join(ranking_kinds)})" if ranking_kinds else ""
+    blocking_reason = (
+        f"{subject} ranks the hits itself, or may do so ({', '.join(ranking_kinds)})" if ranking_kinds else ""
+    )
     return SearchPipeline(
         name,
-        obstacle,
+        blocking_reason,
         changes_fields=bool(FIELD_PROCESSORS & response_kinds),
         may_shorten=bool(SHORTENING_PROCESSORS & response_kinds or request_kinds - SIZE_KEEPING_PROCESSORS),
         adds_hits="oversample" in request_kinds and "truncate_hits" not in response_kinds,

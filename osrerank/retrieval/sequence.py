@@ -17,7 +17,7 @@ from osrerank.vectors.index import PREFIX
 SEQ_NO = "_seq_no"
 MAX_SEQUENCE_NUMBER = 2**62
 """A number above all sequence numbers. It is used for the embedded engine, which does not report its highest number."""
-REQUIRED_RIGHTS = "indices:monitor/stats and indices:admin/refresh"
+REQUIRED_PERMISSIONS = "indices:monitor/stats and indices:admin/refresh"
 """The rights that a user needs to follow the changes of an index by sequence numbers."""
 
 Heads = Mapping[str, Mapping[str, Head]]
@@ -39,7 +39,7 @@ def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, 
     except EngineError as error:
         if error.kind == "index_not_found_exception" or error.status in (None, 429, 500, 502, 503, 504):
             raise
-        fix = f"grant {REQUIRED_RIGHTS}, or " if error.is_forbidden else ""
+        fix = f"grant {REQUIRED_PERMISSIONS}, or " if error.is_forbidden else ""
         raise _error_without_numbers(index, f"{error.status} {error.kind}", fix) from error
     except LookupError as error:
         raise _error_without_numbers(index, str(error), "") from error

@@ -231,7 +231,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     pipeline = UNKNOWN_PIPELINE
     if not fields.timed_out:
         pipeline = yield from searcher.pipelines.find(call.index, {**(call.header or {}), **call.params}, call.body)
-    if options.rm3 is not None and not pipeline.obstacle and call.exclusion is None:
+    if options.rm3 is not None and not pipeline.blocking_reason and call.exclusion is None:
         plan = yield from _expand_query(plan, query, pipeline)
     if options.is_first_pass:
         return replace(plan, skip_reason=NOT_ASKED)

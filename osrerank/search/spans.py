@@ -43,7 +43,7 @@ def request_span(client: TracedClient, step: ClientStep, index: Any) -> Abstract
     """Begin the span of a search's request to the search engine, named after the operation, such as "search notes"."""
     if not is_recording():
         return UNRECORDED
-    engine = client.searcher.engine.engine_if_known or Engine.OPENSEARCH
+    engine = client.searcher.engine.identified_engine or Engine.OPENSEARCH
     hosts = getattr(client.transport, "hosts", None) or ()
     if isinstance(step, MultiSearchRequest):
         attributes: Attributes = {

@@ -9,8 +9,8 @@ from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.search_pipelines import (
     NO_PIPELINE,
     OSRERANK_DESCRIPTION,
-    PIPELINES_RIGHT,
-    SETTINGS_RIGHT,
+    PIPELINES_PERMISSION,
+    SETTINGS_PERMISSION,
     SearchPipeline,
     SearchPipelines,
     parse_pipeline,
@@ -53,7 +53,7 @@ def test_a_default_pipeline_is_read_once() -> None:
     pipelines = SearchPipelines()
     definition = {"p": {"request_processors": [{"filter_query": {}}]}}
     pipeline, paths = answered(pipelines.find(["a", "b"], {}, {}), settings(a="p", b="p"), definition)
-    assert (pipeline.name, pipeline.obstacle, pipeline.may_shorten, pipeline.has_default) == ("p", "", False, True)
+    assert (pipeline.name, pipeline.blocking_reason, pipeline.may_shorten, pipeline.has_default) == ("p", "", False, True)
     assert paths == [f"/a,b/_settings/{SETTING}", "/_search/pipeline/p"]
     assert answered(pipelines.find(["a", "b"], {}, {})) == (pipeline, [])
 
@@ -79,12 +79,12 @@ def test_a_pipeline_that_the_caller_names_or_defines_is_used() -> None:
     pipeline, paths = answered(
         pipelines.find("a", {"search_pipeline": "x/y"}, {"search_pipeline": "z"}), {"x/y": ranking}
     )
-    assert "x/y ranks the hits itself, or may do so (rerank)" in pipeline.obstacle
+    assert "x/y ranks the hits itself, or may do so (rerank)" in pipeline.blocking_reason
     assert paths == ["/_search/pipeline/x%2Fy"]
     pipeline, paths = answered(pipelines.find("a", {}, {"search_pipeline": ranking}))
-    assert ("of the request ranks" in pipeline.obstacle, paths) == (True, [])
+    assert ("of the request ranks" in pipeline.blocking_reason, paths) == (True, [])
     pipeline, paths = answered(pipelines.find("a", {}, {"search_pipeline": "_none"}))
-    assert (pipeline.obstacle, paths) == ("", [])
+    assert (pipeline.blocking_reason, paths) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_pipeline_that_the_caller_names_or_defines_is_used() -> None:
 )  # fmt: skip
 def test_an_unknown_response_processor_counts_as_ranking(kind: str, is_ranking: bool) -> None:
     pipeline = parse_pipeline("p", {"response_processors": [{kind: {}}], "phase_results_processors": [{"any": {}}]})
-    assert bool(pipeline.obstacle) is is_ranking
+    assert bool(pipeline.blocking_reason) is is_ranking
     assert pipeline.changes_fields is (kind in ("rename_field", "sort", "split"))
 
 
@@ -106,18 +106,18 @@ def test_osreranks_own_pipeline_as_a_default_is_sent_without_its_rerank_processo
     installed = {"description": f"{OSRERANK_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
     pipelines = SearchPipelines()
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), {"p": installed})
-    assert (pipeline.obstacle, pipeline.replacement) == ("", {})
+    assert (pipeline.blocking_reason, pipeline.replacement) == ("", {})
     pipeline, _ = answered(
         pipelines.find("b", {}, {}), settings(b="q"), {"q": {**installed, "request_processors": hiding}}
     )
-    assert (pipeline.obstacle, pipeline.replacement) == ("", {"request_processors": hiding})
+    assert (pipeline.blocking_reason, pipeline.replacement) == ("", {"request_processors": hiding})
     requested, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}))
-    assert (bool(requested.obstacle), requested.replacement) == (True, None)  # whoever names it wants it
+    assert (bool(requested.blocking_reason), requested.replacement) == (True, None)  # whoever names it wants it
     processors = [{"rerank": {}}, {"ml_inference": {}}]
     pipeline, _ = answered(
         pipelines.find("c", {}, {}), settings(c="r"), {"r": {**installed, "response_processors": processors}}
     )
-    assert (bool(pipeline.obstacle), pipeline.replacement) == (True, None)
+    assert (bool(pipeline.blocking_reason), pipeline.replacement) == (True, None)
 
 
 def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
@@ -127,32 +127,32 @@ def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
     pipelines, forbidden = SearchPipelines(clock=clock), EngineError(OSError("no permissions"), status=403)
     for _ in range(3):
         pipeline, _ = answered(pipelines.find("a", {}, {}), forbidden)
-        assert (pipeline.obstacle, pipeline.missing_right) == ("", SETTINGS_RIGHT)
+        assert (pipeline.blocking_reason, pipeline.missing_permission) == ("", SETTINGS_PERMISSION)
         clock.sleep(61)
-    assert [SETTINGS_RIGHT in record.getMessage() for record in caplog.records] == [True]
+    assert [SETTINGS_PERMISSION in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_a_pipeline_whose_definition_is_forbidden_counts_as_ranking() -> None:
     pipelines, forbidden = SearchPipelines(), EngineError(OSError("no permissions"), status=403)
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), forbidden)
-    assert pipeline.obstacle.endswith(f"grant {PIPELINES_RIGHT}")
+    assert pipeline.blocking_reason.endswith(f"grant {PIPELINES_PERMISSION}")
     assert answered(pipelines.find("a", {}, {})) == (pipeline, [])  # for a minute
 
 
 def test_a_failed_look_up_of_a_default_pipeline_is_repeated() -> None:
     pipelines, away = SearchPipelines(), EngineError(OSError("away"))
-    assert answered(pipelines.find("a", {}, {}), away)[0].missing_right == SETTINGS_RIGHT
+    assert answered(pipelines.find("a", {}, {}), away)[0].missing_permission == SETTINGS_PERMISSION
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), away)
-    assert "cannot be read" in pipeline.obstacle
+    assert "cannot be read" in pipeline.blocking_reason
     pipeline, paths = answered(pipelines.find("a", {}, {}), {"p": {}})
-    assert (pipeline.obstacle, paths) == ("", ["/_search/pipeline/p"])
+    assert (pipeline.blocking_reason, paths) == ("", ["/_search/pipeline/p"])
 
 
 def test_a_missing_index_or_pipeline_gives_the_errors_of_the_search() -> None:
     pipelines = SearchPipelines()
     assert answered(pipelines.find("a", {}, {}), ABSENT)[0] == NO_PIPELINE
     pipeline, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}), {})
-    assert pipeline.obstacle == ""
+    assert pipeline.blocking_reason == ""
 
 
 def test_the_default_pipeline_of_a_remote_index_is_looked_up_once_a_minute() -> None:
