@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class EngineFinder:
-    """Asks the search engine what it is, unless the settings say so, and remembers it. Safe to use from many threads."""
+    """Identifies the search engine, unless the settings name it, and remembers it. Safe to use from many threads."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         self._engine = engine

@@ -1,7 +1,7 @@
-"""Look up which fields a search uses: read the mapping, choose the fields, and cache both for a minute.
+"""Find out which fields a search uses: read the mapping, choose the fields, and cache both for a minute.
 
-The functions yield their requests instead of sending them, so that the synchronous and the asynchronous client can
-share them.
+The functions yield their requests instead of sending them, so that both the synchronous and the asynchronous client can
+call them.
 """
 
 import logging
@@ -34,13 +34,13 @@ from osrerank.types.reasons import SearchWarning, WarningCode
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 86_400.0
-"""The fields of an index are logged again after this many seconds: a day."""
+"""The time after which the fields of an index are logged again: a day, in seconds."""
 MIN_AGE_S = 0.1
-"""A mapping younger than this many seconds is not read again, even if it lacks a field that the caller named."""
+"""The minimum age, in seconds, of a mapping that is read again because it lacks a field that the caller named."""
 MAX_CACHED_CHOICES = 1_000
-"""The fields of at most this many different choices are cached per index."""
+"""The maximum number of field choices for which the fields are cached, per index."""
 MAX_LISTED_NAMES = 20
-"""A message lists at most this many names."""
+"""The maximum number of field names that a message lists."""
 
 
 class _CacheEntry:
@@ -51,9 +51,9 @@ class _CacheEntry:
         loaded_at_s: the time of the clock when the mapping was read, in seconds.
         top_level_names: all top-level field names seen so far, in mappings and in hits.
         indices: the names of all indices seen so far, in mappings and in hits.
-        groups: the fields of a search that specifies none, chosen by the mapping alone.
-        build_fields: the fields that each index's last vector build read. None if they were not looked up yet.
-        fields_by_choice: the fields that the search uses for each choice of fields by a caller.
+        groups: the fields of a search that does not name any, chosen by the mapping alone.
+        build_fields: the fields that each index's last vector build read. None until they are looked up.
+        fields_by_choice: the fields that a search uses, by the caller's choice of fields.
     """
 
     def __init__(self, leaves_by_index: dict[str, Leaves], loaded_at_s: float) -> None:
@@ -62,7 +62,7 @@ class _CacheEntry:
         self.replace_mapping(leaves_by_index, loaded_at_s)
 
     def replace_mapping(self, leaves_by_index: dict[str, Leaves], loaded_at_s: float) -> None:
-        """Replace the mapping, and forget the fields that were chosen from it."""
+        """Replace the mapping, and forget the fields that were chosen from the old one."""
         self.leaves_by_index = leaves_by_index
         self.loaded_at_s = loaded_at_s
         self.groups = group_indices(leaves_by_index)
@@ -75,7 +75,7 @@ class _CacheEntry:
 class FieldFinder:
     """Finds the fields of searches, and caches them for a minute. Safe to use from many threads.
 
-    If no search reads stored vectors, ``build_fields`` is None.
+    ``build_fields`` looks up the fields of vector builds. It is None if no search reads stored vectors.
     """
 
     def __init__(
@@ -89,13 +89,16 @@ class FieldFinder:
     def find(
         self, index: Any, choice: FieldChoice, options: Mapping[str, Any] = NO_OPTIONS, *, refresh: bool = False
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Return the fields that a search uses, from the cache or after looking them up.
+        """Return the fields that a search uses. Yield the requests to look them up, unless they are cached.
 
         If the mapping cannot be read, the result has a warning. The query then searches the index's default fields, and
         the model scores the text fields of the hits.
 
-        ``options`` are the search's `osrerank.retrieval.requests.select_index_options`. With ``refresh``, the mapping
-        is read even if it is cached.
+        Args:
+            index: the indices as the search names them.
+            choice: the caller's choice of fields.
+            options: the search's `osrerank.retrieval.requests.select_index_options`.
+            refresh: whether to read the mapping again if it is cached and older than `MIN_AGE_S`.
         """
         key = f"{index}{options}"
         warning = self._mapping_warnings.get(key)
@@ -109,7 +112,7 @@ class FieldFinder:
         try:
             return (yield from self._look_up(index, choice, options, entry, must_read_mapping=fields is not None))
         except (EngineError, ResponseFormatError) as error:
-            if isinstance(error, EngineError) and error.is_absent:  # the search will raise it
+            if isinstance(error, EngineError) and error.is_absent:  # the search itself will raise this error
                 return _fields_without_mapping(choice)
             sentence = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
             warning = SearchWarning(sentence, WarningCode.MAPPING_UNREAD)
@@ -129,7 +132,10 @@ class FieldFinder:
         *,
         must_read_mapping: bool,
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Read the mapping and the last build's fields, then cache and return the search's fields."""
+        """Read what is missing of the mapping and the last build's fields. Cache and return the search's fields.
+
+        ``must_read_mapping`` says whether to read the mapping even if ``entry`` has one.
+        """
         if entry is None or must_read_mapping:
             response = yield SideRequest("GET", build_path(index, "_mapping"), params=options)
             leaves_by_index = read_leaves_by_index(response)
@@ -138,13 +144,13 @@ class FieldFinder:
                 self._entries.put(f"{index}{options}", entry)
             else:
                 entry.replace_mapping(leaves_by_index, self._clock())
-        if not entry.leaves_by_index:  # such as a pattern for indices of another cluster
+        if not entry.leaves_by_index:  # no mapping, as for a pattern for indices of another cluster
             return _fields_without_mapping(choice)
         needs_defaults = choice.needs_mapping_fields(add_body_fields(entry.leaves_by_index, choice))
         warnings: tuple[SearchWarning, ...] = ()
         groups = entry.groups if needs_defaults else ()
-        has_names = bool(choice.model_fields or choice.query_fields)
-        if needs_defaults and choice.uses_build_fields and self._build_fields is not None and not has_names:
+        options_name_fields = bool(choice.model_fields or choice.query_fields)
+        if needs_defaults and choice.uses_build_fields and self._build_fields is not None and not options_name_fields:
             if entry.build_fields is None:
                 entry.build_fields, warnings = yield from self._read_build_fields(index, entry.leaves_by_index, options)
             groups = with_build_fields(entry.groups, entry.build_fields, entry.leaves_by_index)
@@ -166,7 +172,7 @@ class FieldFinder:
     def _read_build_fields(
         self, index: Any, indices: Iterable[str], options: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, tuple[FieldsByIndex, tuple[SearchWarning, ...]]]:
-        """Look up the fields that the last vector build read. If that fails, the result has a warning."""
+        """Return the fields that each index's last vector build read, or a warning if they cannot be looked up."""
         assert self._build_fields is not None
         try:
             return (yield from self._build_fields.find(index, indices, options)), ()
@@ -181,19 +187,20 @@ class FieldFinder:
             return {}, (warning,)
 
     def _log_build_fields(self, mapping_groups: Iterable[IndexGroup], groups: Iterable[IndexGroup]) -> None:
-        """Log once a day, for each index, that its vectors were built from fields other than the mapping's."""
+        """Log once a day for each index whose vectors were built from other fields than the mapping now has.
+
+        ``mapping_groups`` have the fields chosen by the mapping, and ``groups`` have the fields that searches use.
+        """
         mapping_fields = {name: group.model_fields for group in mapping_groups for name in group.indices}
         for group in groups:
             for name in group.indices:
-                current = mapping_fields[name]
-                if group.model_fields != current and self._daily_throttle.should_log(
-                    (name, group.model_fields, current)
-                ):
+                built, current = group.model_fields, mapping_fields[name]
+                if built != current and self._daily_throttle.should_log((name, built, current)):
                     logger.warning(
                         "[fields-as-built] the vectors of %s were built from %s; searches that name no fields use "
                         "these fields, although the mapping now has %s: to use the latter, run osrerank vectors build "
                         "--index %s",
-                        name, ", ".join(group.model_fields), ", ".join(current) or "no field", name,
+                        name, ", ".join(built), ", ".join(current) or "no field", name,
                     )  # fmt: skip
 
     def _log_fields(self, index: Any, fields: SearchFields) -> None:
@@ -210,7 +217,10 @@ class FieldFinder:
                 logger.info("searches of %s read %s", indices, searched_names)
 
     def is_outdated(self, index: Any, options: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
-        """Return whether a search's hits contain indices or top-level fields that are not in the cached mapping."""
+        """Return whether a search's hits have an index or a top-level field that is not in the cached mapping.
+
+        The new names are added to the cache, so that the next response with the same names is not outdated again.
+        """
         entry = self._entries.get(f"{index}{options}")
         if entry is None:
             return False
@@ -238,6 +248,10 @@ class FieldFinder:
 
 
 def _fields_without_mapping(choice: FieldChoice, *warnings: SearchWarning) -> SearchFields:
+    """Return the fields that the caller chose, without resolving their names.
+
+    They are requested as ``fields``, too, because ``_source`` might not have their text.
+    """
     model_fields = union([map(without_boost, choice.model_fields or choice.query_fields)])
     body_names = [without_boost(name) for name in choice.searched_by_body or () if "*" not in name]
     return replace(

@@ -1,8 +1,9 @@
-"""Decide which fields of each index a plain-text query searches, and from which fields the model's texts come.
+"""Decide which fields of each index a query string searches, and the text of which fields the model scores.
 
-They are the fields that the caller specifies, or else the text fields of the mapping.
+They are the fields that the caller names, or else text fields of the mapping.
 """
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -24,19 +25,19 @@ from osrerank.types.reasons import SearchWarning, WarningCode
 
 
 class FoundNames(tuple[str, ...]):
-    """Field names in options that osrerank took from a mapping. Each search with them looks the fields up again."""
+    """Field names that osrerank, not the caller, put into options. A search ignores them and chooses fields anew."""
 
     __slots__ = ()
 
 
 class CheckedNames(tuple[str, ...]):
-    """Field names that were already checked against the mapping. A search does not warn again about missing ones."""
+    """Field names that were already checked against the mapping. A search does not warn again if one is missing."""
 
     __slots__ = ()
 
 
 def caller_names(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the field names that the caller specified, without names that osrerank found."""
+    """Return the field names in an option if the caller specified them, or an empty tuple for `FoundNames`."""
     return () if names is None or isinstance(names, FoundNames) else tuple(names)
 
 
@@ -45,11 +46,11 @@ class FieldChoice:
     """The caller's choice of fields, in the options and in the query.
 
     Attributes:
-        query_fields: the names in the option ``query_fields``, which a plain-text query searches.
+        query_fields: the names in the option ``query_fields``, which a query string searches.
         model_fields: the names in the option ``fields``, whose text the model scores.
-        searched_by_body: the names in the caller's query body. None if the query is a plain text.
+        searched_by_body: the field names in the caller's query. None if the query is a string.
         second_ranking_fields: the names in the option ``fields`` of an interleaved search's second ranking.
-        defined_by_body: the fields that the caller's query body defines, such as runtime fields.
+        defined_by_body: the fields that the caller's body defines, such as runtime fields.
         is_checked: whether the names were already checked against the mapping.
         uses_build_fields: whether a search that names no fields uses those of the last vector build. If False, it uses
             text fields of the mapping.
@@ -64,7 +65,7 @@ class FieldChoice:
     uses_build_fields: bool = False
 
     def needs_mapping_fields(self, mappings: Sequence[Leaves]) -> bool:
-        """Return whether the caller chose too few fields, so that text fields of the mapping are added."""
+        """Return whether text fields of the mapping must be added, because the caller named too few fields."""
         if self.searched_by_body is None:
             return not self.query_fields
         if self.model_fields or self.query_fields:
@@ -73,18 +74,18 @@ class FieldChoice:
         return not names or any("*" in name for name in names)
 
     def find_text_names(self, mappings: Sequence[Leaves]) -> list[str]:
-        """Return the names in the caller's query that are text fields, or patterns that match text fields."""
+        """Return the names in the caller's query that stand for text fields. ``titl*`` stands for ``title``."""
         names = self.searched_by_body or ()
         return [name for name in names if any(leaf.kind in TEXT_KINDS for leaf in _resolve_all(mappings, name))]
 
 
 @dataclass(frozen=True, slots=True)
 class IndexGroup:
-    """A group of indices that have the same fields.
+    """A group of indices in which a search uses the same fields.
 
     Attributes:
         indices: the names of the indices.
-        query_fields: the fields that a plain-text query searches.
+        query_fields: the fields that a query string searches.
         model_fields: the fields whose text the model scores.
     """
 
@@ -98,13 +99,14 @@ class MappedTraits:
     """What the mappings say about fields: how a query must search them, and where a hit has their text.
 
     Attributes:
-        nested: for each field in a nested object, that object.
-        nested_indices: for objects that are nested in some indices only, these indices.
-        semantic: ``semantic_text`` fields, each of which needs a separate clause.
-        non_text: keywords, numbers and other fields without text. Ignored in comparisons, because requests do not
+        nested: the nested object of each field in one, such as ``{"authors.name": "authors"}``.
+        nested_indices: the indices in which an object is nested, such as ``{"authors": ("papers",)}``, for objects that
+            are not nested in all indices.
+        semantic: fields of the type ``semantic_text``, each of which needs a separate clause.
+        non_text: keyword fields, numbers and other fields without text. Ignored in comparisons, because requests do not
             depend on them.
         needs_lenient: whether a query needs ``lenient``, because a searched field, such as a date, rejects some texts.
-        absent_from_source: fields without their text in ``_source``, which are requested as ``fields``.
+        absent_from_source: fields whose text is not in ``_source``. They are requested as ``fields``.
         source_only: fields whose text must come from ``_source``, because ``fields`` might return another text.
     """
 
@@ -122,10 +124,11 @@ class OptionNames:
     """The field names in the options, without boosts, and what the mappings say about them.
 
     Attributes:
-        paths: the fields that each name stands for.
-        is_searched: for each name, whether a plain-text query searches it. Empty if the names were already checked.
+        paths: the fields that each name stands for, such as ``{"authors": ("authors.name", "authors.bio")}``.
+        is_searched: whether a query string searches each name, such as ``{"title": True}``. Empty if the names were
+            already checked.
         missing: the names that are not in the mapping.
-        similar: for each missing name, the most similar name in the mapping.
+        similar: the most similar name in the mapping for each name, such as ``{"titel": "title"}``.
     """
 
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -139,10 +142,10 @@ class SearchFields:
     """The fields that a search uses, and the warnings about them.
 
     Attributes:
-        query_fields: the fields that a plain-text query searches. If empty, it searches the index's default fields.
+        query_fields: the fields that a query string searches. If empty, it searches the index's default fields.
         model_fields: the fields whose text the model scores. If empty, they are chosen from the hits.
-        groups: groups of indices with the same fields. Empty if all indices use the same fields.
-        left_out: text fields that a search without field names does not search, because there are too many.
+        groups: groups of indices with the same fields. Empty if a search uses the same fields in all indices.
+        left_out: text fields that are not searched, because the caller names none and the mapping has too many.
         traits: what the mappings say about the fields.
         names: the field names in the options.
         warnings: warnings about the mapping request.
@@ -160,36 +163,35 @@ class SearchFields:
 
     @classmethod
     def from_options(cls, options: Rerank) -> Self:
-        """Return the fields specified in the options, without a mapping."""
+        """Return the fields that the options name, without looking them up in a mapping."""
         return cls.from_names(caller_names(options.query_fields), caller_names(options.fields))
 
     @classmethod
     def from_names(cls, query_fields: tuple[str, ...], model_fields: tuple[str, ...]) -> Self:
-        """Return the fields with these names, without a mapping."""
+        """Return the fields with these names, without looking them up in a mapping."""
         names = union([map(without_boost, model_fields or query_fields)])
-        return cls(
-            query_fields, names, names=OptionNames({name: (name,) for name in names}, dict.fromkeys(names, False))
-        )
+        paths = {name: (name,) for name in names}
+        return cls(query_fields, names, names=OptionNames(paths, is_searched=dict.fromkeys(names, False)))
 
     def resolve_model_fields(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the fields for the names in a ranking's ``fields`` option, or `model_fields` if it has no names."""
+        """Return the fields that a ranking's option ``fields`` stands for, or `model_fields` if it names none."""
         if not caller_names(names):
             return self.model_fields
         unboosted = [without_boost(name) for name in caller_names(names)]
         return union(self.names.paths.get(name, (name,)) for name in unboosted)
 
     def model_fields_by_index(self, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
-        """Return the fields whose text the model scores, for each index.
+        """Return the fields whose text the model scores, by index: ``{"papers": ("title", "body")}``.
 
-        ``names`` are those in a ranking's ``fields`` option. If the caller specified any, they apply to all indices,
-        and the result is empty.
+        ``names`` is a ranking's option ``fields``. If the caller named any fields there, they apply to all indices, and
+        the result is empty.
         """
         if caller_names(names):
             return {}
         return {index: group.model_fields for group in self.groups for index in group.indices}
 
     def update_options(self, options: Rerank) -> Rerank:
-        """Return the options with these fields. Names that the caller did not give become `FoundNames`."""
+        """Return the options with these fields. Those that the caller did not name become `FoundNames`."""
         if caller_names(options.query_fields):
             return replace(options, fields=self.model_fields or None)
         has_caller_fields = bool(caller_names(options.fields))
@@ -198,9 +200,9 @@ class SearchFields:
         return replace(options, fields=model_fields or None, query_fields=query_fields or None)
 
     def check_names(self, fields_with_text: Collection[str] | None) -> list[SearchWarning]:
-        """Return warnings about option names that are not in the mapping, or that have no text in the hits.
+        """Return warnings about names in the options that are not in the mapping, or that have no text in any hit.
 
-        ``fields_with_text`` are the fields that have text in a hit. They are None if the search has no hits.
+        ``fields_with_text`` are the fields that have text in at least one hit, or None if the search has no hits.
         """
         warnings = []
         for name, is_searched in self.names.is_searched.items():
@@ -218,17 +220,18 @@ class SearchFields:
 
 
 def group_indices(leaves_by_index: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
-    """Group the indices by the fields that a search without field names uses in them."""
-    return merge_groups(
-        make_group(names, prefer_unnested(text_leaves)[:MAX_FIELDS], leaves_by_index[names[0]])
-        for text_leaves, names in group_by_text_fields(leaves_by_index)
-    )
+    """Choose each index's fields for a search that names none. Return the indices in groups with the same fields."""
+    groups = []
+    for text_leaves, names in group_by_text_fields(leaves_by_index):
+        used_leaves = prefer_unnested(text_leaves)[:MAX_FIELDS]
+        groups.append(make_group(names, used_leaves, leaves_by_index[names[0]]))
+    return merge_groups(groups)
 
 
 def with_build_fields(
     groups: Sequence[IndexGroup], build_fields: Mapping[str, tuple[str, ...]], leaves_by_index: Mapping[str, Leaves]
 ) -> tuple[IndexGroup, ...]:
-    """Let the model score the fields that each index's last vector build read, if its mapping still has all of them."""
+    """Replace each index's model fields by those of its last vector build, if its mapping still has all of them."""
     new_groups = []
     for group in groups:
         for index in group.indices:
@@ -239,19 +242,24 @@ def with_build_fields(
 
 
 def group_by_text_fields(leaves_by_index: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple[str, ...]]]:
-    """Group the indices that have the same text fields. Returns each group's fields and names, largest group first."""
-    groups: dict[tuple[Leaf, ...], list[str]] = {}
+    """Group the indices that have the same text fields, largest group first.
+
+    Returns:
+        A pair for each group: its text fields, and the names of its indices.
+    """
+    names_by_leaves: dict[tuple[Leaf, ...], list[str]] = {}
     for name in sorted(leaves_by_index):
-        groups.setdefault(tuple(find_text_fields(leaves_by_index[name])), []).append(name)
-    pairs = ((leaves, tuple(names)) for leaves, names in groups.items())
-    return sorted(pairs, key=lambda group: (-len(group[1]), group[1]))
+        text_leaves = tuple(find_text_fields(leaves_by_index[name]))
+        names_by_leaves.setdefault(text_leaves, []).append(name)
+    groups = [(leaves, tuple(names)) for leaves, names in names_by_leaves.items()]
+    return sorted(groups, key=lambda group: (-len(group[1]), group[1]))
 
 
 def make_group(names: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Leaves) -> IndexGroup:
-    """Return a group of indices that have the same mapping.
+    """Return the group of indices ``names``, in which a search uses the fields ``text_leaves``.
 
-    Fields of type ``semantic_text`` are searched only if there are no other text fields, because their search compares
-    vectors.
+    Fields of the type ``semantic_text`` are searched only if there are no other text fields, because a search of them
+    compares vectors. ``leaves`` are all fields of one of the indices.
     """
     query_leaves = [leaf for leaf in text_leaves if leaf.kind != SEMANTIC_TEXT] or text_leaves
     model_fields = union(_find_source_paths(leaf, leaves) for leaf in text_leaves)
@@ -259,7 +267,7 @@ def make_group(names: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Leav
 
 
 def merge_groups(groups: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
-    """Merge the groups that have the same fields."""
+    """Merge groups with the same fields into one."""
     names_by_fields: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for group in groups:
         names_by_fields.setdefault((group.query_fields, group.model_fields), []).extend(group.indices)
@@ -267,7 +275,10 @@ def merge_groups(groups: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
 
 
 def _find_source_paths(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
-    """Return the paths of a field's text in ``_source``, or else the paths to request as ``fields``."""
+    """Return the paths of a field's text in ``_source``, or else the paths to request as ``fields``.
+
+    For the subfield ``title.english`` of ``title``, it is ``title``.
+    """
     original = leaves.get(leaf.source)
     if original is not None and original.is_in_source and not leaf.copied_from:
         return (original.path,)
@@ -277,7 +288,13 @@ def _find_source_paths(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
 def resolve_fields(
     leaves_by_index: Mapping[str, Leaves], defaults: Sequence[IndexGroup], choice: FieldChoice
 ) -> SearchFields:
-    """Return the fields that a search uses: those that the caller chose, or else the ``defaults``."""
+    """Return the fields that a search uses: those that the caller named, or else the ``defaults``.
+
+    Args:
+        leaves_by_index: the fields in each index's mapping.
+        defaults: the fields of a search that names none, by group of indices. Empty if the caller named enough.
+        choice: the caller's choice of fields.
+    """
     mappings = add_body_fields(leaves_by_index, choice)
     option_names = (*choice.model_fields, *choice.second_ranking_fields)
     paths = {without_boost(name): _resolve_to_paths(mappings, name) for name in option_names}
@@ -336,6 +353,7 @@ def _read_traits(
 
 
 def _find_unsearched_fields(mappings: Sequence[Leaves], query_fields: Collection[str]) -> list[str]:
+    """Return the text fields that are not in ``query_fields``, without fields of the type ``semantic_text``."""
     text_paths = union(
         (leaf.path for leaf in find_text_fields(leaves) if leaf.kind != SEMANTIC_TEXT) for leaves in mappings
     )
@@ -343,40 +361,50 @@ def _find_unsearched_fields(mappings: Sequence[Leaves], query_fields: Collection
 
 
 def add_body_fields(leaves_by_index: Mapping[str, Leaves], choice: FieldChoice) -> list[Leaves]:
-    """Return the fields of each index together with those that the search body defines."""
-    return [{**leaves, **{leaf.path: leaf for leaf in choice.defined_by_body}} for leaves in leaves_by_index.values()]
+    """Return the fields of each index, together with the fields that the caller's body defines."""
+    body_leaves = {leaf.path: leaf for leaf in choice.defined_by_body}
+    return [{**leaves, **body_leaves} for leaves in leaves_by_index.values()]
 
 
 def _find_nested_indices(
     leaves_by_index: Mapping[str, Leaves], nested: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Find the objects that are nested in only some indices. Returns the indices in which each of them is nested."""
+    """Return `MappedTraits.nested_indices`: the indices in which an object is nested, if it is not nested in others.
+
+    ``nested`` is `MappedTraits.nested`.
+    """
     indices_by_object: dict[str, tuple[str, ...]] = {}
     for path in dict.fromkeys(nested.values()):
         names = [name for name, object_path in nested.items() if object_path == path]
-        kinds = {
+        objects_by_index = {
             index: {leaves[name].nested for name in names if name in leaves}
             for index, leaves in leaves_by_index.items()
         }
-        if any("" in kind for kind in kinds.values()):
-            indices_by_object[path] = tuple(index for index, kind in kinds.items() if path in kind)
+        # the empty string stands for a field outside nested objects
+        if any("" in objects for objects in objects_by_index.values()):
+            indices_by_object[path] = tuple(index for index, objects in objects_by_index.items() if path in objects)
     return indices_by_object
 
 
 def union(names: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """Return the names of several lists without duplicates, in order of first appearance."""
-    return tuple(dict.fromkeys(name for group in names for name in group))
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
 
 
 def _may_alter_values(mappings: Sequence[Leaves], name: str) -> bool:
-    """Return whether ``fields`` might return another text than ``_source``, as for a part of a flat object."""
-    leaves = [leaves[name] for leaves in mappings if name in leaves]
-    if leaves:
-        return any(leaf.may_alter_values and leaf.is_in_source for leaf in leaves)
+    """Return whether ``fields`` might return another text than ``_source``.
+
+    It might do so if a mapping says so, or if no mapping has the field and it is inside another one, as
+    ``labels.color`` is inside the flat object ``labels``.
+    """
+    mapped_leaves = [leaves[name] for leaves in mappings if name in leaves]
+    if mapped_leaves:
+        return any(leaf.may_alter_values and leaf.is_in_source for leaf in mapped_leaves)
     return any(name.startswith(f"{path}.") for leaves in mappings for path in leaves)
 
 
 def _resolve_all(mappings: Sequence[Leaves], name: str) -> list[Leaf]:
+    """Return the fields that a name stands for in any mapping, each path once."""
     return list({leaf.path: leaf for leaves in mappings for leaf in resolve_name(leaves, name)}.values())
 
 
@@ -387,17 +415,21 @@ def _resolve_to_paths(mappings: Sequence[Leaves], name: str) -> tuple[str, ...]:
 
 
 def _find_text_paths(leaf: Leaf) -> tuple[str, ...]:
-    """Return the paths of a field's text in hits: the fields that are copied to it, then the field itself."""
-    if leaf.kind == SEMANTIC_TEXT:  # its value includes the copied texts
+    """Return the paths of a field's text in hits: the fields that are copied to it (``copy_to``), then the field."""
+    if leaf.kind == SEMANTIC_TEXT:  # its value in a hit includes the copied texts
         return (leaf.path,)
     return (*sort_titles_first(sorted(leaf.copied_from)), leaf.path)
 
 
 def _drop_repeated_texts(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the fields that names stand for, without those that repeat an earlier field's text."""
+    """Return the fields that names stand for, without fields that repeat an earlier field's text.
+
+    Of ``title`` and its subfield ``title.english``, only the first is returned.
+    """
     path_by_source: dict[str, str] = {}
     for name in names:
-        for leaf in _resolve_all(mappings, name) or [Leaf(without_boost(name), source=without_boost(name))]:
+        unmapped_leaf = Leaf(without_boost(name), source=without_boost(name))
+        for leaf in _resolve_all(mappings, name) or [unmapped_leaf]:
             for path in _find_text_paths(leaf):
                 source = leaf.source if path == leaf.path and leaf.source else path
                 path_by_source.setdefault(source, path)
@@ -405,17 +437,26 @@ def _drop_repeated_texts(mappings: Sequence[Leaves], names: Iterable[str]) -> tu
 
 
 def _find_fields_with_same_text(mappings: Sequence[Leaves], name: str, fields: Collection[str]) -> tuple[str, ...]:
-    """Return those of the fields that contain the text of a searched name."""
-    leaves = _resolve_all(mappings, name)
-    sources = {path for leaf in leaves for path in (leaf.source or leaf.path, *leaf.copied_from)} or {name}
-    texts = {path: {leaf.source or path for leaf in _resolve_all(mappings, path)} or {path} for path in fields}
-    return tuple(path for path in fields if texts[path] & sources)
+    """Return which of the fields have the text that a searched name stands for: ``title`` for ``title.english``."""
+    sources: set[str] = set()
+    for leaf in _resolve_all(mappings, name):
+        sources |= {leaf.source or leaf.path, *leaf.copied_from}
+    sources = sources or {name}
+    same_text = []
+    for path in fields:
+        field_sources = {leaf.source or path for leaf in _resolve_all(mappings, path)} or {path}
+        if field_sources & sources:
+            same_text.append(path)
+    return tuple(same_text)
 
 
 def _choose_query_text_fields(
     mappings: Sequence[Leaves], default: tuple[str, ...], choice: FieldChoice
 ) -> tuple[str, ...]:
-    """Return the text fields that the caller's query searches, or else ``default``."""
+    """Return the text fields that the caller's query searches, or else ``default``.
+
+    A pattern stands for the fields of ``default`` that match it, if there are any, and otherwise for all that match.
+    """
     names = choice.find_text_names(mappings)
     patterns = [without_boost(name) for name in names if "*" in name]
     matching = [name for name in default if any(fnmatchcase(name, pattern) for pattern in patterns)]
@@ -424,13 +465,17 @@ def _choose_query_text_fields(
 
 
 def _expand_objects(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names to search, with objects replaced by their fields, because a query cannot search an object."""
+    """Return the names to search, with objects replaced by their fields, because a query cannot search an object.
+
+    ``author^2`` becomes ``author.name^2``. A pattern stays, and the nested fields that it matches are added, because
+    they need a nested query.
+    """
     expanded: list[str] = []
     for name in names:
         leaves = _resolve_all(mappings, name)
         is_object = "*" not in name and [leaf.path for leaf in leaves] != [without_boost(name)]
         boost = name[len(without_boost(name)) :]
         expanded += [leaf.path + boost for leaf in leaves if is_object or leaf.nested] or [name]
-        if leaves and not is_object and "*" in name and any(leaf.nested for leaf in leaves):
+        if "*" in name and any(leaf.nested for leaf in leaves):
             expanded.append(name)
     return tuple(dict.fromkeys(expanded))

@@ -1,4 +1,4 @@
-"""Plan the first pass: the search request that finds the hits to rerank, enough of them for the caller's page.
+"""Plan the first pass: the search request that finds all hits to rerank, and at least those of the caller's page.
 
 `plan_first_pass` returns the request as a `FirstPass`, or the reason why the search cannot be reranked.
 """
@@ -18,8 +18,9 @@ from osrerank.thresholds.cut import Thresholds
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
 
 DEFAULT_SIZE = 10
+"""The engine's default ``size``."""
 MAX_REASON_CHARACTERS = 200
-"""A message shows at most this many characters of the reason why a shard failed."""
+"""The maximum length of the reason why a shard failed, as shown in a message."""
 COLLAPSE_WARNING = SearchWarning(
     "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
     "docs/concepts.md says how to rerank all members",
@@ -34,10 +35,10 @@ _PAGING_REASONS = {
     "search_after": "search_after continues a reranked list only if the search is sorted by _score first",
     "pit": "a point in time is for paging by sort values, which reranking replaces",
 }
-"""Keys of requests with another kind of paging, with the reasons why such searches are not reranked."""
+"""Keys of requests that page by other means than ``from``, and the reasons why these searches are not reranked."""
 HYBRID_PAGING_REASON = "a hybrid query has later pages only with pagination_depth"
 _FIELD_DEFINING_KEYS = ("docvalue_fields", "stored_fields", "script_fields", "derived", "runtime_mappings")
-"""Keys of a request that add other values to ``fields``, under names that the caller chooses."""
+"""Keys of a request that add values to ``fields`` of the hits, under names that the caller chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,12 @@ class FirstPass:
         body: the request's body.
         params: the request's URL parameters.
         page: the caller's page.
-        pipeline: the search pipeline that the request runs under.
+        pipeline: the search pipeline that applies to the request.
         fields_to_fetch: fields whose text a second request fetches by the hits' ids. Empty if the hits have the text.
         reads_only_source: whether texts are read only from ``_source``, because ``fields`` might have values that the
-            caller computed.
-        search_after: the sort values of the hit after which the caller's page begins. None if the request has no such
-            values.
+            caller computes, under the name of a field.
+        search_after: the sort values of the hit after which the caller's page begins, as in the caller's body. None if
+            the page is given by ``from``.
         boosts: the query with names for its parts. None if the caller's query is sent unchanged.
     """
 
@@ -68,20 +69,23 @@ class FirstPass:
 
     @property
     def depth(self) -> int:
-        """The number of hits that are reranked at least, for a request with `search_after`."""
+        """The number of hits to rerank if the caller's page begins after the hit with the values `search_after`."""
         size: int = self.body["size"]
         return size - self.page.size
 
     @property
     def is_sorted(self) -> bool:
-        """Whether hits have sort values, with which the caller can request the next page by `search_after`."""
+        """Whether hits have sort values, with which the caller can request the next page (``search_after``)."""
         return bool(self.params.get("sort") or self.body.get("sort"))
 
     def find_last_seen_hits(self, response: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the indices of the hits after which the caller's page begins. Empty if the first is not reranked."""
-        sorts = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in read_hits(response)]
-        positions = [position for position, sort in enumerate(sorts) if sort == self.search_after]
-        return tuple(positions) if positions and positions[0] < self.depth else ()
+        """Return the indices of the hits with the sort values `search_after`. The caller's page begins after them.
+
+        The result is empty if there are none, or if the first one is below the depth.
+        """
+        sort_values = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in read_hits(response)]
+        indices = [index for index, values in enumerate(sort_values) if values == self.search_after]
+        return tuple(indices) if indices and indices[0] < self.depth else ()
 
     def explain_incompleteness(self, response: Mapping[str, Any]) -> str:
         """Return why this response might lack hits that the caller's own request would find, or an empty string."""
@@ -97,26 +101,30 @@ class FirstPass:
         hit_count, end = len(read_hits(response)), self.page.offset + self.page.size
         total = read_total(response, end)
         is_page_empty = hit_count <= self.page.offset
-        # A collapsed response has fewer hits than its total. OpenSearch can refuse an empty page of a hybrid query.
+        # A collapsed response has fewer hits than its total, unless the whole page is missing.
         is_short = hit_count < min(end, total) and (is_page_empty or "collapse" not in self.body)
+        # OpenSearch can refuse the caller's own request for an empty page of a hybrid query.
         may_be_refused = is_page_empty and self.page.offset > 0 and _read_hybrid_query(self.body) is not None
         return f"it found {hit_count} of {total} hits" if is_short or may_be_refused else ""
 
     def has_wrong_size(self, response: Mapping[str, Any]) -> bool:
         """Return whether the search pipeline added or dropped hits, so that pages would overlap or leave a gap."""
         requested, returned = self.body["size"], len(read_hits(response))
-        if not self.page.offset and returned <= requested == self.page.size:  # it is the caller's own page already
+        if not self.page.offset and returned <= requested == self.page.size:  # exactly the caller's first page
             return False
         differs = returned != min(requested, read_total(response, requested))
         return self.pipeline.adds_hits or (self.pipeline.may_shorten and differs)
 
     def with_caller_page_size(self) -> Self:
-        """Return the request for only the caller's first page. The caller gets all hits of its response."""
+        """Return the request for only as many hits as the caller's first page has.
+
+        The new page has no limit, so that the caller gets all hits of the response.
+        """
         body = {**self.body, "size": self.page.size}
         return replace(self, body=body, page=replace(self.page, size=MAX_DEPTH))
 
     def with_named_query(self, boosts: Boosts) -> Self:
-        """Return the request with names for the parts of its query. It also requests the scores of these parts."""
+        """Return the request with names for the parts of its query, which also requests the scores of these parts."""
         params = {**self.params, SCORES_PARAM: "true"}
         return replace(self, body={**self.body, "query": boosts.query}, params=params, boosts=boosts)
 
@@ -124,8 +132,8 @@ class FirstPass:
         """Return whether the response to the caller's own request is better than the first pass's response.
 
         It is better if it is more complete. It is also better if the same number of shards failed in both, but their
-        pages differ in size: a shard that cannot fetch its hits leaves a gap, and the deeper first pass would fill it
-        with hits of lower rank.
+        pages have different numbers of hits: a shard that cannot fetch its hits leaves a gap, and the first pass, which
+        requests more hits, fills the gap with hits of lower rank.
         """
         size, start = self.page.size, self.page.offset
         own_losses = _measure_losses(own_response, read_hits(own_response)[:size])
@@ -136,13 +144,13 @@ class FirstPass:
 
 
 def _read_object(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return an object of a response by its key. Returns an empty object if the response has none."""
+    """Return the object under a key of a response, or an empty object if there is none."""
     part = response.get(name)
     return part if isinstance(part, Mapping) else {}
 
 
 def read_hits(response: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the hits of a response without checking them. Returns no hits if the response has no list of hits."""
+    """Return the list of hits of a response without checking its elements, or an empty list if there is none."""
     hits = _read_object(response, "hits").get("hits")
     return hits if isinstance(hits, list) else ()
 
@@ -160,7 +168,10 @@ def count_failed_shards(response: Mapping[str, Any]) -> int:
 
 
 def _measure_losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
-    """Return numbers that show how incomplete a response is. Lower is better."""
+    """Return the failed shards, whether time ran out, whether the search ended early, and minus the number of hits.
+
+    For each of these numbers, lower means a more complete response.
+    """
     return (
         count_failed_shards(response),
         bool(response.get("timed_out")),
@@ -192,13 +203,13 @@ def plan_first_pass(
     with the page, because `_has_hybrid_min_score`.
 
     Args:
-        body: the caller's body; URL parameters override it, as in OpenSearch.
-        params: the caller's URL parameters, `from` as `from` or `from_`.
+        body: the caller's body. URL parameters override it, as in OpenSearch.
+        params: the caller's URL parameters. The parameter ``from`` can also be named ``from_``.
         options: the search's options.
         depth: the number of candidates that the deepest stage reranks.
         fields: the fields that the search uses.
-        pipeline: the search pipeline that the search runs under.
-        thresholds: the scores at which the reranked list ends. If None, it is returned whole.
+        pipeline: the search pipeline that applies to the search.
+        thresholds: the probabilities below which reranked hits are removed. If None, no hit is removed.
     """
     offset = read_count(params, body, ("from", "from_"), 0)
     size = read_count(params, body, ("size",), DEFAULT_SIZE)
@@ -222,7 +233,7 @@ def plan_first_pass(
         _drop_rerank_ext(new_body)
     new_body, new_params = add_pipeline(pipeline.replacement, new_body, new_params)
     model_fields = union(fields.resolve_model_fields(ranking.fields) for ranking in options.rankings)
-    # the caller's own request has the texts of highlight: and inner_hits:
+    # texts of highlight: and inner_hits: are in the hits already, because the caller requests them
     names = tuple(name for name in model_fields if ":" not in name)
     absent_names = _find_names_absent_from_source(body, params, names, fields.traits.absent_from_source)
     page = Page(offset, size, (), options.min_score, options.explain, thresholds)
@@ -250,10 +261,10 @@ def plan_first_pass(
 def _read_search_after(
     body: Mapping[str, Any], params: Mapping[str, Any], pipeline: SearchPipeline
 ) -> list[Any] | None:
-    """Return the sort values after which a page of a reranked list begins.
+    """Return the values of ``search_after`` if they continue a reranked list, or None.
 
-    Returns None if the request has no `search_after`, or if the list cannot be continued: it has another sort, or its
-    hits are collapsed, or a search pipeline adds or drops hits.
+    They do not continue it if the search is not sorted by score first, if hits are collapsed, or if a search pipeline
+    might add or drop hits.
     """
     sort_values = body.get("search_after")
     if not isinstance(sort_values, list | tuple) or not sort_values or "collapse" in body or params.get("search_after"):
@@ -265,44 +276,49 @@ def _read_search_after(
 def _find_refusal(
     body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None, depth: int | None
 ) -> Reason | None:
-    """Return the reason why the hits of a request cannot be reranked. Returns None if they can.
+    """Return the reason why the hits of a request cannot be reranked, or None if they can.
 
     Args:
         body: the caller's body.
         params: the caller's URL parameters.
-        offset: the rank at which the page begins, from 0. None if ``from`` in the request is not a count.
+        offset: the index of the page's first hit, from 0. None if ``from`` in the request is not a count.
         size: the number of hits of the page. None if ``size`` in the request is not a count.
         depth: the number of hits to rerank if ``search_after`` continues a reranked list. Otherwise None.
     """
     can_continue = depth is not None and not offset and depth + (size or 0) <= MAX_DEPTH
-    paging = [
+    paging_reasons = [
         reason
         for name, reason in _PAGING_REASONS.items()
         if (params.get(name) or body.get(name)) and not (name == "search_after" and can_continue)
     ]
     hybrid = _read_hybrid_query(body)
     if offset and hybrid is not None and hybrid.get("pagination_depth") is None:
-        paging.append(HYBRID_PAGING_REASON)
-    request = [f"{name} is null" for name, value in body.items() if value is None]
+        paging_reasons.append(HYBRID_PAGING_REASON)
+    request_reasons = [f"{name} is null" for name, value in body.items() if value is None]
     if params.get("filter_path") or body.get("filter_path"):
-        request.insert(0, "filter_path may hide what reranking reads")
+        request_reasons.insert(0, "filter_path may hide what reranking reads")
     stored_fields = params.get("stored_fields") or body.get("stored_fields") or []
     if "_none_" in (stored_fields.split(",") if isinstance(stored_fields, str) else stored_fields):
-        request.append("stored_fields is _none_: no text can be read")
+        request_reasons.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
-        request.append("from or size is not a count")
+        request_reasons.append("from or size is not a count")
     elif size == 0:
-        request.append("size is 0: no hits were asked for")
+        request_reasons.append("size is 0: no hits were asked for")
     elif offset + size > MAX_DEPTH:
-        request.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
+        request_reasons.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
     sort = params.get("sort", body.get("sort"))
-    sorting = [OTHER_SORT_REASON] if sort and not _sorts_by_score_first(sort) else []
-    reasons_by_code = {ReasonCode.PAGING: paging, ReasonCode.REQUEST: request, ReasonCode.SORTED: sorting}
+    sort_reasons = [OTHER_SORT_REASON] if sort and not _sorts_by_score_first(sort) else []
+    reasons_by_code = {
+        ReasonCode.PAGING: paging_reasons,
+        ReasonCode.REQUEST: request_reasons,
+        ReasonCode.SORTED: sort_reasons,
+    }
     code = next((code for code, reasons in reasons_by_code.items() if reasons), None)
-    return None if code is None else Reason(code, "; ".join([*paging, *request, *sorting]))
+    return None if code is None else Reason(code, "; ".join([*paging_reasons, *request_reasons, *sort_reasons]))
 
 
 def _read_hybrid_query(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the content of the ``hybrid`` query of a body, or None if its query is another one."""
     query = body.get("query")
     hybrid = query.get("hybrid") if isinstance(query, Mapping) else None
     return hybrid if isinstance(hybrid, Mapping) else None
@@ -319,20 +335,30 @@ def _has_hybrid_min_score(body: Mapping[str, Any]) -> bool:
 
 
 def _sorts_by_score_first(sort: Any) -> bool:
-    first = (sort.split(",") if isinstance(sort, str) else sort if isinstance(sort, list) else [sort])[0]
+    """Return whether a sort begins with the score, best first.
+
+    It can be written as ``"_score:desc,date"``, ``["_score"]``, ``{"_score": "desc"}`` or
+    ``[{"_score": {"order": "desc"}}]``.
+    """
+    if isinstance(sort, str):
+        sort = sort.split(",")
+    first = sort[0] if isinstance(sort, list) else sort
     if isinstance(first, str):
         name, _, order = first.partition(":")
         return name == "_score" and order.lower() in ("", "desc")
     if isinstance(first, Mapping) and next(iter(first), None) == "_score":
-        direction = first["_score"]
-        return str(direction.get("order", "desc") if isinstance(direction, Mapping) else direction).lower() == "desc"
+        order = first["_score"]
+        if isinstance(order, Mapping):
+            order = order.get("order", "desc")
+        return str(order).lower() == "desc"
     return False
 
 
 def read_count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
-    """Return a count, such as ``size``, from the URL parameters or the body.
+    """Return a count, such as ``size``, from the URL parameters or else the body.
 
-    Returns None if the value is not a count. OpenSearch will refuse the request.
+    ``names`` are the names that the count can have. Returns ``default`` if neither has it, and None if its value is not
+    a count, so that the engine will refuse the request.
     """
     sources = ((source, name) for source in (params, body) for name in names)
     value: Any = next((source[name] for source, name in sources if source.get(name) is not None), default)
@@ -355,7 +381,10 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
 def _find_names_absent_from_source(
     body: Mapping[str, Any], params: Mapping[str, Any], names: tuple[str, ...], not_in_source: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return the fields that the ``_source`` of the hits will lack. These are all fields if the request filters it."""
+    """Return those of the fields that ``_source`` of the hits will not have: all of them if the request filters it.
+
+    ``not_in_source`` are the fields that are never in ``_source``.
+    """
     source = body.get("_source", True)
     has_names = source in (True, "true") or (isinstance(source, list) and all(name in source for name in names))
     is_filtered = (
@@ -369,10 +398,10 @@ def _find_names_absent_from_source(
 
 
 def _may_clash(body: Mapping[str, Any], params: Mapping[str, Any], names: Iterable[str]) -> bool:
-    """Return whether adding these names to ``fields`` might change what the caller's request returns.
+    """Return whether adding these names to ``fields`` of the request might change what the caller gets.
 
-    It does if the request puts other values there (computed or formatted fields, the field of ``collapse``), or if a
-    completion suggester, an aggregation or ``verbose_pipeline`` would show the added text.
+    It might if the request puts other values under these names (computed or formatted fields, the field of
+    ``collapse``), or if a completion suggester, an aggregation or ``verbose_pipeline`` would show the added text.
     """
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
@@ -386,14 +415,14 @@ def _may_clash(body: Mapping[str, Any], params: Mapping[str, Any], names: Iterab
 
 
 def _has_top_hits(part: Any) -> bool:
-    """Return whether aggregations show hits. In Elasticsearch, these hits have the ``fields`` of the search."""
+    """Return whether aggregations show hits. In Elasticsearch, these hits have the ``fields`` of the request."""
     if not isinstance(part, Mapping):
         return False
     return "top_hits" in part or any(_has_top_hits(inner) for inner in part.values())
 
 
 def _is_listed(patterns: Iterable[Any], name: str) -> bool:
-    """Return whether a list of field names, patterns and `{"field": ...}` objects names a field."""
+    """Return whether a field's name is in a list of names, patterns and objects such as ``{"field": "title"}``."""
     return any(
         fnmatchcase(name, str(pattern.get("field", "")) if isinstance(pattern, Mapping) else str(pattern))
         for pattern in patterns

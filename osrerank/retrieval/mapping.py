@@ -1,4 +1,4 @@
-"""Read the fields of an OpenSearch mapping, and resolve field names and patterns to them."""
+"""Read the fields of an index's mapping, and find the fields that a name or a pattern stands for."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,23 +11,26 @@ from osrerank.errors import ResponseFormatError
 SEMANTIC_TEXT = "semantic_text"
 """Elasticsearch's type for a text with vectors. Only ``match`` searches it, and only ``fields`` returns its text."""
 PLAIN_TEXT_KINDS = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "semantic"})
+"""Types of text fields whose text can be read from ``_source``."""
 TEXT_KINDS = PLAIN_TEXT_KINDS | {SEMANTIC_TEXT}
+"""All types of text fields."""
 SOURCE_KINDS = PLAIN_TEXT_KINDS | {"keyword", "wildcard", "constant_keyword", ""}
-"""Types whose text can be read from ``_source``. The empty type is that of a field that no mapping contains."""
+"""Types whose text can be read from ``_source``. A field that no mapping contains has the empty type."""
 VALUE_PARAMETERS = frozenset({"normalizer", "ignore_above", "null_value"})
 """Mapping parameters that change or remove values in ``fields``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A field of a mapping that holds values (not an object).
+    """A field of a mapping that has values, so not an object.
 
     Attributes:
         path: the full dotted name, such as ``author.name`` or ``title.raw``.
         kind: the type. An alias has the type of the field that it stands for.
-        source: the path of the values in ``_source``. Empty if ``_source`` lacks them, as for a derived field.
+        source: the path of the values in ``_source``, such as ``title`` for ``title.raw``. Empty if the values are not
+            in ``_source``, as for a derived field.
         analyzer: the name of the analyzer. Empty for the default.
-        nested: the nested object that contains the field. Empty outside nested objects.
+        nested: the path of the nested object that contains the field. Empty outside nested objects.
         copied_from: the fields that are copied to this one (``copy_to``).
         is_alias_or_subfield: whether the field is a subfield (multi-field) or an alias.
         is_indexed: whether a query can search the field.
@@ -51,13 +54,14 @@ class Leaf:
 
 
 Leaves = Mapping[str, Leaf]
-"""All fields of a mapping, by path."""
+"""All fields of a mapping by path, such as ``{"title": Leaf("title", source="title")}``."""
 
 
 def read_leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
     """Return the fields of each index from the response to ``GET INDEX/_mapping``.
 
-    System indices, whose names begin with a dot, are left out unless there are only such. Indices of data streams stay.
+    System indices are left out if there are other indices. Their names begin with a dot, but not with ``.ds-``, which
+    marks the indices of data streams.
 
     Raises:
         ResponseFormatError: the response has another form.
@@ -67,22 +71,23 @@ def read_leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
     except (AttributeError, KeyError, TypeError):
         message = f"the engine's response to GET INDEX/_mapping is not a mapping for each index: {str(mappings)[:200]}"
         raise ResponseFormatError(message, path="$") from None
-    visible = {
+    without_system_indices = {
         name: leaves for name, leaves in leaves_by_index.items() if not name.startswith(".") or name.startswith(".ds-")
     }
-    return visible or leaves_by_index
+    return without_system_indices or leaves_by_index
 
 
 def read_leaves(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
     """Return the fields of a mapping by path, with multi-fields, aliases, and derived or runtime fields."""
     leaves: dict[str, Leaf] = {}
-    copies: dict[str, set[str]] = {}  # target of copy_to -> fields
-    aliases: dict[str, str] = {}
+    copies: dict[str, set[str]] = {}  # the fields that are copied, by target of copy_to
+    aliases: dict[str, str] = {}  # the path of the field that an alias stands for, by alias
     for path, field, nested in _walk(mapping.get("properties") or {}, "", ""):
         if field["type"] == "alias":
             aliases[path] = str(field.get("path"))
             continue
-        for subfield, definition in {"": field, **(field.get("fields") or {})}.items():
+        definitions = {"": field, **(field.get("fields") or {})}  # the field itself, then its subfields by name
+        for subfield, definition in definitions.items():
             full_path = f"{path}.{subfield}" if subfield else path
             leaves[full_path] = Leaf(
                 full_path,
@@ -126,7 +131,8 @@ def without_boost(name: str) -> str:
 def resolve_name(leaves: Leaves, name: str) -> list[Leaf]:
     """Return the fields that a name stands for: a field, the fields of an object, or those that match a pattern.
 
-    If some of several fields are text fields, only these are returned. Of fields with the same values, one is returned.
+    Of an object's or a pattern's fields, only the text fields are returned, if there are any. Of fields with the same
+    values, such as ``title`` and ``title.raw``, only one is returned.
     """
     name = without_boost(name)
     if name in leaves:
@@ -140,13 +146,15 @@ def resolve_name(leaves: Leaves, name: str) -> list[Leaf]:
 
 
 def _matches(path: str, name: str) -> bool:
+    """Return whether a field matches a pattern, or belongs to an object: ``author.name`` to ``author``."""
     return fnmatchcase(path, name) if "*" in name else path.startswith(f"{name}.")
 
 
 def find_missing_names(mappings: Iterable[Leaves], names: Iterable[str]) -> list[str]:
     """Return the names that stand for no field in any mapping.
 
-    Names with a colon (``highlight:``, ``inner_hits:``) or a leading underscore are ignored: mappings do not list them.
+    Names with a colon (``highlight:body``, ``inner_hits:parts``) or a leading underscore are ignored, because mappings
+    do not contain them.
     """
     mappings = list(mappings)
     checked = dict.fromkeys(without_boost(name) for name in names if ":" not in name and not name.startswith("_"))
@@ -166,6 +174,6 @@ def find_most_similar_field(mappings: Iterable[Leaves], name: str) -> str:
 
 
 def list_field_names(mappings: Iterable[Leaves], kinds: Container[str] | None = None) -> list[str]:
-    """Return the sorted paths of all fields, or of those of some types. Multi-fields and aliases are left out."""
+    """Return the sorted paths of all fields, or of those whose type is in ``kinds``, without subfields and aliases."""
     leaves = (leaf for fields in mappings for leaf in fields.values() if kinds is None or leaf.kind in kinds)
     return sorted({leaf.path for leaf in leaves if not leaf.is_alias_or_subfield})

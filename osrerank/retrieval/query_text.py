@@ -1,4 +1,4 @@
-"""Build the first pass's query from a query text, and find the query text in a caller's search body."""
+"""Build the first pass's query from a query string, and find the query text in a caller's search body."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,32 +12,34 @@ from osrerank.retrieval.retrievers import read_queries
 from osrerank.types.values import is_blank
 
 TIE_BREAKER = 0.5
-"""The weight of the scores of all fields except the best one. BEIR's Elasticsearch baseline has the same."""
+"""The weight of the scores of all fields except the best one, as in BEIR's Elasticsearch baseline."""
 MAX_CLAUSES = 1_000
-"""A query built from a text has at most this many clauses. OpenSearch's default limit is 1,024."""
+"""The maximum number of clauses of a query that is built from a string. OpenSearch's default limit is 1,024."""
 ASSUMED_FIELD_COUNT = 20
-"""How many fields are assumed to match a pattern, or to be an index's default fields."""
-_UNSPACED = (
+"""The assumed number of fields that match a pattern, and of an index's default fields."""
+_UNSPACED_CHARACTERS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0003ffff"
 )
+"""Characters of scripts without spaces between words, such as Thai and Chinese, and emoji, for a regex."""
 _SEPARATORS = r"\s!-/:-@\[-`{-~\xa0-\xbf\u2000-\u206f\u3000-\u303f\uff00-\uff0f"
-_WORD = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}{_SEPARATORS}]{{1,255}}")
-"""Matches what an analyzer takes for a word: a run of characters, an emoji, or a character of an unspaced script."""
+"""White space and punctuation, for a regex."""
+_WORD = re.compile(f"[{_UNSPACED_CHARACTERS}]|[^{_UNSPACED_CHARACTERS}{_SEPARATORS}]{{1,255}}")
+"""Matches what an analyzer takes for a word: a run of characters between separators, or one unspaced character."""
 
 _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
-"""Clauses of the form {field: text} or {field: {"query": text}}."""
+"""Clauses with the content ``{field: text}`` or ``{field: {"query": text}}``."""
 _TEXT_CLAUSES = ("multi_match", "query_string", "simple_query_string", "combined_fields")
-"""Clauses of the form {"query": text}."""
+"""Clauses with the content ``{"query": text, "fields": [...]}``."""
 _NEURAL_CLAUSES = ("neural", "neural_sparse")
-"""Clauses of the form {field: {"query_text": text}}."""
+"""Clauses with the content ``{field: {"query_text": text}}``."""
 _PREFIX_CLAUSES = ("match_phrase_prefix", "match_bool_prefix")
 """Clauses that search for a text whose last word is incomplete."""
 _PREFIX_TYPES = ("bool_prefix", "phrase_prefix")
-"""Types of `_TEXT_CLAUSES` that search for a text whose last word is incomplete."""
+"""Values of ``type`` in `_TEXT_CLAUSES` that search for a text whose last word is incomplete."""
 _PREFIX_FIELD = re.compile(r"\.(_[234]gram|_index_prefix)(\^.*)?$")
-"""Matches the subfields of a ``search_as_you_type`` field."""
+"""Matches the subfields of a ``search_as_you_type`` field, such as ``title._2gram``."""
 _INLINE_FIELD = re.compile(r"(?<![\w.\\:])([A-Za-z@][\w@.\-]*(?:\\?\*)?):(?=[^\s/])")
-"""Matches a field inside a query string, as in ``title:low``."""
+"""Matches a field inside the text of a ``query_string`` clause, as in ``title:low``."""
 COMPOUND_CLAUSES = {
     "bool": ("must", "should"),
     "dis_max": ("queries",),
@@ -49,16 +51,16 @@ COMPOUND_CLAUSES = {
     "has_parent": ("query",),
     "boosting": ("positive",),
 }
-"""For each compound clause, the keys under which clauses score. Others, such as ``filter``, have no query text."""
+"""For each compound clause, the keys of its scoring clauses. Clauses under other keys (``filter``) do not score."""
 
 
 def shorten_to_clauses(text: str, fields: SearchFields) -> str:
-    """Truncate a text that has too many words to its first distinct words.
+    """Truncate a query text that has too many words to its first distinct words.
 
-    The engine searches each word in each field with one clause, and refuses a query with too many clauses.
+    The engine searches each word in each field with one clause, and refuses a query with more than `MAX_CLAUSES`.
     """
-    groups = [group.query_fields for group in fields.groups] or [fields.query_fields]
-    max_words = max(MAX_CLAUSES // max(map(_count_fields, groups)), 1)
+    field_lists = [group.query_fields for group in fields.groups] or [fields.query_fields]
+    max_words = max(MAX_CLAUSES // max(map(_count_fields, field_lists)), 1)
     if len(text) <= max_words or sum(max(len(_find_word_ends(part)), 1) for part in text.split()) <= max_words:
         return text
     shortened, word_budget = [], max_words
@@ -76,35 +78,40 @@ def _find_word_ends(text: str) -> list[int]:
 
 
 def _count_fields(names: Sequence[str]) -> int:
+    """Return the number of fields that names and patterns stand for, as far as it can be known without a mapping."""
     return sum(ASSUMED_FIELD_COUNT if "*" in name else 1 for name in names) or ASSUMED_FIELD_COUNT
 
 
 def build_query(text: str, fields: SearchFields) -> dict[str, Any]:
-    """Return the first pass's query for a text. Each index is searched in its own fields."""
+    """Return the first pass's query for a text. It searches each group of indices in the fields of this group."""
     if not fields.groups:
         return _build_text_query(text, fields.query_fields, fields)
-    first, *other_groups = fields.groups
+    first_group, *other_groups = fields.groups
     index_filters = [{"terms": {"_index": list(group.indices)}} for group in other_groups]
-    clauses = [{"bool": {"must_not": index_filters, "must": [_build_text_query(text, first.query_fields, fields)]}}]
+    # the first clause applies to all indices outside the other groups
+    text_query = _build_text_query(text, first_group.query_fields, fields)
+    clauses = [{"bool": {"must_not": index_filters, "must": [text_query]}}]
     for index_filter, group in zip(index_filters, other_groups, strict=True):
-        clauses.append(
-            {"bool": {"filter": [index_filter], "must": [_build_text_query(text, group.query_fields, fields)]}}
-        )
+        text_query = _build_text_query(text, group.query_fields, fields)
+        clauses.append({"bool": {"filter": [index_filter], "must": [text_query]}})
     return {"bool": {"should": clauses}}
 
 
 def _build_text_query(text: str, field_names: Sequence[str], fields: SearchFields) -> dict[str, Any]:
     """Return the query for a text in these fields, or in the index's default fields if none are named.
 
-    Of several fields, the best one counts most. Nested fields are searched by a nested query, and each
-    ``semantic_text`` field by its own ``match`` clause.
+    The best field counts most (`TIE_BREAKER`). Nested fields are searched by a nested query, and each ``semantic_text``
+    field by a separate ``match`` clause.
     """
-    names_by_clause: dict[tuple[str, str], list[str]] = {}  # nested path, semantic field -> field names
+    # the fields that one clause searches, by their nested object and by the semantic_text field ("" for none)
+    names_by_clause: dict[tuple[str, str], list[str]] = {}
     for name in field_names:
         unboosted = without_boost(name)
         path = fields.traits.nested.get(unboosted, "")
         semantic_field = unboosted if unboosted in fields.traits.semantic else ""
-        for object_path in dict.fromkeys([path, ""] if path in fields.traits.nested_indices else [path]):
+        # an object that is nested in some indices only is searched both as a nested one and as an ordinary one
+        object_paths = [path, ""] if path in fields.traits.nested_indices else [path]
+        for object_path in dict.fromkeys(object_paths):
             names_by_clause.setdefault((object_path, semantic_field), []).append(name)
     lenient = {"lenient": True} if fields.traits.needs_lenient or not field_names else {}
     clauses = []
@@ -122,7 +129,7 @@ def _build_text_query(text: str, field_names: Sequence[str], fields: SearchField
             clause = {"multi_match": {"query": text, **field_list, **best_fields}}
         if path:
             clause = {"nested": {"path": path, "query": clause, "score_mode": "max", "ignore_unmapped": True}}
-        if path in fields.traits.nested_indices:  # an index where it is not nested would refuse the clause
+        if path in fields.traits.nested_indices:  # an index in which the object is not nested would refuse the clause
             index_filter = {"terms": {"_index": list(fields.traits.nested_indices[path])}}
             clause = {"bool": {"filter": [index_filter], "must": [clause]}}
         clauses.append(clause)
@@ -130,9 +137,9 @@ def _build_text_query(text: str, field_names: Sequence[str], fields: SearchField
 
 
 def find_searched_fields(query: Any) -> tuple[str, ...]:
-    """Return the fields that a query searches for texts, with patterns and boosts. Only clauses that score count.
+    """Return the names of the fields in which a query's scoring clauses search for texts, such as ``("title^2",)``.
 
-    The result is empty if a clause names no fields, because it searches the index's default fields.
+    The result is empty if a clause names no fields, because this clause searches the index's default fields.
     """
     field_lists = [names for _, names in find_texts_with_fields(query)]
     return union(field_lists) if all(field_lists) else ()
@@ -141,13 +148,14 @@ def find_searched_fields(query: Any) -> tuple[str, ...]:
 def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = frozenset()) -> str:
     """Return the one query text of a search body.
 
-    It is `ext.rerank.query_context.query_text`, or the text at its `query_text_path`, or the only text of the match,
-    multi_match, query_string and neural clauses of the query. Clauses that do not score are ignored, and so are texts
-    without a letter or digit, such as ``*``. Clauses that only boost, or that search only ``non_text_fields``, are
-    ignored if other clauses have a text.
+    It is ``ext.rerank.query_context.query_text``, or else the text at the path
+    ``ext.rerank.query_context.query_text_path``, or else the text of the query's scoring clauses, such as ``match``,
+    ``multi_match``, ``query_string`` and ``neural``. These clauses must all have the same text. Texts without a letter
+    or digit are ignored, such as ``*``. Clauses that only boost, or that search only ``non_text_fields``, are ignored
+    if other clauses have a text.
 
     Raises:
-        ConfigError: the body has no text, or several.
+        ConfigError: the body has no query text, or several.
     """
     context = _read_query_context(body)
     text = context.get("query_text")
@@ -172,9 +180,9 @@ def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = 
 
 
 def explain_unfinished_query(body: Mapping[str, Any]) -> str:
-    """Return the reason why the query seems to be still being typed (search as you type). Empty if it seems complete.
+    """Return why a query seems to be unfinished, as in search as you type. Empty if it seems to be complete.
 
-    A query whose text is given in `ext.rerank.query_context` is complete.
+    A query whose text is given in ``ext.rerank.query_context`` is complete.
     """
     if _read_query_context(body):
         return ""
@@ -190,7 +198,7 @@ def explain_unfinished_query(body: Mapping[str, Any]) -> str:
 
 
 def _describe_prefix_search(name: str, content: Mapping[str, Any]) -> str:
-    """Return which part of a clause searches for the beginning of a word. Empty if it searches for whole words."""
+    """Return what makes a clause search for the beginning of a word, such as "match_bool_prefix". Empty if nothing."""
     if name in _PREFIX_CLAUSES:
         return name
     if name in _TEXT_CLAUSES and content.get("type") in _PREFIX_TYPES:
@@ -201,7 +209,7 @@ def _describe_prefix_search(name: str, content: Mapping[str, Any]) -> str:
 
 def _read_query_context(body: Mapping[str, Any]) -> Mapping[str, Any]:
     context: Any = body
-    for key in ("ext", "rerank", "query_context"):  # OpenSearch reports a value that is not an object
+    for key in ("ext", "rerank", "query_context"):  # the engine will report a value that is not an object
         context = (context.get(key) if isinstance(context, Mapping) else None) or {}
     return context if isinstance(context, Mapping) else {}
 
@@ -220,13 +228,16 @@ def _read_text_at_path(body: Mapping[str, Any], path: str) -> str:
 
 
 def find_texts_with_fields(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each text that a query searches for, with the searched fields. A neural clause has no fields."""
+    """Yield each text that a query searches for, and the searched fields: ``("low pressure", ("title", "body"))``.
+
+    For a neural clause, the fields are empty.
+    """
     for name, content in _walk_leaf_clauses(clause):
         yield from _read_clause_texts(name, content)
 
 
 def _list_ranking_texts(clause: Any, non_text_fields: Collection[str]) -> list[str]:
-    """Return the texts of a query's clauses, without clauses that only boost or search only non-text fields."""
+    """Return the texts of a query's clauses. Those that only boost, or search only non-text fields, are left out."""
     texts: list[str] = []
     for name, content in _walk_clauses(clause):
         if name in COMPOUND_CLAUSES:
@@ -252,7 +263,7 @@ def _walk_leaf_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _walk_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name and content of a clause, or of each clause in a list."""
+    """Yield the name and content of a clause, ``"match", {"title": "low"}``, or of each clause in a list."""
     if isinstance(clause, list):
         for item in clause:
             yield from _walk_clauses(item)
@@ -263,12 +274,12 @@ def _walk_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _read_clause_texts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each text of a leaf clause with the fields that are searched for it."""
+    """Yield each text that a leaf clause searches for, and the fields in which it does."""
     yield from ((text, fields) for text, fields in _read_clause_values(name, content) if isinstance(text, str))
 
 
 def _read_clause_values(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yield each value that a leaf clause searches for, with the fields that are searched for it."""
+    """Yield each value that a leaf clause searches for, such as a text or a number, and the fields in which it does."""
     if name in _TEXT_CLAUSES:
         yield content.get("query"), _list_clause_fields(name, content)
     elif name in _FIELD_CLAUSES:
@@ -281,7 +292,7 @@ def _read_clause_values(name: str, content: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _list_clause_fields(name: str, content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of a clause over several fields: its list, then those in the text of a query string."""
+    """Return the fields that one of the `_TEXT_CLAUSES` lists, then those in the text of a ``query_string`` clause."""
     listed = content.get("fields") or content.get("default_field") or ()
     fields = [listed] if isinstance(listed, str) else [str(name) for name in listed]
     if name == "query_string" and isinstance(content.get("query"), str):

@@ -13,15 +13,15 @@ WINDOW_PARAMETERS = {
     "linear": "rank_window_size",
     "diversify": "size",
 }
-"""Each retriever's parameter for the number of hits that it ranks. Another number would change their order."""
+"""The parameter of each retriever for the number of hits that it ranks. Another number would change their order."""
 DEFAULT_WINDOW = 10
-"""The number of hits that these retrievers rank by default."""
+"""The default of these parameters."""
 UNSUPPORTED_RETRIEVERS = {
     "text_similarity_reranker": "text_similarity_reranker ranks the hits with a model itself",
     "pinned": "pinned hits keep their places",
     "rule": "the hits that query rules pin keep their places",
 }
-"""The retrievers whose hits are not reranked, with the reasons."""
+"""Retrievers whose hits are not reranked, and the reasons."""
 
 
 def read_queries(body: Mapping[str, Any]) -> Any:
@@ -32,7 +32,10 @@ def read_queries(body: Mapping[str, Any]) -> Any:
 
 
 def explain_unsupported_retriever(body: Mapping[str, Any], end: int) -> str:
-    """Return the reason why a retriever's hits cannot be reranked down to rank ``end``. Empty if they can."""
+    """Return the reason why the hits of a body's retriever cannot be reranked. Empty if they can.
+
+    ``end`` is the rank of the last hit of the caller's page.
+    """
     kinds = [kind for kind, _ in _walk_retrievers(body.get("retriever"))]
     for kind in kinds:
         if kind in UNSUPPORTED_RETRIEVERS:
@@ -40,8 +43,8 @@ def explain_unsupported_retriever(body: Mapping[str, Any], end: int) -> str:
     for kind in kinds:
         if kind != "standard" and kind not in WINDOW_PARAMETERS:
             return f"the retriever {kind} may rank the hits itself"
-    outer = body.get("retriever") or {}
-    sort_keys = {"sort", "search_after"} & (outer.get("standard") or {}).keys()
+    outer_retriever = body.get("retriever") or {}
+    sort_keys = {"sort", "search_after"} & (outer_retriever.get("standard") or {}).keys()
     if sort_keys:
         return f"the retriever standard has {' and '.join(sorted(sort_keys))}, which reranking would replace"
     window = read_retriever_window(body)
@@ -51,7 +54,7 @@ def explain_unsupported_retriever(body: Mapping[str, Any], end: int) -> str:
 
 
 def read_retriever_window(body: Mapping[str, Any]) -> int | None:
-    """Return the number of hits that a body's retriever ranks. Returns None if it ranks all that are requested."""
+    """Return the number of hits that a body's retriever ranks, or None if it ranks as many as are requested."""
     kind, content = next(_walk_retrievers(body.get("retriever")), ("standard", {}))
     if kind == "standard":
         return None
@@ -72,13 +75,13 @@ def _walk_retrievers(retriever: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield kind, content
         inner = content.get("retrievers")
         for child in [content.get("retriever"), *(inner if isinstance(inner, list) else ())]:
-            # the retriever ``linear`` wraps each child in an object with a weight
+            # the retriever linear has {"retriever": child, "weight": 2.0} in its list instead of the child
             is_weighted = isinstance(child, Mapping) and isinstance(child.get("retriever"), Mapping)
             yield from _walk_retrievers(child["retriever"] if is_weighted else child)
 
 
 def _read_query_clauses(content: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the query of one retriever. A text becomes a ``multi_match`` clause over the retriever's fields."""
+    """Yield the query of one retriever. A string becomes a ``multi_match`` clause over the retriever's fields."""
     query = content.get("query")
     if isinstance(query, str):
         yield {"multi_match": {"query": query, "fields": content.get("fields") or []}}

@@ -1,8 +1,8 @@
-"""Expand the first pass's query by RM3: add terms from the documents that the plain query finds.
+"""Expand the first pass's query by RM3: add terms from the documents that the unexpanded query finds.
 
 Lavrenko, Croft: Relevance-based language models, SIGIR 2001; Abdul-Jaleel et al.: UMass at TREC 2004, section 3.1
-(RM3). The details follow Anserini's RM3, the usual baseline in IR research. `expand_query` yields its
-requests instead of sending them, so that the synchronous and the asynchronous client can share it.
+(RM3). The details follow Anserini's RM3, the usual baseline in IR research. `expand_query` yields its requests instead
+of sending them, so that both the synchronous and the asynchronous client can call it.
 """
 
 import re
@@ -18,17 +18,18 @@ from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.retrieval.search_pipelines import add_pipeline
 
 TERM = re.compile(r"[a-z0-9]+")
+"""Matches a term that can be added to a query."""
 FEEDBACK_PARAMS = ("routing", "preference", "search_type")
-"""URL parameters that the feedback search takes from the caller's search, because they decide what it finds."""
+"""URL parameters of the caller's search that also apply to the search for feedback documents."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackDocument:
-    """A document that the plain query found, from which terms are taken.
+    """A document that the unexpanded query found, and whose terms are added to the query.
 
     Attributes:
-        score: the document's score for the plain query.
-        frequencies: how often each term occurs in the document.
+        score: the document's score for the unexpanded query.
+        frequencies: how often each term occurs in the document, such as ``{"pressure": 3}``.
     """
 
     score: float
@@ -43,12 +44,17 @@ def expand_query(
     field_name: str,
     pipeline: str | Mapping[str, Any] | None = None,
 ) -> Generator[SideRequest, Any, dict[str, Any] | None]:
-    """Expand a query text with terms from the documents that match it.
+    """Return a query for a text and for terms from the documents that match it, or None if no document matches.
 
     This takes up to three requests: a search, the term vectors of its hits, and the analysis of the text.
 
-    The field ``field_name`` is searched, and the terms are taken from it. ``params`` and ``pipeline`` are those of the
-    caller's search. Returns None if no document matches the text.
+    Args:
+        text: the query text.
+        index: the indices as the search names them.
+        rm3: the options.
+        params: the URL parameters of the caller's search.
+        field_name: the field that is searched, and that the terms come from.
+        pipeline: the search pipeline of the caller's search.
     """
     query = build_query(text, SearchFields((field_name,)))
     search_params = {param: params[param] for param in FEEDBACK_PARAMS if param in params}
@@ -67,7 +73,7 @@ def expand_query(
         for hit, document in zip(hits, term_vectors["docs"], strict=True)
     ]
     weights = expand_terms([token["token"] for token in analysis["tokens"]], feedback, rm3)
-    # term clauses, because analysing the index terms again would change some of them
+    # term clauses, which do not analyse the terms: they come from the index, and a second analysis would change some
     heaviest = _select_heaviest(weights, MAX_CLAUSES)
     clauses = [{"term": {field_name: {"value": term, "boost": weight}}} for term, weight in heaviest.items()]
     return {"bool": {"should": clauses}}
@@ -76,10 +82,10 @@ def expand_query(
 def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument], rm3: Rm3) -> dict[str, float]:
     """Return the terms of the expanded query, heaviest first, with weights that sum to 1.
 
-    weight(t) = w q(t) + (1 - w) r(t). Here w is ``rm3.weight``, q are the query's term counts, and r is the relevance
-    model; q and r are normalised to sum to 1. r(t) is proportional to the sum of score(d) share(t, d) over the feedback
-    documents d, where share(t, d) is t's share in the occurrences of d's heaviest terms. The expanded query has the
-    heaviest terms of r and all terms of the query.
+    weight(t) = w q(t) + (1 - w) r(t). Here w is ``rm3.weight``, q(t) is the frequency of the term t in the query, and r
+    is the relevance model: r(t) is the sum of score(d) p(t | d) over the feedback documents d. Of each document, only
+    the most frequent terms count, and p(t | d) is the frequency of t divided by the sum of their frequencies. Only the
+    terms with the highest r(t) are added. q and r are normalised to sum to 1.
     """
     model: defaultdict[str, float] = defaultdict(float)
     for document in feedback:
@@ -87,27 +93,27 @@ def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument
         total = sum(heaviest.values())
         for term, frequency in heaviest.items():
             model[term] += frequency / total * document.score
-    relevance = _normalise(_select_heaviest(model, rm3.terms))
-    query = _normalise(Counter(query_terms))
-    w = rm3.weight if relevance else 1.0
-    mixed = {term: w * query.get(term, 0.0) + (1 - w) * relevance.get(term, 0.0) for term in query | relevance}
-    return {term: weight for term, weight in _select_heaviest(mixed, len(mixed)).items() if weight > 0}
+    r = _normalise(_select_heaviest(model, rm3.terms))
+    q = _normalise(Counter(query_terms))
+    w = rm3.weight if r else 1.0
+    weights = {term: w * q.get(term, 0.0) + (1 - w) * r.get(term, 0.0) for term in q | r}
+    return {term: weight for term, weight in _select_heaviest(weights, len(weights)).items() if weight > 0}
 
 
 def _select_usable_terms(term_vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
-    """Return the terms of a term vector that can expand a query, with their frequencies."""
-    document_count = (term_vector.get("field_statistics") or {}).get("doc_count", 0)
+    """Return the terms of a document's term vector that can be added to a query, with their frequencies."""
+    n_documents = (term_vector.get("field_statistics") or {}).get("doc_count", 0)
     return {
         term: counts["term_freq"]
         for term, counts in term_vector.get("terms", {}).items()
         if rm3.min_length <= len(term) <= rm3.max_length
         and TERM.fullmatch(term)
-        and counts.get("doc_freq", 0) <= rm3.max_document_share * document_count
+        and counts.get("doc_freq", 0) <= rm3.max_document_share * n_documents
     }
 
 
 def _build_term_vector_request(hit: Mapping[str, Any], field_name: str) -> dict[str, Any]:
-    """Return the entry of an ``_mtermvectors`` request for a hit's term vector of a field."""
+    """Return the entry of an ``_mtermvectors`` request for the terms of one field of a hit."""
     request = {"_index": hit["_index"], "_id": hit["_id"], "fields": [field_name], "term_statistics": True}
     request |= {"positions": False, "offsets": False, "payloads": False}
     return {**request, "routing": hit["_routing"]} if "_routing" in hit else request
@@ -119,5 +125,6 @@ def _select_heaviest(weights: Mapping[str, float], count: int) -> dict[str, floa
 
 
 def _normalise(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights divided by their sum. The result is empty if the sum is 0."""
     total = sum(weights.values())
     return {term: weight / total for term, weight in weights.items()} if total > 0 else {}

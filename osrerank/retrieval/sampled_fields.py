@@ -1,7 +1,7 @@
-"""Choose text fields by the values in sampled documents, for `osrerank init` and for hits without a known mapping.
+"""Choose text fields by the values in sampled documents, for `osrerank init` and for hits without a mapping.
 
 A mapping does not say which text fields have titles or prose, and which have codes, tags or copies of other fields. The
-values do.
+values show this.
 """
 
 import re
@@ -16,35 +16,38 @@ from osrerank.retrieval.mapping import Leaf
 from osrerank.retrieval.text_fields import MAX_FIELDS, is_title
 
 MAX_TITLES = 2
-"""At most this many titles are chosen."""
+"""The maximum number of titles that are chosen."""
 MIN_PROSE_WORDS = 3
-"""A field whose median value has fewer words than this is not prose."""
+"""The minimum number of words in the median value of a field with prose."""
 LONG_PROSE_WORDS = 12
-"""Prose with a median of at least this many words counts as long."""
-MIN_ALPHABETIC_SHARE = 0.6
-"""A field is not prose if fewer of its words than this share begin with a letter."""
-MIN_LOWER_CASE_SHARE = 0.4
-"""A field is not prose if fewer of its alphabetic words than this share are without a capital, as in lists of names."""
-MIN_LONG_LOWER_CASE_SHARE = 0.3
-"""The same for long prose, in which capitals are less of a sign."""
+"""The minimum number of words in the median value of a field with long prose."""
+MIN_ALPHABETIC_FRACTION = 0.6
+"""The minimum fraction of words in prose that begin with a letter."""
+MIN_LOWER_CASE_FRACTION = 0.4
+"""The minimum fraction of alphabetic words in prose that are not capitalised. In lists of names, most words are."""
+MIN_LONG_LOWER_CASE_FRACTION = 0.3
+"""The same minimum for long prose. It is lower, because long values are rarely lists of names."""
 MIN_VALUES = 5
-"""A field with fewer values than this does not show whether values repeat."""
+"""The minimum number of values of a field that show whether values repeat."""
 MIN_COMPARED_DOCUMENTS = 3
-"""Fewer documents than this do not show whether a field is a copy of others."""
-COPY_SHARE = 0.9
-"""A field is a copy if other fields have at least this share of its words, on average over documents."""
-MIN_COPY_SHARE = 0.8
-"""A field is not a copy if other fields have less than this share of its words in any document."""
+"""The minimum number of documents that show whether a field is a copy of others."""
+MEAN_COPIED_FRACTION = 0.9
+"""The minimum fraction of a copy's words that other fields have, too, on average over documents."""
+MIN_COPIED_FRACTION = 0.8
+"""The minimum fraction of a copy's words that other fields have, too, in every document."""
 MAX_LENGTH_RATIO = 1.2
-"""Fields are not copies of each other if one has more than this many times the words of the other."""
+"""The maximum ratio of the lengths of two fields that are copies of each other."""
 MAX_WORDS = 300
-"""Only this many words of a value are examined."""
+"""The number of words at the beginning of a value that are examined."""
 MAX_CHARACTERS = MAX_WORDS * 20
-"""Only this many characters of a value are examined."""
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
+"""The number of characters at the beginning of a value that are examined."""
+_UNSPACED_CHARACTER = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
+"""Matches a character of a script without spaces between words, such as Thai or Chinese."""
 _PUNCTUATION = ".,;:!?'\"()[]"
 _CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
+"""Matches a value without spaces that has a digit or a sign: a number, an address, a path or an identifier."""
 _MARKUP = re.compile(r"<[^<>]{1,200}>")
+"""Matches a tag of HTML or XML."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class SampledField:
 
     Attributes:
         leaf: the field.
-        values: one tuple of values for each document, which is empty if the document lacks the field.
+        values: the field's values in each document: ``(("A title",), ())`` if the second document has no value.
     """
 
     leaf: Leaf
@@ -67,14 +70,15 @@ class SampledField:
     @cached_property
     def median_words(self) -> float:
         """The median number of words of a value. A character of a script without spaces counts as half a word."""
-        counts = [
-            len(_split_words(value)) + len(_UNSPACED.findall(value[:MAX_CHARACTERS])) / 2 for value in self.all_values
-        ]
+        counts = []
+        for value in self.all_values:
+            n_unspaced = len(_UNSPACED_CHARACTER.findall(value[:MAX_CHARACTERS]))
+            counts.append(len(_split_words(value)) + n_unspaced / 2)
         return statistics.median(counts) if counts else 0
 
     @cached_property
     def vocabulary(self) -> list[set[str]]:
-        """The set of words in each document's values."""
+        """For each document, the set of words in its values, in lower case and without punctuation."""
         texts = (" ".join(values) for values in self.values)
         vocabularies = [{word.strip(_PUNCTUATION).casefold() for word in _split_words(text)} for text in texts]
         return [words - {""} for words in vocabularies]
@@ -86,7 +90,7 @@ class SampledField:
 
     @property
     def is_title(self) -> bool:
-        """Whether the field has a title's name, and at most one value in each document."""
+        """Whether the field's name is that of a title, and no document has several values."""
         return is_title(self.leaf.source or self.leaf.path) and all(len(values) < 2 for values in self.values)
 
     @property
@@ -97,30 +101,32 @@ class SampledField:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the documents share a few values, as for a type or a status."""
+        """Whether many documents have the same values, as for a type or a status."""
         return len(self.all_values) >= MIN_VALUES and len(set(self.all_values)) < len(self.all_values) / 2
 
     @property
     def is_prose(self) -> bool:
-        """Whether the values look like sentences, not like names, numbers or lists of them."""
+        """Whether the values look like sentences, not like names, numbers, or lists of names or numbers."""
         if self.median_words < MIN_PROSE_WORDS or self.is_code:
             return False
         words = [word.strip(_PUNCTUATION) for value in self.all_values for word in _split_words(value)]
         alphabetic = [word for word in words if word and word[0].isalpha() and not _CODE.match(word)]
-        if len(alphabetic) < MIN_ALPHABETIC_SHARE * len(words):
+        if len(alphabetic) < MIN_ALPHABETIC_FRACTION * len(words):
             return False
         capitalised = [word for word in alphabetic if _is_capitalised(word)]
-        min_share = MIN_LONG_LOWER_CASE_SHARE if self.median_words >= LONG_PROSE_WORDS else MIN_LOWER_CASE_SHARE
-        return len(alphabetic) - len(capitalised) >= min_share * len(alphabetic)
+        is_long = self.median_words >= LONG_PROSE_WORDS
+        min_fraction = MIN_LONG_LOWER_CASE_FRACTION if is_long else MIN_LOWER_CASE_FRACTION
+        return len(alphabetic) - len(capitalised) >= min_fraction * len(alphabetic)
 
 
 def _is_capitalised(word: str) -> bool:
-    """Return whether only a part of a word is upper-case, and this includes the first letter."""
+    """Return whether a word begins with a capital, as in "Paris". Words in capitals ("NATO") do not count."""
     first = word[0]
     return first.upper() == first and first.lower() != first and not word.isupper()
 
 
 def _split_words(value: str) -> list[str]:
+    """Return the words at the beginning of a value, without markup. An underscore separates words."""
     return _MARKUP.sub(" ", value[:MAX_CHARACTERS]).replace("_", " ").split()[:MAX_WORDS]
 
 
@@ -129,25 +135,31 @@ def choose_fields(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) 
 
     Fields without a value in the sample, copies, ids, addresses and tags are left out. If no field has prose, the
     longest other field is added to the titles.
+
+    Args:
+        leaves: the fields to choose from.
+        sources: the contents (``_source``) of the sampled documents.
     """
     fields = [SampledField(leaf, tuple(read_field_values(source, leaf) for source in sources)) for leaf in leaves]
     filled = [field for field in fields if field.all_values]
     if not filled:
         return tuple(leaves[:MAX_FIELDS])
     chosen = _drop_copies([field for field in filled if _is_text(field, filled)])
-    if all(field.is_title for field in chosen):
+    if all(field.is_title for field in chosen):  # also true if no field was chosen
         remaining = [field for field in filled if field not in chosen and not (chosen and _is_tag(field))]
-        chosen += [field for field in remaining if field.median_words == max(other.median_words for other in remaining)]
+        max_words = max((field.median_words for field in remaining), default=0)
+        chosen += [field for field in remaining if field.median_words == max_words]
     return tuple(field.leaf for field in _limit_fields(chosen))
 
 
 def choose_field_names(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the fields that `choose_fields` picks from documents whose mapping is unknown."""
+    """Return the names of the fields with titles and prose, as `choose_fields` does, but without a mapping."""
     names = sorted({name for source in sources for name in _find_text_names(source)})
     return tuple(leaf.path for leaf in choose_fields([Leaf(name, source=name) for name in names], sources))
 
 
 def _find_text_names(source: Mapping[str, Any], parent: str = "") -> Iterator[str]:
+    """Yield the dotted names of all fields of a document whose values are strings, such as ``author.name``."""
     for name, value in source.items():
         if isinstance(value, Mapping):
             yield from _find_text_names(value, f"{parent}{name}.")
@@ -156,7 +168,7 @@ def _find_text_names(source: Mapping[str, Any], parent: str = "") -> Iterator[st
 
 
 def read_field_values(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
-    """Return the values of a field in a document."""
+    """Return the values of a field in a document. Those of a target of ``copy_to`` are in the copied fields."""
     paths = leaf.copied_from or (leaf.source,)
     return tuple(value for path in paths for value in read_texts(source, path.split(".")))
 
@@ -170,8 +182,8 @@ def _is_tag(field: SampledField) -> bool:
 def _is_text(field: SampledField, fields: Sequence[SampledField]) -> bool:
     """Return whether a field has a title or prose of the document.
 
-    A title in an object counts only if the object also has prose, or if no field outside objects is a title. Otherwise
-    it is the name of something else, such as an author.
+    A title in an object, such as ``book.title``, counts only if the object also has prose, or if no field outside
+    objects is a title. Otherwise it is taken for the name of something else, such as an author.
     """
     if field.parent and field.is_repeated:
         return False
@@ -185,7 +197,7 @@ def _is_text(field: SampledField, fields: Sequence[SampledField]) -> bool:
 
 
 def _drop_copies(fields: list[SampledField]) -> list[SampledField]:
-    """Drop fields that repeat the words of others: copies, parts of a longer field, and fields that join several."""
+    """Drop copies of another field, then fields that join several others, then parts of a longer field."""
     for field in sorted(fields, key=_copy_sort_key, reverse=True):
         if any(_are_copies(field, other) for other in fields if other is not field):
             fields = [other for other in fields if other is not field]
@@ -193,22 +205,23 @@ def _drop_copies(fields: list[SampledField]) -> list[SampledField]:
         shorter = [other for other in fields if other is not field and other.median_words <= field.median_words]
         if len(shorter) > 1 and _covers(shorter, field):
             fields = [other for other in fields if other is not field]
-    parts = [field for field in fields if not field.is_title and field.median_words >= MIN_PROSE_WORDS]
+    possible_parts = [field for field in fields if not field.is_title and field.median_words >= MIN_PROSE_WORDS]
     parts = [
         field
-        for field in parts
+        for field in possible_parts
         if any(_covers([other], field) for other in fields if other.median_words > field.median_words)
     ]
     return [field for field in fields if field not in parts]
 
 
 def _are_copies(field: SampledField, other: SampledField) -> bool:
+    """Return whether two fields have nearly the same length and the same words."""
     shorter, longer = sorted((field.median_words, other.median_words))
     return longer <= MAX_LENGTH_RATIO * shorter and _covers([other], field) and _covers([field], other)
 
 
 def _copy_sort_key(field: SampledField) -> tuple[bool, bool, bool, bool, str]:
-    """Return the sort key of copies. The first of them is chosen."""
+    """Return the sort key of a field among its copies. The field with the lowest key is chosen."""
     has_markup = any(_MARKUP.search(value[:1000]) for value in field.all_values)
     is_typeahead = field.leaf.kind == "search_as_you_type"
     return is_typeahead, has_markup, not field.is_title, bool(field.leaf.analyzer), field.leaf.path
@@ -216,14 +229,14 @@ def _copy_sort_key(field: SampledField) -> tuple[bool, bool, bool, bool, str]:
 
 def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
     """Return whether ``others`` together have nearly all words of a field, in every document with the field."""
-    shares = []
+    fractions = []
     for document, words in enumerate(field.vocabulary):
         if words:
             other_words: set[str] = set().union(*(other.vocabulary[document] for other in others))
-            shares.append(len(words & other_words) / len(words))
-    if len(shares) < MIN_COMPARED_DOCUMENTS:
+            fractions.append(len(words & other_words) / len(words))
+    if len(fractions) < MIN_COMPARED_DOCUMENTS:
         return False
-    return min(shares) >= MIN_COPY_SHARE and statistics.mean(shares) >= COPY_SHARE
+    return min(fractions) >= MIN_COPIED_FRACTION and statistics.mean(fractions) >= MEAN_COPIED_FRACTION
 
 
 def _limit_fields(chosen: Sequence[SampledField]) -> list[SampledField]:
@@ -236,5 +249,8 @@ def _limit_fields(chosen: Sequence[SampledField]) -> list[SampledField]:
 
 
 def _reading_sort_key(field: SampledField) -> tuple[bool, int, str]:
-    """Return the sort key that puts titles first, then shorter fields. Lengths are compared by powers of two."""
+    """Return the sort key that puts titles first, then shorter fields.
+
+    Lengths are compared by powers of two: fields of 4 and 7 words count as equally long, and are sorted by path.
+    """
     return not field.is_title, int(field.median_words).bit_length(), field.leaf.path

@@ -1,4 +1,4 @@
-"""Choose the text fields of indices by the values in sampled documents, for `osrerank init`.
+"""Request sample documents of indices, and choose the indices' text fields by the values in them, for `osrerank init`.
 
 The functions yield their requests instead of sending them.
 """
@@ -15,23 +15,25 @@ from osrerank.retrieval.search_pipelines import add_pipeline
 from osrerank.retrieval.text_fields import prefer_unnested
 
 SAMPLE_SIZE = 20
-"""The number of documents per request. A second request follows if these documents lack some of the fields."""
+"""The number of documents per request. If some fields have no value in them, a second request follows."""
 MAX_SAMPLED_GROUPS = 20
-"""If there are more groups of indices, the smallest ones are not sampled: their fields' names and types decide."""
+"""The maximum number of groups of indices that are sampled. In smaller groups, only the mapping decides."""
 MAX_MISSING_FIELDS = 200
-"""The second request searches for at most this many missing fields."""
+"""The maximum number of fields without a value for which the second request searches."""
 
 
 def choose_fields_by_samples(
     index: Any, leaves_by_index: Mapping[str, Leaves], pipeline: str | Mapping[str, Any] | None = None
 ) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
-    """Choose the text fields of each group of indices from sampled documents.
+    """Choose the text fields of each group of indices from sampled documents. Empty if no index has documents.
 
-    ``pipeline`` is the ``search_pipeline`` of the requests. If it is None, the index's default is used. The result is
-    empty if no index has documents.
+    Args:
+        index: the indices as the caller names them.
+        leaves_by_index: the fields in each index's mapping.
+        pipeline: the ``search_pipeline`` of the requests. If None, the index's default applies.
     """
     groups = [(prefer_unnested(leaves), names) for leaves, names in group_by_text_fields(leaves_by_index)]
-    samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}  # sources by the names of a group's indices
     for leaves, names in groups[:MAX_SAMPLED_GROUPS]:
         if leaves:
             samples[names] = yield from _sample_documents(index, leaves, names if len(groups) > 1 else (), pipeline)
@@ -46,7 +48,7 @@ def choose_fields_by_samples(
 def _sample_documents(
     index: Any, leaves: Sequence[Leaf], names: Sequence[str], pipeline: str | Mapping[str, Any] | None
 ) -> Generator[SideRequest, Any, list[Mapping[str, Any]]]:
-    """Return the sources of some documents of the indices ``names``, or of all indices if it is empty."""
+    """Return the sources of some documents of the indices ``names``, or of all indices of ``index`` if it is empty."""
     paths = sorted({path for leaf in leaves for path in leaf.copied_from or (leaf.source,)})
     filters = [{"terms": {"_index": list(names)}}] if names else [{"match_all": {}}]
 

@@ -1,8 +1,8 @@
-"""Find out which search pipeline a search runs under, and what the pipeline does to the hits.
+"""Find out which search pipeline applies to a search, and what the pipeline does to the hits.
 
-An index's default search pipeline can restrict which documents a user sees, so the first pass runs under it, but
-without a rerank processor that osrerank installed. If a pipeline ranks the hits itself, the search is not reranked: a
-request for more candidates would multiply the calls of the pipeline's model.
+An index's default search pipeline can restrict which documents a user sees. So the pipeline also applies to the first
+pass, except for a rerank processor that osrerank installed. If a pipeline ranks the hits itself, the search is not
+reranked, because the pipeline's model would have to score all candidates of the first pass, not only the page.
 
 OpenSearch: Search pipelines, https://docs.opensearch.org/latest/search-plugins/search-pipelines/index/
 """
@@ -30,9 +30,9 @@ OSRERANK_DESCRIPTION = "Reranks with osrerank."
 """The first words of the description of all pipelines that ``osrerank pipeline install`` creates."""
 DEFAULT_PIPELINE_SETTING = "index.search.default_pipeline"
 SETTINGS_PERMISSION = "indices:monitor/settings/get"
-"""The right to read an index's settings."""
+"""The permission to read an index's settings."""
 PIPELINES_PERMISSION = "cluster:admin/search/pipeline/get"
-"""The right to read a pipeline's definition."""
+"""The permission to read a pipeline's definition."""
 ORDER_PRESERVING_PROCESSORS = {"truncate_hits", "collapse", "hybrid_score_explanation"}
 """Response processors that change neither the order of the hits nor their fields."""
 FIELD_PROCESSORS = {"rename_field", "sort", "split"}
@@ -53,9 +53,10 @@ class SearchPipeline:
         changes_fields: whether the hits might contain fields that their documents do not.
         may_shorten: whether the pipeline might drop hits. A response with few hits can then be complete.
         adds_hits: whether the pipeline returns more hits than the search requests.
-        missing_permission: the right that the user lacks to read the settings or the definition. Empty if they were read.
+        missing_permission: the permission that the user needs to read the settings or the definition. Empty if they
+            were read.
         has_default: whether an index of the search has a default pipeline, or might have one.
-        replacement: the definition to send in place of the index's default pipeline. None to leave the default.
+        replacement: the definition to send in place of the index's default pipeline. If None, the default applies.
     """
 
     name: str = ""
@@ -69,6 +70,7 @@ class SearchPipeline:
 
 
 NO_PIPELINE = SearchPipeline()
+"""Stands for a search without a search pipeline."""
 UNKNOWN_PIPELINE = SearchPipeline(missing_permission=SETTINGS_PERMISSION, has_default=True)
 """The pipeline of an index whose settings cannot be read."""
 
@@ -78,7 +80,7 @@ class SearchPipelines:
 
     def __init__(self, engine: EngineFinder | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine or EngineFinder(Engine.OPENSEARCH)
-        # by index: a pipeline's name, or a whole pipeline
+        # the default pipeline by index, as a name to look up in the definitions, or as a pipeline
         self._defaults: ExpiringCache[str, SearchPipeline | str] = ExpiringCache(clock)
         self._definitions: ExpiringCache[str, SearchPipeline] = ExpiringCache(clock)  # by the pipeline's name
         self._log_throttle = LogThrottle(math.inf, clock)
@@ -86,7 +88,7 @@ class SearchPipelines:
     def find(
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Return the pipeline that a search runs under. If it is not cached, the requests to look it up are yielded."""
+        """Return the pipeline that applies to a search. Yield the requests to look it up, unless it is cached."""
         requested_pipeline = params.get("search_pipeline", body.get("search_pipeline"))
         if not (yield from self._engine.find()).has_pipelines:
             return NO_PIPELINE
@@ -101,9 +103,9 @@ class SearchPipelines:
     def find_default(
         self, index: Any, options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Return the default pipeline of an index. If it is not cached, the requests to look it up are yielded.
+        """Return the default pipeline of an index. Yield the requests to look it up, unless it is cached.
 
-        OpenSearch applies no default pipeline to a search without an index, or if its indices have different defaults.
+        OpenSearch applies no default pipeline to a search that names no index, or indices with different defaults.
         """
         if not index or not (yield from self._engine.find()).has_pipelines:
             return NO_PIPELINE
@@ -125,7 +127,8 @@ class SearchPipelines:
     ) -> Generator[SideRequest, Any, SearchPipeline | str]:
         """Read the name of the indices' default pipeline from their settings.
 
-        Returns `NO_PIPELINE` if they have none or different ones, and `UNKNOWN_PIPELINE` if they cannot be read.
+        Returns a pipeline instead of a name if the indices have no default pipeline or different ones, or if their
+        settings cannot be read (`UNKNOWN_PIPELINE`).
         """
         key, params = f"{index}{options}", {"flat_settings": "true", **options}
         try:
@@ -133,9 +136,9 @@ class SearchPipelines:
                 "GET", build_path(index, f"_settings/{DEFAULT_PIPELINE_SETTING}"), params=params
             )
             names = {entry["settings"][DEFAULT_PIPELINE_SETTING] for entry in response.values()} - {NO_PIPELINE_NAME}
-        except (EngineError, AttributeError, KeyError, TypeError) as error:  # or an unexpected response
+        except (EngineError, AttributeError, KeyError, TypeError) as error:  # failed, or an unexpected response
             if isinstance(error, EngineError) and error.is_absent:
-                # The search will fail, too, so nothing is cached, except for an index on another cluster.
+                # The search itself will raise this error, unless the index is on another cluster.
                 if ":" in str(index):
                     self._defaults.put(key, NO_PIPELINE)
                 return NO_PIPELINE
@@ -156,6 +159,7 @@ class SearchPipelines:
         return default
 
     def _read_definition(self, name: str) -> Generator[SideRequest, Any, SearchPipeline]:
+        """Read what the pipeline of this name does. If that fails, the result has a ``blocking_reason``."""
         cached = self._definitions.get(name)
         if cached is not None:
             return cached
@@ -181,8 +185,8 @@ def add_pipeline(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the body and the URL parameters of a request, with a search pipeline added.
 
-    A name is sent as a URL parameter, because all versions accept it there. A definition is sent in the body. If the
-    pipeline is None, nothing is added, and the index's default pipeline applies.
+    The pipeline is a name or a definition. A name is sent as a URL parameter, because all versions of OpenSearch accept
+    it there. A definition is sent in the body. If it is None, the index's default pipeline applies.
     """
     if pipeline is None:
         return {**body}, {**params}
@@ -192,7 +196,7 @@ def add_pipeline(
 
 
 def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
-    """Find out what a pipeline does to the hits. Its name is empty if the request defines it."""
+    """Find out from a pipeline's definition what it does to the hits. Its name is empty if the request defines it."""
     request_kinds = _list_processor_kinds(definition, "request_processors")
     response_kinds = _list_processor_kinds(definition, "response_processors")
     ranking_kinds = sorted(response_kinds - ORDER_PRESERVING_PROCESSORS - FIELD_PROCESSORS)
@@ -213,15 +217,16 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
 
 
 def _list_processor_kinds(definition: Mapping[str, Any], section: str) -> set[str]:
+    """Return the kinds of the processors in a section, ``{"rerank"}`` for ``[{"rerank": {...}}]``."""
     return {kind for step in definition.get(section) or () if isinstance(step, Mapping) for kind in step}
 
 
 def _remove_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pipeline without its rerank processor, to send with a request.
+    """Return a pipeline's definition without its rerank processor, to send with a request.
 
-    If no other processors remain, the result is an empty object, which turns off the index's default pipeline. In a
-    multi-search, the pipeline must be in the body, where OpenSearch before 2.18 does not accept ``_none``.
+    If no other processors remain, the result is ``{}``, which turns off the index's default pipeline. The name
+    ``_none`` also does, but OpenSearch before 2.18 does not accept it in the body, as a multi-search needs it.
     """
-    processors = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
-    processors["response_processors"] = [step for step in processors["response_processors"] if "rerank" not in step]
-    return {name: steps for name, steps in processors.items() if steps}
+    sections = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
+    sections["response_processors"] = [step for step in sections["response_processors"] if "rerank" not in step]
+    return {name: steps for name, steps in sections.items() if steps}

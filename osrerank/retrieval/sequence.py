@@ -1,7 +1,7 @@
 """Build requests for the documents that changed since a vector build, by the sequence numbers of their writes.
 
-The engine gives each write the next sequence number of its shard, ``_seq_no``. The embedded engine has no such numbers,
-so the sort value of ``_doc`` replaces them.
+The engine gives each write the next sequence number of its shard, ``_seq_no``. The embedded engine does not, so the
+sort value of ``_doc`` is used in its place.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -18,18 +18,18 @@ SEQ_NO = "_seq_no"
 MAX_SEQUENCE_NUMBER = 2**62
 """A number above all sequence numbers. It is used for the embedded engine, which does not report its highest number."""
 REQUIRED_PERMISSIONS = "indices:monitor/stats and indices:admin/refresh"
-"""The rights that a user needs to follow the changes of an index by sequence numbers."""
+"""The permissions that a user needs to follow the changes of an index by sequence numbers."""
 
 Heads = Mapping[str, Mapping[str, Head]]
-"""The latest sequence numbers of each index's shards, by index and shard number."""
+"""The latest sequence numbers of each shard, by index and shard number: ``{"papers": {"0": Head(...)}}``."""
 
 
 def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, dict[str, dict[str, Head]]]:
-    """Return the latest sequence numbers of the indices that a name stands for. Yields the requests for them.
+    """Return the latest sequence numbers of the indices that a name stands for. Yield the requests for them.
 
     Raises:
         EngineError: the index does not exist, or the engine is unavailable.
-        ConfigError: the engine does not report sequence numbers, or this user lacks the right to read them.
+        ConfigError: the engine does not report sequence numbers, or this user has no permission to read them.
     """
     if is_embedded:
         return (yield from _embedded_heads(index))
@@ -62,7 +62,10 @@ def _embedded_heads(index: str) -> Generator[SideRequest, Any, dict[str, dict[st
 
 
 def build_sequence_query(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return the query for documents whose sequence numbers are in one of the ranges, which include both ends."""
+    """Return the query for documents whose sequence numbers are in one of the ranges, such as ``[(0, 99)]``.
+
+    Both ends belong to a range.
+    """
     clauses = [{"range": {SEQ_NO: {"gte": first, "lte": last}}} for first, last in ranges]
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses}}
 
@@ -72,7 +75,7 @@ def build_shard_request(
 ) -> SideRequest:
     """Return a request for ``_search`` or ``_count`` to one shard.
 
-    If ``order`` is ``asc`` or ``desc``, the hits are sorted by sequence number.
+    The embedded engine has no shards. If ``order`` is ``asc`` or ``desc``, the hits are sorted by sequence number.
     """
     path = build_path(index, action)
     if engine.is_embedded:
@@ -86,5 +89,8 @@ def build_shard_request(
 
 
 def read_sequence_number(hit: Mapping[str, Any], *, is_embedded: bool) -> int:
-    """Return the sequence number of a hit that was sorted by it. The embedded engine's sort values count from 1."""
+    """Return the sequence number of a hit of a request that sorts by it.
+
+    The embedded engine's sort values count from 1, and sequence numbers from 0.
+    """
     return int(hit["sort"][0]) - 1 if is_embedded else int(hit[SEQ_NO])

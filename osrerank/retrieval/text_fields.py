@@ -1,4 +1,4 @@
-"""Choose the text fields that a query searches and the model scores, by the mapping alone."""
+"""Choose the text fields that a query searches, and whose text the model scores, by the mapping alone."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,27 +7,29 @@ from osrerank.retrieval.mapping import TEXT_KINDS, Leaf, Leaves
 
 TITLE_WORDS = frozenset({"title", "headline", "heading", "headings", "subject", "caption", "name", "label"})
 TITLE_WORDS |= {"titel", "titre", "titulo", "titolo"}
-"""Words in the names of fields that hold a document's title."""
+"""Words in the names of fields that have a document's title."""
 MAX_FIELDS = 5
-"""If the caller names no fields, at most this many are searched, and the model scores their text."""
+"""The maximum number of fields that are searched, and whose text the model scores, if the caller names none."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+"""Matches the words of a field's name, such as ``page`` and ``Title`` in ``pageTitle``."""
 
 
 def is_title(path: str) -> bool:
-    """Return whether a word of a field's name is in `TITLE_WORDS`."""
+    """Return whether a field's name contains a word for a title, as ``pageTitle`` does."""
     return not TITLE_WORDS.isdisjoint(word.lower() for word in _WORDS.findall(path))
 
 
 def sort_titles_first(paths: Iterable[str]) -> list[str]:
-    """Return the paths with title-like names before the others. Otherwise, the order stays."""
+    """Return the paths of titles, then the other paths, both in their previous order."""
     return sorted(paths, key=lambda path: not is_title(path))
 
 
 def find_text_fields(leaves: Leaves) -> list[Leaf]:
-    """Return the text fields of a mapping: title-like names first, then in alphabetical order, nested ones last.
+    """Return the text fields of a mapping: titles first, then others in alphabetical order, nested fields last.
 
-    Text fields have the type ``text`` or a similar one. They can be subfields of others, such as ``name.text`` of the
-    keyword ``name``. Each text is returned once: other subfields, aliases and targets of ``copy_to`` are left out.
+    Text fields have the type ``text`` or a similar one. A text field can be a subfield, such as ``name.text`` of the
+    keyword field ``name``. For each text, one field is returned. Its other subfields and aliases are left out, and so
+    are targets of ``copy_to``, unless none of the fields that are copied to them is a text field.
     """
     candidates = [leaf for leaf in leaves.values() if leaf.kind in TEXT_KINDS and leaf.is_indexed and leaf.source]
     # Aliases are dropped: unlike a subfield's path, an alias's path does not begin with that of its field.
@@ -36,7 +38,7 @@ def find_text_fields(leaves: Leaves) -> list[Leaf]:
     ]
     uncopied_sources = {leaf.source for leaf in text_leaves if not leaf.copied_from}
     leaf_by_source: dict[str, Leaf] = {}
-    # The field itself is preferred to its subfields, and a subfield without an analyzer to others.
+    # A field is preferred to its subfields, and a subfield with the default analyzer to the others.
     for leaf in sorted(text_leaves, key=lambda leaf: (leaf.is_alias_or_subfield, bool(leaf.analyzer))):
         if not uncopied_sources.intersection(leaf.copied_from):
             leaf_by_source.setdefault(leaf.source, leaf)
