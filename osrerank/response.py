@@ -338,7 +338,7 @@ def make_page(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Rank
     if page.min_score is not None:
         candidates, removed["below_min_score"] = filter_by_probability(candidates, page.min_score, ranking.reports)
     if page.thresholds is not None:
-        candidates, cuts = page.thresholds.cut(candidates, ranking.reports)
+        candidates, cuts = page.thresholds.remove_hits(candidates, ranking.reports)
         removed["cuts"] = [cut.as_json() for cut in cuts]
     start = page.offset
     if page.search_after_indices:

@@ -1,1 +1,1 @@
-"""Cut off reranked lists at a probability or precision, by calibrations that are fitted to an index's judgments."""
+"""Remove reranked hits below a probability of relevance, which a calibration of the index estimates from judgments."""

@@ -1,4 +1,4 @@
-"""The calibration of an index: a map from a stage's score to the probability of relevance, stored in a file.
+"""The calibration of an index: a function from a stage's score to the probability of relevance, stored in a file.
 
 Digests of the model, the options and the mapping show whether a stored calibration still applies.
 """
@@ -22,21 +22,23 @@ from osrerank.thresholds.maps import ProbabilityMap, map_as_json, map_from_json
 from osrerank.types import Candidate
 
 VERSION = 1
+"""The version of the file format."""
 SUFFIX = ".calibration.json"
 RECALIBRATE = "run osrerank calibrate --index {index} again"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexCalibration:
-    """A map from a stage's score to the probability of relevance, fitted to the judgments of an index.
+    """A function from a stage's score to the probability of relevance, fitted to the judgments of an index.
 
     Attributes:
-        stage: the name of the stage whose score is mapped.
-        map: the map.
+        stage: the name of the stage whose score is converted, such as ``mono``.
+        map: the function.
         model: the digest of the models and options that determine the score (`model_digest`).
         mapping: the digest of the mappings of the fields that are searched or used as model input (`mapping_digest`).
-        precisions: pairs ``(probability threshold, precision at or above it)``, by rising threshold. Each precision is
-            the lower bound of a 95% interval on held-out judgments.
+        precisions: pairs of a probability and the precision of the hits at or above it, such as
+            ``((0.3, 0.5), (0.7, 0.8))``, by rising probability. Each precision is the lower bound of a 95% confidence
+            interval, estimated from judgments that the function was not fitted to.
         evidence: the numbers of queries, hits and relevant hits, and the expected calibration errors.
     """
 
@@ -53,22 +55,22 @@ class IndexCalibration:
         return float(self.map.apply(np.array([scores[-1]]))[0]) if scores else None
 
     def threshold_for(self, precision: float) -> float | None:
-        """Return the lowest probability threshold that reaches a precision, or None if no threshold reaches it."""
+        """Return the lowest probability at or above which hits have a precision, or None if there is none."""
         return next((threshold for threshold, reached in self.precisions if reached >= precision), None)
 
     @property
     def highest_precision(self) -> float:
-        """The highest precision that a threshold reaches."""
+        """The highest precision that hits at or above some probability have. 0 if none is known."""
         return max((precision for _, precision in self.precisions), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the index's entry in the calibration file."""
+        """Return the calibration as JSON values, which are the index's entry in the calibration file."""
         fields = {name: value for name, value in asdict(self).items() if name != "map"}
         return {**fields, "map": map_as_json(self.map)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return the calibration from an index's entry in the calibration file.
+        """Return the calibration from the JSON values of `as_json`.
 
         Raises:
             KeyError, TypeError, ValueError: the entry is not a calibration.
@@ -80,7 +82,10 @@ class IndexCalibration:
 
 
 def calibration_file(settings: Settings) -> Path:
-    """Return the path of the calibration file: beside the settings file, or where `osrerank init` would write it."""
+    """Return the path of the calibration file: ``osrerank.calibration.json`` beside ``osrerank.toml``.
+
+    If there is no settings file, the path is beside the one that `osrerank init` would write.
+    """
     return (settings.find_settings_file() or SETTINGS_FILE).with_suffix(SUFFIX)
 
 
@@ -117,7 +122,7 @@ def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> 
 def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
     """Return a digest of the models and options that the calibrated score depends on.
 
-    ``identity`` comes from `RerankService.identity`. The options include fields.
+    ``identity`` comes from `RerankService.identity`. The options must name the fields that the search uses.
     """
     names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
     option_values = {name: repr(getattr(options, name)) for name in names}
@@ -128,8 +133,8 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
 def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
     """Return a digest of the mappings of the fields that a search queries or uses as model input.
 
-    ``mappings`` is the engine's response to ``_mapping``. Index names are ignored, so an alias can move to another
-    index. The options include fields.
+    ``mappings`` is the engine's response to ``_mapping``. Index names are ignored, so that an alias can be moved to
+    another index. The options must name the fields that the search uses.
     """
     names = {name.partition("^")[0] for name in (*(options.fields or ()), *(options.query_fields or ()))}
     used_fields = []
@@ -141,7 +146,7 @@ def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
 
 
 def _flatten(properties: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the definitions of all fields and sub-fields, by path."""
+    """Return the definitions of all fields and subfields by path, such as ``{"title.raw": {"type": "keyword"}}``."""
     definitions: dict[str, Any] = {}
     for name, definition in properties.items():
         path = f"{prefix}{name}"

@@ -10,15 +10,15 @@ from osrerank.types import Candidate, StageReport
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The effect of a cutoff, an entry of ``response["rerank"]["cuts"]``.
+class CutReport:
+    """What an option removed: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        option: the option that sets the cutoff, ``min_probability`` or ``precision``.
+        option: the option, ``min_probability`` or ``precision`` (of ``cutoff``).
         value: the option's value.
         hits: the number of reranked hits that were removed.
-        threshold: the minimum probability of a remaining hit, or None if the cutoff was not applied.
-        reason: why the cutoff was not applied, or "" if it was.
+        threshold: the minimum probability of a remaining hit. None if the option was not applied.
+        reason: why the option was not applied. Empty if it was.
     """
 
     option: str
@@ -40,76 +40,84 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The cutoffs of a search, and the index's calibration.
+    """The options that remove reranked hits by calibrated probability, and the index's calibration.
 
     Attributes:
         min_probability: the minimum calibrated probability of a remaining hit. None keeps all hits.
-        cutoff: the precision that the list must reach. None keeps all hits.
-        calibration: the index's calibration, or None if there is no valid calibration.
-        refusal: why there is no valid calibration, or "" if there is one.
+        cutoff: the precision that the remaining hits must have. None keeps all hits.
+        calibration: the index's calibration. None if there is no valid calibration.
+        missing_reason: why there is no valid calibration. Empty if there is one.
     """
 
     min_probability: float | None = None
     cutoff: Cutoff | None = None
     calibration: IndexCalibration | None = None
-    refusal: str = ""
+    missing_reason: str = ""
 
-    def cut(
+    def remove_hits(
         self, candidates: Sequence[Candidate], reports: Sequence[StageReport] = ()
-    ) -> tuple[list[Candidate], list[Cut]]:
-        """Return the remaining candidates in their original order, and the effect of each cutoff."""
+    ) -> tuple[list[Candidate], list[CutReport]]:
+        """Return the remaining candidates in their original order, and what each option removed.
+
+        Args:
+            candidates: the candidates in ranked order.
+            reports: the reports of the stages that ranked them.
+        """
         remaining, cuts = list(candidates), []
         if self.min_probability is not None:
-            remaining, cut = self._cut_at(
-                remaining, reports, "min_probability", self.min_probability, self.min_probability
-            )
+            minimum = self.min_probability
+            remaining, cut = self._remove_below_threshold(remaining, reports, "min_probability", minimum, minimum)
             cuts.append(cut)
         if self.cutoff is not None:
-            remaining, cut = self._cut_by_precision(remaining, reports, self.cutoff.precision)
+            remaining, cut = self._remove_by_precision(remaining, reports, self.cutoff.precision)
             cuts.append(cut)
         return remaining, cuts
 
     def probability(self, candidate: Candidate) -> float | None:
-        """Return a candidate's calibrated probability, or None without a calibration or a score of its stage."""
+        """Return a candidate's calibrated probability.
+
+        Returns None if there is no calibration, or if the calibrated stage did not score the candidate.
+        """
         return None if self.calibration is None else self.calibration.probability(candidate)
 
-    def _cut_by_precision(
+    def _remove_by_precision(
         self, candidates: list[Candidate], reports: Sequence[StageReport], precision: float
-    ) -> tuple[list[Candidate], Cut]:
+    ) -> tuple[list[Candidate], CutReport]:
         if self.calibration is None:
-            return candidates, Cut("precision", precision, reason=self.refusal)
+            return candidates, CutReport("precision", precision, reason=self.missing_reason)
         threshold = self.calibration.threshold_for(precision)
         if threshold is None:
             highest = self.calibration.highest_precision
             reason = f"no threshold reaches this precision on the index's judgments; the highest is {highest:.3f}"
-            return candidates, Cut("precision", precision, reason=reason)
-        return self._cut_at(candidates, reports, "precision", precision, threshold)
+            return candidates, CutReport("precision", precision, reason=reason)
+        return self._remove_below_threshold(candidates, reports, "precision", precision, threshold)
 
-    def _cut_at(
+    def _remove_below_threshold(
         self, candidates: list[Candidate], reports: Sequence[StageReport], option: str, value: float, threshold: float
-    ) -> tuple[list[Candidate], Cut]:
+    ) -> tuple[list[Candidate], CutReport]:
+        """Remove the candidates below a probability. ``option`` and ``value`` are for the report only."""
         if self.calibration is None:
-            return candidates, Cut(option, value, reason=self.refusal)
+            return candidates, CutReport(option, value, reason=self.missing_reason)
         probabilities = [self.calibration.probability(candidate) for candidate in candidates]
         if candidates and all(probability is None for probability in probabilities):
             reason = f"the stage {self.calibration.stage}, for which the index is calibrated, scored no hit"
-            return candidates, Cut(option, value, reason=reason)
-        remaining, count = _remove_below(candidates, probabilities, threshold, self.calibration.stage, reports)
-        return remaining, Cut(option, value, count, threshold)
+            return candidates, CutReport(option, value, reason=reason)
+        remaining, n_removed = _remove_below(candidates, probabilities, threshold, self.calibration.stage, reports)
+        return remaining, CutReport(option, value, n_removed, threshold)
 
 
 def filter_by_probability(
     candidates: Sequence[Candidate], threshold: float, reports: Sequence[StageReport] = ()
 ) -> tuple[list[Candidate], int]:
-    """Remove the candidates below a probability of the last stage that returns probabilities.
+    """Remove the candidates below a probability, as computed by the last stage that computes probabilities.
 
-    Return the remaining candidates and the number of removed ones.
+    Returns the remaining candidates, and the number of reranked candidates that were removed.
     """
-    entries = [[entry for entry in candidate.trace if "probability" in entry.parts] for candidate in candidates]
-    last_level = max((entry.level for trace in entries for entry in trace), default=0)
-    last_entries = [next((entry for entry in trace if entry.level == last_level), None) for trace in entries]
-    probabilities = [None if entry is None else entry.parts["probability"] for entry in last_entries]
-    stage = next((entry.stage for entry in last_entries if entry is not None), "")
+    score_lists = [[score for score in candidate.trace if "probability" in score.parts] for candidate in candidates]
+    last_level = max((score.level for scores in score_lists for score in scores), default=0)
+    last_scores = [next((score for score in scores if score.level == last_level), None) for scores in score_lists]
+    probabilities = [None if score is None else score.parts["probability"] for score in last_scores]
+    stage = next((score.stage for score in last_scores if score is not None), "")
     return _remove_below(candidates, probabilities, threshold, stage, reports)
 
 
@@ -120,27 +128,35 @@ def _remove_below(
     stage: str,
     reports: Sequence[StageReport],
 ) -> tuple[list[Candidate], int]:
-    """Remove the candidates below a probability, and return the remaining ones and the number of removed ones.
+    """Remove the candidates below a probability. Return the remaining ones, and the number of removed ones.
 
     Candidates that the stage had no time to score remain. Candidates below the depth are removed but not counted,
-    because their number depends on the page. ``stage`` computed the probabilities. A probability is None if the stage
-    did not score the candidate.
+    because their number depends on the page.
+
+    Args:
+        candidates: the candidates in ranked order.
+        probabilities: the probability of each candidate. None if the stage did not score it.
+        threshold: the minimum probability of a remaining candidate.
+        stage: the name of the stage that computed the probabilities.
+        reports: the reports of the stages that ranked the candidates.
     """
     depth = max((report.candidates for report in reports), default=len(candidates))
     stage_depth = max((report.candidates for report in reports if report.name == stage), default=0)
     remaining = []
     for candidate, probability in zip(candidates, probabilities, strict=True):
         if probability is None:
-            remains = candidate.rank <= stage_depth and not candidate.failure  # not reached before the deadline
+            # no probability, but also no failure: the deadline passed before the stage scored the candidate
+            remains = candidate.rank <= stage_depth and not candidate.failure
         else:
             remains = probability >= threshold
         if remains:
             remaining.append(candidate)
     n_reranked = sum(candidate.rank <= depth for candidate in candidates)
-    return remaining, n_reranked - sum(candidate.rank <= depth for candidate in remaining)
+    n_reranked_remaining = sum(candidate.rank <= depth for candidate in remaining)
+    return remaining, n_reranked - n_reranked_remaining
 
 
 def last_probability(candidate: Candidate) -> float | None:
-    """Return the probability from the last stage that returns one, or None if no stage does."""
+    """Return the probability that the last stage with probabilities computed, or None if no stage did."""
     probabilities = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
     return probabilities[-1] if probabilities else None

@@ -1,4 +1,4 @@
-"""The two kinds of map from a score to a probability of relevance: logistic (Platt) and isotonic.
+"""Functions from a score to a probability of relevance ("maps"): a logistic function (Platt) or an isotonic one.
 
 Platt: Probabilistic outputs for support vector machines, 1999. Zadrozny, Elkan: Transforming classifier scores into
 accurate multiclass probability estimates, KDD 2002 (isotonic regression).
@@ -28,7 +28,7 @@ class Platt:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.offset) and 0 < self.scale < math.inf):
-            raise ValueError(f"scale {self.scale} and offset {self.offset} do not define a rising logistic function")
+            raise ValueError(f"scale {self.scale} and offset {self.offset} define no rising logistic function")
 
     def apply(self, scores: Floats) -> Floats:
         """Return the probabilities of scores ``(n,)``."""
@@ -37,11 +37,11 @@ class Platt:
 
 @dataclass(frozen=True, slots=True)
 class Isotonic:
-    """A piecewise linear map that never decreases, constant before the first point and after the last.
+    """A piecewise linear function through given points, which never falls. It is constant outside the points.
 
     Attributes:
-        scores: the points' scores, in rising order.
-        probabilities: the points' probabilities, in [0, 1] and never falling.
+        scores: the scores of the points, in rising order, such as ``(-3.0, 0.0, 2.5)``.
+        probabilities: the probabilities of the points, in [0, 1] and never falling, such as ``(0.02, 0.4, 0.4)``.
     """
 
     scores: tuple[float, ...]
@@ -69,7 +69,7 @@ KINDS: dict[str, type[Platt] | type[Isotonic]] = {kind.name: kind for kind in (P
 
 
 def map_as_json(probability_map: ProbabilityMap) -> dict[str, Any]:
-    """Return a map as JSON values."""
+    """Return a map as JSON values: ``{"kind": "platt", "scale": 1.3, "offset": -0.2}``."""
     return {"kind": probability_map.name, **asdict(probability_map)}
 
 

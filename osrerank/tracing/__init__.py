@@ -1,1 +1,1 @@
-"""Trace searches and requests with OpenTelemetry's API. To export the spans, an application sets up an SDK."""
+"""Trace searches and requests with OpenTelemetry's API. The application sets up OpenTelemetry's SDK to export spans."""

@@ -1,7 +1,7 @@
 """Attributes of spans. Their names follow OpenTelemetry's semantic conventions for databases, HTTP and reranking.
 
-The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``, are a proposal that might
-change. Names that begin with ``osrerank.`` are ours.
+The conventions for reranking (``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``) are a proposal that might
+change. Names that begin with ``osrerank.`` are not from any convention.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,19 @@ from osrerank.types import StageReport
 from osrerank.types.engine import Engine
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+"""The default port of each URL scheme."""
 
 
 def build_db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation: str, index: Any) -> Attributes:
     """Return the attributes of a request to the search engine.
 
-    The embedded engine has no ``hosts``. ``index`` is a name, a list of names, or None for all indices.
+    Args:
+        engine: the search engine.
+        hosts: the hosts of the client, such as ``[{"host": "localhost", "port": 9200}]``. The embedded engine has none.
+        operation: the operation, such as ``search``.
+        index: an index name, a list of names, or None for all indices.
     """
-    host = hosts[0] if len(hosts) == 1 else {}  # which of several hosts the transport will choose is unknown
+    host = hosts[0] if len(hosts) == 1 else {}  # of several hosts, the transport will choose one
     return {
         "db.system.name": "osrerank.embedded" if engine.is_embedded else engine.value.lower(),
         "db.operation.name": operation,
@@ -36,12 +41,15 @@ def build_db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], oper
 
 
 def join_names(index: Any) -> str | None:
-    """Return the names of indices, separated by commas, or None for all indices."""
+    """Return the names of indices as ``a,b``, or None for all indices."""
     return index if isinstance(index, str) or index is None else ",".join(index)
 
 
 def describe_request(method: str, path: str) -> tuple[str, str | None]:
-    """Return the operation and the index names of a request: "get_mapping" and "notes" for ``GET /notes/_mapping``."""
+    """Return the operation and the index names of a request: "get_mapping" and "notes" for ``GET /notes/_mapping``.
+
+    The index names are None if the path has none.
+    """
     parts = [unquote(part) for part in path.split("/") if part]
     if not parts:
         return "info", None
@@ -65,14 +73,14 @@ def create_http_span(method: str, url: str) -> AbstractContextManager[Span]:
 
 
 def set_http_status(span: Span, status: int) -> None:
-    """Set a response's HTTP status on its span. From 400 on, mark the span as failed."""
+    """Record the HTTP status of a response on its span. If it is 400 or higher, the span is marked as failed."""
     spans.set_attributes(span, {"http.response.status_code": status})
     if status >= HTTPStatus.BAD_REQUEST:
         spans.mark_failed(span, str(status))
 
 
 def set_stage_attributes(span: Span, report: StageReport) -> None:
-    """Set a stage's attributes on its span. If it was not applied completely, add an event to the current span."""
+    """Record a stage's report on its span. If the stage was not fully applied, add an event to the current span."""
     attributes: Attributes = {
         "gen_ai.operation.name": "rerank",
         "gen_ai.request.model": report.model or None,
@@ -89,7 +97,13 @@ def set_stage_attributes(span: Span, report: StageReport) -> None:
 
 
 def set_search_outcome(*, applied: bool | str, reason: str | None, code: str | None) -> None:
-    """Set on the current span whether a search was reranked. If it was not, or only partly, add an event."""
+    """Record on the current span whether a search was reranked. If it was not, or only partly, add an event.
+
+    Args:
+        applied: True, ``"partial"`` or False, as in the response.
+        reason: why the search was not reranked, or only partly. None if it was.
+        code: the code of the reason.
+    """
     if not spans.is_recording():
         return
     attributes: Attributes = {"osrerank.applied": str(applied).lower()}
@@ -99,9 +113,9 @@ def set_search_outcome(*, applied: bool | str, reason: str | None, code: str | N
 
 
 def reason_attributes(reason: str, code: str | None) -> Attributes:
-    """Return the attributes of a reason: its code, and its sentence if the trace is allowed to contain queries.
+    """Return the attributes of a reason: its code, and also its sentence if the trace may contain queries.
 
-    The sentence can quote another program's message, which can quote a query or a document.
+    The sentence can quote a message of the engine or the model, which can quote a query or a document.
     """
     attributes: Attributes = {"osrerank.reason.code": code and str(code)}
     return {**attributes, "osrerank.reason": reason or None} if spans.may_record_queries() else attributes

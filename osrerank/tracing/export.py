@@ -1,6 +1,6 @@
-"""Set up OpenTelemetry's SDK by the ``OTEL_*`` variables, for ``osrerank serve`` and ``osrerank worker``.
+"""Set up OpenTelemetry's SDK for ``osrerank serve`` and ``osrerank worker``, by the ``OTEL_*`` environment variables.
 
-The SDK's own classes read most of the variables. In other processes, the application sets up the SDK.
+Classes of the SDK read most of the variables. In other processes, the application sets up the SDK.
 """
 
 import logging
@@ -13,16 +13,21 @@ from opentelemetry import trace
 logger = logging.getLogger(__name__)
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""The variables for the URL to which spans are sent. If one is set, spans are exported by default."""
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+"""The variables for the protocol, in order of precedence."""
 ENTRY_POINT_GROUP = "opentelemetry_traces_exporter"
+"""The entry points under which packages register exporters of spans."""
 INSTALL_COMMAND = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 
 
 def export_traces(service: str) -> bool:
     """Set up a tracer provider if ``OTEL_TRACES_EXPORTER`` or an endpoint is set. Return whether it was set up.
 
-    If the SDK or the exporter is not installed, the log says what to install, and nothing is traced. ``service`` is the
-    name of the service, unless a variable sets another name.
+    If the SDK or the exporter is not installed, the log says what to install, and nothing is traced.
+
+    Args:
+        service: the name of the service in traces. ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` override it.
     """
     names = _exporter_names()
     if not names:
@@ -46,6 +51,7 @@ def export_traces(service: str) -> bool:
 
 
 def _exporter_names() -> list[str]:
+    """Return the exporters that the variables name, such as ``["otlp"]``. Empty if spans are not exported."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     default = "otlp" if any(map(os.environ.get, ENDPOINTS)) else "none"
@@ -68,6 +74,6 @@ def _create_exporter(name: str) -> Any:
 
 
 def _service_attributes(service: str) -> dict[str, str]:
-    """Return the attribute with the service's name. The result is empty if a variable sets the name."""
+    """Return ``{"service.name": service}``, or an empty dict if a variable sets the name."""
     is_named = os.environ.get("OTEL_SERVICE_NAME") or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return {} if is_named else {"service.name": service}

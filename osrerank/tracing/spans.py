@@ -1,8 +1,9 @@
 """Create OpenTelemetry spans, which record nothing unless the process sets up OpenTelemetry's SDK.
 
-`trace` creates the span of a search, of a request, or of a chunk of texts that a worker scores. `span` creates a span
-inside it, which is recorded only if the outer span is sampled. The trace context is sent as W3C's ``traceparent`` and
-``tracestate``. Baggage is neither sent nor read, because it can contain anything.
+`trace` creates the outer span: that of a search, of a request, or of a chunk of texts that a worker scores. `span`
+creates a span inside it, which is recorded only if the outer span is recorded. Other processes get the trace context in
+W3C's headers ``traceparent`` and ``tracestate``. OpenTelemetry's baggage is neither sent nor read, because it can
+contain private data.
 """
 
 import functools
@@ -18,18 +19,19 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from osrerank._version import __version__
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str] | None]
-"""A span's attributes by name. Those that are None are not recorded."""
+"""A span's attributes by name, such as ``{"db.operation.name": "search"}``. Those that are None are not recorded."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_VALUE_CHARACTERS = 2_000
-"""Attribute values are truncated to this many characters."""
+"""The maximum length of an attribute's value. Longer values are truncated."""
 PROPAGATOR = TraceContextTextMapPropagator()
+"""Reads and writes the headers of the trace context."""
 UNRECORDED = nullcontext(INVALID_SPAN)
-"""A span that records nothing."""
+"""A context manager for a span that records nothing."""
 _may_record_queries: ContextVar[bool | None] = ContextVar("osrerank_queries", default=None)
-"""Whether this context's trace is allowed to contain queries, or None outside of `trace`."""
+"""Whether the current trace may contain queries. None outside of `trace`."""
 
 
 @contextmanager
@@ -46,10 +48,10 @@ def trace(
     Args:
         name: the span's name.
         attributes: the span's attributes.
-        queries: whether this span and the spans inside it can contain queries (the setting ``trace_queries``).
+        queries: whether this span and the spans inside it may contain queries (the setting ``trace_queries``).
         kind: the span's kind.
-        parent: the headers of a request or message, which identify its sender's span. The new span is the child of that
-            span, unless this process has a current span.
+        parent: the headers of a request or message, with the trace context of its sender. The new span becomes a child
+            of the sender's span, unless there is a current span in this process.
     """
     token = _may_record_queries.set(queries)
     try:
@@ -67,17 +69,17 @@ def span(
 
 
 def is_recording() -> bool:
-    """Return whether `span` would record a span in this context. Check this before computing costly attributes."""
+    """Return whether a `span` created now would be recorded. Check this before you compute costly attributes."""
     return _may_record_queries.get() is not None and api.get_current_span().is_recording()
 
 
 def may_record_queries() -> bool:
-    """Return whether this context's trace is allowed to contain queries."""
+    """Return whether the current trace may contain queries."""
     return bool(_may_record_queries.get())
 
 
 def set_attributes(span: Span, attributes: Attributes) -> None:
-    """Set attributes of a span."""
+    """Set attributes of a span, without those that are None."""
     if span.is_recording():
         span.set_attributes(_clean_attributes(attributes))
 
@@ -89,37 +91,38 @@ def add_event(name: str, attributes: Attributes) -> None:
 
 
 def mark_failed(span: Span, error_type: str) -> None:
-    """Mark a span as failed, with the value of its attribute ``error.type``."""
+    """Mark a span as failed, and set its attribute ``error.type``."""
     span.set_attribute("error.type", error_type)
     span.set_status(StatusCode.ERROR)
 
 
 def trace_headers() -> dict[str, str]:
-    """Return the headers with which another process continues this trace. The result is empty without a trace."""
+    """Return the headers by which another process continues this trace. Empty if there is no trace."""
     carrier: dict[str, str] = {}
     PROPAGATOR.inject(carrier)
     return carrier
 
 
 def bind_trace(function: Callable[P, T]) -> Callable[P, T]:
-    """Bind a function to the current trace, for one call in another thread."""
+    """Return a function that can be called once, in another thread, and then continues the current trace."""
     return functools.partial(copy_context().run, function)
 
 
 def error_type(error: BaseException) -> str:
-    """Return the value of ``error.type`` for an error: its HTTP status if it has one, otherwise its class."""
+    """Return the value of ``error.type`` for an error: its HTTP status, such as ``503``, or else its class."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return str(status)
-    cls = type(error)
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    error_class = type(error)
+    name = error_class.__qualname__
+    return name if error_class.__module__ == "builtins" else f"{error_class.__module__}.{name}"
 
 
 @contextmanager
 def _start_span(
     name: str, attributes: Attributes, kind: SpanKind, parent: Mapping[str, str] | None = None
 ) -> Iterator[Span]:
-    """Create a span and make it the current span. If an error is raised inside it, only the type is recorded."""
+    """Create a span and make it the current span. If an error is raised inside it, only its type is recorded."""
     has_current_span = api.get_current_span().get_span_context().is_valid
     context = None if has_current_span or not parent else PROPAGATOR.extract(parent)
     new_span = api.get_tracer("osrerank", __version__).start_span(name, context, kind, _clean_attributes(attributes))

@@ -38,7 +38,7 @@ def calibration(*precisions: tuple[float, float]) -> IndexCalibration:
 def test_hits_are_cut_by_probability_or_precision() -> None:
     hits = candidates(0.9, 0.6, 0.3, None)
     thresholds = Thresholds(0.5, Cutoff(precision=0.8), calibration((0.2, 0.5), (0.7, 0.8)))
-    remaining, cuts = thresholds.cut(hits)
+    remaining, cuts = thresholds.remove_hits(hits)
     assert [hit.doc_id for hit in remaining] == ["d1"]
     assert [(cut.option, cut.hits, cut.threshold) for cut in cuts] == [
         ("min_probability", 2, 0.5),
@@ -57,7 +57,7 @@ def test_a_threshold_keeps_hits_that_were_not_scored_in_time(probabilities, fail
     hits = [hit._replace(failure="too long") if hit.rank in failed and len(hit.trace) < 2 else hit for hit in hits]
     reports = [StageReport("mono", applied="partial", candidates=depth), StageReport("blend", applied=True)]
     waiting = [hit for hit in hits[:depth] if len(hit.trace) < 2 and not hit.failure]
-    calibrated, (cut,) = Thresholds(least, None, calibration()).cut(hits, reports)
+    calibrated, (cut,) = Thresholds(least, None, calibration()).remove_hits(hits, reports)
     for remaining, count in (filter_by_probability(hits, least, reports), (calibrated, cut.hits)):
         if any(len(hit.trace) > 1 for hit in hits):
             assert [hit for hit in remaining if len(hit.trace) < 2] == waiting
@@ -67,7 +67,7 @@ def test_a_threshold_keeps_hits_that_were_not_scored_in_time(probabilities, fail
 
 def test_without_a_calibration_nothing_is_cut() -> None:
     hits = candidates(0.9, 0.1)
-    remaining, cuts = Thresholds(0.5, Cutoff(precision=0.8), None, "there is none").cut(hits)
+    remaining, cuts = Thresholds(0.5, Cutoff(precision=0.8), None, "there is none").remove_hits(hits)
     assert remaining == hits
     assert [cut.as_json()["reason"] for cut in cuts] == ["there is none"] * 2
 
@@ -96,10 +96,10 @@ def test_calibration_maps_that_reverse_an_order_are_refused(make) -> None:
     ("value", "message"),
     [
         ("0.9", "a dict"),
-        (True, "share above 0"),
-        ({"precision": 1.5}, "share above 0"),
+        (True, "number above 0"),
+        ({"precision": 1.5}, "number above 0"),
         ({"x": 1}, "no 'x'"),
-        ({}, "share"),
+        ({}, "number above 0"),
     ],
 )
 def test_threshold_options_without_effect_are_refused(value, message) -> None:
