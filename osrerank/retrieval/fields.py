@@ -296,8 +296,9 @@ def resolve_fields(
         choice: the caller's choice of fields.
     """
     mappings = add_body_fields(leaves_by_index, choice)
-    option_names = (*choice.model_fields, *choice.second_ranking_fields)
-    paths = {without_boost(name): _resolve_to_paths(mappings, name) for name in option_names}
+    model_names = (*choice.model_fields, *choice.second_ranking_fields)
+    paths = {without_boost(name): _resolve_to_paths(mappings, name) for name in model_names}
+    # if the caller's query searches text fields, the model scores these instead of the defaults
     groups = [
         replace(group, model_fields=_choose_query_text_fields(mappings, group.model_fields, choice))
         for group in defaults
@@ -312,8 +313,8 @@ def resolve_fields(
     searched_names = set(map(without_boost, choice.query_fields))
     if not choice.model_fields:
         paths |= {name: _find_fields_with_same_text(mappings, name, model_fields) for name in searched_names}
-    names = map(without_boost, (*choice.query_fields, *option_names))
-    is_searched = {name: name in searched_names for name in names}
+    all_names = map(without_boost, (*choice.query_fields, *model_names))
+    is_searched = {name: name in searched_names for name in all_names}
     can_leave_out = not choice.query_fields and choice.searched_by_body is None
     have_different_fields = len({(group.query_fields, group.model_fields) for group in groups}) > 1
     return SearchFields(
@@ -337,6 +338,10 @@ def _read_traits(
     query_fields: Sequence[str],
     model_fields: Sequence[str],
 ) -> MappedTraits:
+    """Collect what the mappings say about fields.
+
+    ``mappings`` are those of ``leaves_by_index``, together with the fields that the caller's body defines.
+    """
     leaves = {leaf.path: leaf for mapping in mappings for leaf in mapping.values()}
     text_paths = {leaf.path for mapping in mappings for leaf in mapping.values() if leaf.kind in TEXT_KINDS}
     nested = {leaf.path: leaf.nested for mapping in mappings for leaf in mapping.values() if leaf.nested}

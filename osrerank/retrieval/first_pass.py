@@ -232,6 +232,7 @@ def plan_first_pass(
     if "ext" in body:
         _drop_rerank_ext(new_body)
     new_body, new_params = add_pipeline(pipeline.replacement, new_body, new_params)
+    # where the models' texts come from: _source, or else ``fields`` of the hits, or else a second request
     model_fields = union(fields.resolve_model_fields(ranking.fields) for ranking in options.rankings)
     # texts of highlight: and inner_hits: are in the hits already, because the caller requests them
     names = tuple(name for name in model_fields if ":" not in name)

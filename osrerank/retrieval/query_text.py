@@ -63,17 +63,18 @@ def shorten_to_clauses(text: str, fields: SearchFields) -> str:
     max_words = max(MAX_CLAUSES // max(map(_count_fields, field_lists)), 1)
     if len(text) <= max_words or sum(max(len(_find_word_ends(part)), 1) for part in text.split()) <= max_words:
         return text
-    shortened, word_budget = [], max_words
+    shortened, n_words_left = [], max_words
     for part in dict.fromkeys(text.split()):
-        ends = _find_word_ends(part)
-        shortened.append(part if len(ends) <= word_budget else part[: ends[word_budget - 1]])
-        word_budget -= max(len(ends), 1)
-        if word_budget <= 0:
+        word_ends = _find_word_ends(part)  # several if the part has punctuation or no spaces between words
+        shortened.append(part if len(word_ends) <= n_words_left else part[: word_ends[n_words_left - 1]])
+        n_words_left -= max(len(word_ends), 1)
+        if n_words_left <= 0:
             break
     return " ".join(shortened)
 
 
 def _find_word_ends(text: str) -> list[int]:
+    """Return the index after the last character of each word: ``[3, 7]`` for ``low-fat``."""
     return [word.end() for word in _WORD.finditer(text)]
 
 
@@ -83,7 +84,7 @@ def _count_fields(names: Sequence[str]) -> int:
 
 
 def build_query(text: str, fields: SearchFields) -> dict[str, Any]:
-    """Return the first pass's query for a text. It searches each group of indices in the fields of this group."""
+    """Return the first pass's query for a query text. It searches each group of indices in the fields of this group."""
     if not fields.groups:
         return _build_text_query(text, fields.query_fields, fields)
     first_group, *other_groups = fields.groups
@@ -98,7 +99,7 @@ def build_query(text: str, fields: SearchFields) -> dict[str, Any]:
 
 
 def _build_text_query(text: str, field_names: Sequence[str], fields: SearchFields) -> dict[str, Any]:
-    """Return the query for a text in these fields, or in the index's default fields if none are named.
+    """Return the query that searches for a query text in these fields, or in the index's default fields if none.
 
     The best field counts most (`TIE_BREAKER`). Nested fields are searched by a nested query, and each ``semantic_text``
     field by a separate ``match`` clause.

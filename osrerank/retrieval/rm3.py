@@ -44,7 +44,7 @@ def expand_query(
     field_name: str,
     pipeline: str | Mapping[str, Any] | None = None,
 ) -> Generator[SideRequest, Any, dict[str, Any] | None]:
-    """Return a query for a text and for terms from the documents that match it, or None if no document matches.
+    """Return a query for the terms of a query text and of the documents that match it. None if no document matches.
 
     This takes up to three requests: a search, the term vectors of its hits, and the analysis of the text.
 

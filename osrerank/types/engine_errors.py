@@ -50,7 +50,7 @@ class EngineError(PropagatedError):
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether the caller is not authenticated or lacks a permission."""
+        """Whether the caller is not authenticated, or does not have a required permission."""
         return self.status in (401, 403) or self.kind == "security_exception"
 
     @property
