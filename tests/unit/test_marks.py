@@ -45,7 +45,9 @@ def test_cut_documents_are_counted_once_with_a_cache_and_in_pairs() -> None:
 
 
 def test_workers_report_cut_documents() -> None:
-    scores = Scores(np.ones(3, np.float32), inferences=3, truncated=1, cuts=np.array([0, 1, QUERY_TRUNCATED_BIT], np.uint8))
+    scores = Scores(
+        np.ones(3, np.float32), inferences=3, truncated=1, cuts=np.array([0, 1, QUERY_TRUNCATED_BIT], np.uint8)
+    )
     read = Reply.decode(Reply("c", "w", "m", scores).encode()).scores
     assert read is not None
     assert read.cuts is not None

@@ -53,7 +53,12 @@ def test_a_default_pipeline_is_read_once() -> None:
     pipelines = SearchPipelines()
     definition = {"p": {"request_processors": [{"filter_query": {}}]}}
     pipeline, paths = answered(pipelines.find(["a", "b"], {}, {}), settings(a="p", b="p"), definition)
-    assert (pipeline.name, pipeline.blocking_reason, pipeline.may_shorten, pipeline.has_default) == ("p", "", False, True)
+    assert (pipeline.name, pipeline.blocking_reason, pipeline.may_shorten, pipeline.has_default) == (
+        "p",
+        "",
+        False,
+        True,
+    )
     assert paths == [f"/a,b/_settings/{SETTING}", "/_search/pipeline/p"]
     assert answered(pipelines.find(["a", "b"], {}, {})) == (pipeline, [])
 
