@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from osrerank.stages.duo import DuoStage
     from osrerank.stages.mono import MonoStage
 
-# From version 1.29, ONNX Runtime sends telemetry unless this is set before its import. Set it to 0 to allow that.
+# Since version 1.29, ONNX Runtime sends telemetry unless this variable is set before onnxruntime is imported. A value
+# that the user has set is kept: 0 allows telemetry.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = [
@@ -73,14 +74,15 @@ _MODULES = {
     "connect": "osrerank.client",
     "wrap": "osrerank.existing",
 }
-"""The module of each public name. It is imported when the name is first used."""
+"""The module that defines each public name. A module is imported when one of its names is first used."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name."""
+    """Import a public name when it is first used. Python calls this function for names that the module lacks."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value  # so that Python finds the name next time
     return value
 
 

@@ -26,7 +26,7 @@ class SharedCache(Generic[CacheType]):
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Create a new cache and lock, as a forked child needs."""
+        """Create an empty cache and an unlocked lock. This also runs in each forked child."""
         self._lock = threading.Lock()
         self._cache = self._create()
 

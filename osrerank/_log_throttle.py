@@ -10,7 +10,7 @@ from osrerank._caches import SharedCache
 DEFAULT_INTERVAL_S = 60.0
 """The default minimum time between two similar lines, in seconds."""
 MAX_KEYS = 1_000
-"""The number of remembered keys. If more are used, a line might be repeated too early."""
+"""The maximum number of remembered keys. A line whose key was forgotten is logged again before the interval is over."""
 
 
 class LogThrottle:
@@ -26,7 +26,7 @@ class LogThrottle:
         self._suppressed = SharedCache(lambda: LRUCache[Hashable, int](MAX_KEYS))
 
     def should_log(self, key: Hashable = None) -> bool:
-        """Return whether to log a line with this key now, and remember that it is logged."""
+        """Return whether to log a line with this key now. If so, the key's interval begins."""
         with self._logged as logged:
             if key in logged:
                 return False
@@ -34,7 +34,10 @@ class LogThrottle:
             return True
 
     def count_suppressed(self, key: Hashable = None) -> int | None:
-        """Return how many similar lines were suppressed since the last one, or None to suppress this line as well."""
+        """Return how many similar lines were suppressed since the last logged one. Return None to suppress this line.
+
+        For three lines with the same key, of which only the second is within the interval, return 0, None and 1.
+        """
         should_log = self.should_log(key)
         with self._suppressed as suppressed:
             if should_log:

@@ -15,8 +15,8 @@ def require(module: str, *, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is installed, but it imports another one that is missing
         raise MissingDependencyError(
             f"this needs the Python package {error.name}, which is not installed: pip install 'osrerank[{extra}]'",
             extra=extra,

@@ -14,11 +14,11 @@ class Pause:
     """Stops calls to a service for a while after a call has failed. Safe to use from many threads.
 
     Args:
-        lengths_s: the length of every pause, in seconds; or the lengths of the pauses after one, two and more
-            consecutive failures, of which the last repeats. Pauses of several lengths are shortened at random by up to
-            a half, so that processes do not all retry at the same moment.
-        report: a function that is called with each error, and with True if the error began a pause. An error during a
-            pause prolongs it.
+        lengths_s: the length of every pause, in seconds. A sequence such as ``(1, 5, 30)`` has the lengths after one,
+            two, and three or more consecutive failures. Such pauses are shortened at random by up to a half, so that
+            processes do not all retry at the same moment.
+        report: a function that is called with each error, and with a boolean: True if the error began a pause, or False
+            if it prolonged a pause.
         clock: a function that returns the time in seconds.
     """
 
@@ -31,14 +31,14 @@ class Pause:
         self._lengths_s: Sequence[float] = (lengths_s,) if isinstance(lengths_s, int | float) else lengths_s
         self._report = report
         self._clock = clock
-        self._end_s = 0.0
+        self._ends_at_s = 0.0
         self._failures = 0
         self._lock = fork_safe_lock()
 
     @property
     def is_on(self) -> bool:
         """Whether calls are paused now."""
-        return self._clock() < self._end_s
+        return self._clock() < self._ends_at_s
 
     @property
     def failures(self) -> int:
@@ -63,7 +63,7 @@ class Pause:
             length_s = self._lengths_s[min(self._failures, len(self._lengths_s)) - 1]
             if len(self._lengths_s) > 1:
                 length_s *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-            self._end_s = self._clock() + length_s
+            self._ends_at_s = self._clock() + length_s
         if error is not None:
             self._report(error, is_first)
         return length_s
@@ -71,5 +71,5 @@ class Pause:
     def end(self) -> None:
         """End the pause after a successful call, and count failures from 0 again."""
         with self._lock:
-            self._end_s = 0.0
+            self._ends_at_s = 0.0
             self._failures = 0

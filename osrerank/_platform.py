@@ -18,7 +18,7 @@ from filelock import lock_descriptor
 from osrerank.errors import OsrerankError
 
 FORK_TIMEOUT_S = 10.0
-"""How long a fork waits for the threads inside a `ForkGate`, in seconds. A commit to disk takes less."""
+"""How long a fork waits for the threads inside a `ForkGate`, in seconds. Calls inside, such as commits, are shorter."""
 
 
 class Renewable(Protocol):
@@ -67,8 +67,9 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 class ForkGate:
     """A context manager for native code whose locks and files would be unusable in a forked child.
 
-    Any number of threads can be inside, and each can enter again. Before a fork, the parent waits until all its other
-    threads have left, for at most `FORK_TIMEOUT_S` seconds. Meanwhile, no further thread enters.
+    Any number of threads can be inside the ``with`` block, and a thread inside can enter it again. Before a fork, the
+    forking thread waits until all other threads have left, but at most `FORK_TIMEOUT_S` seconds. Until the fork is
+    done, threads that want to enter wait.
 
     Attributes:
         was_empty: whether no thread was inside at the last fork. If one was, the child must not
@@ -86,7 +87,7 @@ class ForkGate:
         """Reset the gate in a forked child, where no other thread is inside."""
         self._lock = threading.RLock()  # reentrant, because a signal handler can fork
         self._changed = threading.Condition(self._lock)
-        self._entries: dict[int, int] = {}  # thread -> the number of times that it has entered without leaving
+        self._entries: dict[int, int] = {}  # thread id -> how many of its blocks are open, such as {140245: 2}
         self._n_forks = 0
 
     def __enter__(self) -> None:
@@ -152,13 +153,15 @@ def usable_cores(system: Path = Path("/")) -> int:
         return os.cpu_count() or 1
     cpus = os.sched_getaffinity(0)
     topology = system / "sys/devices/system/cpu"
+    # Both hyper-threads of a core have the same list, such as "0,8", so the set has one element for each core.
     cores = {_read_text(topology / f"cpu{cpu}/topology/thread_siblings_list") or f"{cpu}" for cpu in cpus}
     return max(1, min(len(cores), *(math.ceil(quota) for quota in _cpu_quotas(system))))
 
 
 def _cpu_quotas(system: Path) -> Iterator[float]:
-    """Yield the limits on the CPUs of this process: the machine's number, and the quota of each control group."""
+    """Yield each limit on this process's CPUs, such as 8 for the machine's CPUs and 1.5 for a control group's quota."""
     yield os.cpu_count() or 1
+    # A line is "0::/docker/ID", or "4:cpu,cpuacct:/docker/ID" for control groups of version 1.
     for line in _read_text(system / "proc/self/cgroup").splitlines():
         _, _, entry = line.partition(":")
         controllers, _, path = entry.partition(":")
@@ -167,7 +170,7 @@ def _cpu_quotas(system: Path) -> Iterator[float]:
         group_root = system / "sys/fs/cgroup" / controllers
         for group in (PurePosixPath(path), *PurePosixPath(path).parents):
             folder = group_root / str(group).lstrip("/")
-            if controllers:  # control groups of version 1
+            if controllers:  # version 1
                 quota_and_period = [_read_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
             else:
                 quota_and_period = _read_text(folder / "cpu.max").split()

@@ -25,11 +25,11 @@ class ProgressLines:
         self._file = sys.stderr if file is None else file
         self._interval_s = interval_s
         self._clock = clock
-        self._start_s = self._last_line_s = clock()
+        self._began_s = self._last_line_at_s = clock()
         self._is_enabled = not self._file.isatty()
 
     def report(self, n_done: int, total: int | None, unit: str) -> None:
-        """Write the number of items done, the rate and the remaining time, but not more often than every `interval_s`.
+        """Write a line such as ``300 of 1,000 texts, 25.0 a second, 28 s left``, at most once in `interval_s` seconds.
 
         Args:
             n_done: the number of items done since the command began.
@@ -37,10 +37,10 @@ class ProgressLines:
             unit: the name of the items, in the plural.
         """
         now_s = self._clock()
-        if not self._is_enabled or now_s - self._last_line_s < self._interval_s:
+        if not self._is_enabled or now_s - self._last_line_at_s < self._interval_s:
             return
-        self._last_line_s = now_s
-        rate = n_done / (now_s - self._start_s)
+        self._last_line_at_s = now_s
+        rate = n_done / (now_s - self._began_s)
         line = f"{n_done:,} {unit}" if total is None else f"{n_done:,} of {total:,} {unit}"
         line += f", {rate:,.1f} a second"
         if total is not None and rate > 0:
@@ -51,7 +51,7 @@ class ProgressLines:
 
 @contextmanager
 def show_progress(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a command's progress on standard error. Yield a function to call with the items done and all items.
+    """Show a command's progress on standard error. Yield a function to call with the numbers of done and all items.
 
     Args:
         task: a description of what the command does.

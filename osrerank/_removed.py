@@ -1,8 +1,8 @@
-"""Names that earlier versions accepted (options, commands, variables), with replacements for error messages."""
+"""Options, commands and variables that earlier versions accepted, and what error messages suggest instead."""
 
 SIGNING_KEY = "set OSRERANK_SIGNING_KEY, which signs both messages and scores"
 VECTORS_SUFFIXES = ("", "_FOLDER", "_KEY", "_MB", "_PROFILE", "_TTL_S")
-"""The suffixes of ``OSRERANK_VECTORS`` in the names of the settings for document vectors."""
+"""The endings of the settings for document vectors, such as ``OSRERANK_VECTORS`` and ``OSRERANK_VECTORS_MB``."""
 VECTORS_INDEX = "set OSRERANK_VECTORS=index for the file and side indices, or OSRERANK_VECTORS=file for no side index"
 VECTORS_REDIS = "set OSRERANK_VECTORS=redis, and the Redis as OSRERANK_REDIS_URL"
 
@@ -99,9 +99,9 @@ REMOVED: dict[str, str] = {
 }
 """What to do instead of using a removed name.
 
-Search options are ``rerank.NAME``, commands ``osrerank NAME``, their options ``osrerank NAME --OPTION``. Variables,
-fields of model cards, and values of the Helm chart (``secrets.NAME``, also in ``docker/chart/templates/_names.tpl``)
-have their own names.
+The keys are ``rerank.NAME`` for a search option, ``osrerank NAME`` for a command, ``osrerank NAME --OPTION`` for an
+option of a command, and ``secrets.NAME`` for a value of the Helm chart, which ``docker/chart/templates/_names.tpl``
+also lists. A variable or a field of a model card is a key as it is.
 """
 
 

@@ -12,9 +12,9 @@ END_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if h
 
 
 def end_as_first_process() -> None:
-    """Let SIGTERM end this process even if it is a container's first one, for which Linux requires a handler."""
+    """Let SIGTERM end this process even if it is a container's first one, whose unhandled signals Linux ignores."""
     if os.getpid() == 1:
-        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # the status that shells report
 
 
 @contextmanager

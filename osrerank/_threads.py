@@ -56,14 +56,15 @@ class NativeCode:
     def end(self) -> None:
         """Admit no further thread, and wait until all have left, even if Ctrl-C is pressed."""
         self._is_exiting = True
-        end_s = time.monotonic() + EXIT_TIMEOUT_S
-        while time.monotonic() < end_s:
+        ends_at_s = time.monotonic() + EXIT_TIMEOUT_S
+        while time.monotonic() < ends_at_s:
             with contextlib.suppress(KeyboardInterrupt), self._changed:
-                if self._changed.wait_for(lambda: not self._n_inside, end_s - time.monotonic()):
+                if self._changed.wait_for(lambda: not self._n_inside, ends_at_s - time.monotonic()):
                     return
 
 
 NATIVE_CODE = NativeCode()
+"""The process's context manager for calls of native code."""
 atexit.register(NATIVE_CODE.end)
 
 
@@ -112,8 +113,9 @@ class DaemonThreads:
         with self._lock:
             self._is_closed = True
         with contextlib.suppress(Empty):
-            while task := self._tasks.get_nowait():
-                task[0].cancel()
+            while task := self._tasks.get_nowait():  # None ends the loop, as it ends a thread
+                future, _function, _arguments = task
+                future.cancel()
         self._tasks.put(None)
         if wait:
             for thread in self._threads:
@@ -134,6 +136,7 @@ class DaemonThreads:
 
 
 def _run_tasks(tasks: "SimpleQueue[Any]", idle_threads: threading.Semaphore) -> None:
+    """Run the tasks of a pool in one of its threads, until a task is None."""
     while True:
         try:
             task = tasks.get_nowait()
@@ -141,7 +144,7 @@ def _run_tasks(tasks: "SimpleQueue[Any]", idle_threads: threading.Semaphore) -> 
             idle_threads.release()
             task = tasks.get()
         if task is None:
-            tasks.put(None)  # for the next thread
+            tasks.put(None)  # this ends the next thread
             return
         future, function, arguments = task
         if future.set_running_or_notify_cancel():

@@ -32,7 +32,7 @@ from osrerank.types import Encoder, Scorer
 
 require("aiohttp", extra="async")
 
-from opensearchpy import (  # noqa: E402 - defined only where aiohttp is
+from opensearchpy import (  # noqa: E402 - opensearch-py defines these only if aiohttp is installed
     AIOHttpConnection,
     AsyncOpenSearch,
     AsyncTransport,
@@ -80,6 +80,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
             return await self._perform(steps, send)
 
     async def _send(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        """Send a step's request, as ``Client._send`` does."""
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return await self.transport.perform_request(

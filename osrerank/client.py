@@ -41,16 +41,16 @@ from osrerank.vectors.background import BackgroundTasks
 EMBEDDED_PREFIX = "embedded:"
 """The prefix of a URL that names the folder of the embedded engine instead of a server."""
 FORWARDED_OPTIONS = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
-"""Options that `connect` forwards, although no signature of opensearch-py contains their names."""
+"""Options that `connect` accepts and forwards, although no signature of opensearch-py contains their names."""
 CONNECTIONS_PER_HOST = 32
-"""Connections that stay open to each host. With opensearch-py's default of one, threads would wait for each other."""
+"""The number of open connections to each host. With the default of one, threads would wait for each other."""
 
 
 def to_engine_error(error: Exception) -> EngineError:
     """Convert an exception of opensearch-py to the `EngineError` that searches handle."""
-    if not isinstance(error, TransportError):  # such as a response that is not JSON
+    if not isinstance(error, TransportError):  # the response is not JSON, for example
         return EngineError(error, external_message=str(error))
-    status = error.status_code if isinstance(error.status_code, int) else None
+    status = error.status_code if isinstance(error.status_code, int) else None  # not a text such as "TIMEOUT"
     kind = error.error if status is not None and isinstance(error.error, str) else ""
     return EngineError(
         error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), external_message=str(error)
@@ -82,9 +82,9 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
 
     Args:
         hosts: as for ``opensearchpy.OpenSearch``.
-        models: the service that holds the models, which `connect` creates from its arguments. If None, the models are
+        models: the service that holds the models. `connect` creates it from its arguments. If None, the models are
             those of the settings.
-        defaults: the default rerank options of each index. If None, they are those of the settings file.
+        defaults: the default rerank options of each index. If None, they come from the settings file.
         options: passed to ``opensearchpy.OpenSearch``.
     """
 
@@ -151,6 +151,14 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             return self._perform(steps, send)
 
     def _send(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        """Send a step's request with opensearch-py, and return the response.
+
+        Args:
+            step: the step: the search itself, or an additional request.
+            index: the index that the caller searches.
+            headers: the caller's headers.
+            options: the caller's keyword arguments.
+        """
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return self.transport.perform_request(
@@ -169,7 +177,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
 
         Args:
             body: a header and a body for each search, as a list or as newline-delimited JSON.
-            rerank: as for ``search``. It applies to every search, whose query text comes from its own body.
+            rerank: as for ``search``. It applies to every search. The query text comes from the body of each search.
             index: the index of searches whose header names none.
             options: any other argument of ``opensearchpy``'s ``msearch``.
         """
@@ -228,7 +236,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
 
 
 class ForkSafeConnections:
-    """Gives a forked child process new connections. Processes that share one would read each other's responses.
+    """Gives a forked child process new connections. Two processes with one connection would mix up their responses.
 
     Args:
         transport: the transport of opensearch-py, whose connections urllib3 or requests keeps open.
@@ -246,7 +254,7 @@ class ForkSafeConnections:
                 size = pool.pool.maxsize
                 pool.pool = pool.QueueCls(size)
                 for _ in range(size):
-                    pool.pool.put(None)
+                    pool.pool.put(None)  # urllib3 opens a connection when it gets a None
             for adapter in getattr(getattr(connection, "session", None), "adapters", {}).values():  # requests'
                 adapter.init_poolmanager(adapter._pool_connections, adapter._pool_maxsize, adapter._pool_block)  # noqa: SLF001
 
@@ -254,24 +262,31 @@ class ForkSafeConnections:
 def split_params(params: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a request's parameters into opensearch-py's ``params`` and its keyword arguments.
 
+    With the options ``{"size": 10}``, the parameters ``{"size": 50, "preference": "a"}`` become
+    ``({"preference": "a"}, {"size": 50})``.
+
     Args:
         params: the parameters of the request.
         options: the caller's keyword arguments. Parameters with their names stay keyword arguments.
     """
     keywords = {name: value for name, value in params.items() if name in options}
-    return {name: value for name, value in params.items() if name not in keywords}, keywords
+    url_params = {name: value for name, value in params.items() if name not in options}
+    return url_params, keywords
 
 
 def with_params(options: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the caller's keyword arguments with more URL parameters in ``params``."""
-    return {**options, "params": {**(options.get("params") or {}), **params}} if params else dict(options)
+    if not params:
+        return dict(options)
+    callers_params = options.get("params") or {}
+    return {**options, "params": {**callers_params, **params}}
 
 
 def with_timeout(step: SideRequest, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a request that a search adds, with the shorter of its timeout and the caller's.
+    """Return the parameters of an additional request of a search. Its timeout is at most the caller's.
 
     Args:
-        step: the request.
+        step: the additional request.
         options: the caller's keyword arguments.
     """
     callers_timeout_s = options.get("request_timeout", (options.get("params") or {}).get("request_timeout"))
@@ -309,9 +324,9 @@ def connect(
             Elastic Cloud, or ``embedded:FOLDER``.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model. It overrides the settings
             file's models of all indices.
-        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Its values are those of
-            ``model``.
-        duo_model: the model that compares pairs of candidates. Its values are those of ``model``.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder: a directory, hub id or
+            name, as for ``model``.
+        duo_model: the model that compares pairs of candidates: a directory, hub id or name, as for ``model``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
         dtype: the precision of the torch backend: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         redis_url: the URL of Redis for the score cache, and for workers unless ``OSRERANK_BROKER_URL`` is set.
@@ -345,7 +360,7 @@ def connect(
 
 
 def create_searcher(client: Any, models: RerankService | None, defaults: Defaults | None) -> Searcher:
-    """Create the `Searcher` of a synchronous or asynchronous client. The arguments are those of `Client`."""
+    """Create the `Searcher` of a client, which is synchronous or asynchronous. ``Client`` describes the arguments."""
     searcher = Searcher(
         models or RerankService(Settings.load(), has_index=True),
         defaults,
@@ -358,11 +373,11 @@ def create_searcher(client: Any, models: RerankService | None, defaults: Default
 
 
 class ChangeObserver:
-    """Replaces the client in namespaces such as ``client.indices``, to notice requests that might change indices.
+    """Stands in for the client in ``client.indices`` and similar namespaces, to notice requests that change indices.
 
     Args:
         client: the client, synchronous or asynchronous.
-        on_change: a function that is called after such a request.
+        on_change: a function that is called after each request that might have changed an index.
     """
 
     def __init__(self, client: Any, on_change: Callable[[], None]) -> None:
@@ -373,6 +388,7 @@ class ChangeObserver:
 
     @property
     def transport(self) -> "ChangeObserver":
+        """This object, because namespaces send a request with ``client.transport.perform_request``."""
         return self
 
     def perform_request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
@@ -387,6 +403,7 @@ class ChangeObserver:
         return self._finish(response) if inspect.isawaitable(response) else response
 
     async def _finish(self, response: Awaitable[Any]) -> Any:
+        """Return the response of an asynchronous client, which may arrive after `perform_request` has returned."""
         try:
             return await response
         finally:
@@ -396,7 +413,7 @@ class ChangeObserver:
 def refuse_unknown(options: Mapping[str, Any], *classes: type) -> None:
     """Reject options that neither `connect` nor opensearch-py accepts. opensearch-py would silently ignore them.
 
-    Nothing is rejected if the caller passes a transport or connection class, because it can have options of its own.
+    Nothing is rejected if the caller passes a transport or connection class, because that class can have more options.
 
     Args:
         options: the caller's options.
@@ -407,11 +424,12 @@ def refuse_unknown(options: Mapping[str, Any], *classes: type) -> None:
     """
     if {"transport_class", "connection_class", "connection_pool_class"} & set(options):
         return
-    names = set(FORWARDED_OPTIONS)
-    for base in {base for kind in classes for base in kind.__mro__} - {object}:
-        names |= set(inspect.signature(base).parameters) - {"args", "kwargs"}
-    for name in sorted(set(options) - names):
-        nearest = difflib.get_close_matches(name, [*names, *inspect.signature(connect).parameters], 1)
+    accepted_names = set(FORWARDED_OPTIONS)
+    bases = {base for opensearch_class in classes for base in opensearch_class.__mro__} - {object}
+    for base in bases:
+        accepted_names |= set(inspect.signature(base).parameters) - {"args", "kwargs"}
+    for name in sorted(set(options) - accepted_names):
+        nearest = difflib.get_close_matches(name, [*accepted_names, *inspect.signature(connect).parameters], 1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         raise ConfigError(f"connect has no argument {name}{hint}", setting=name, source="argument")
 

@@ -27,7 +27,10 @@ from osrerank.vectors.background import CLOSE_S, BackgroundTasks
 
 @lru_cache
 def combine_classes(reranking_class: Any, client_class: Any) -> Any:
-    """Return a reranking class with the methods of an existing client's class, which may be the application's own."""
+    """Return a class with the methods of a reranking class and of an existing client's class.
+
+    For ``Client`` and the application's ``ShopClient(OpenSearch)``, the new class is ``RerankingShopClient``.
+    """
     if issubclass(reranking_class, client_class):
         return reranking_class
     if issubclass(client_class, reranking_class):
@@ -36,11 +39,11 @@ def combine_classes(reranking_class: Any, client_class: Any) -> Any:
 
 
 class Driver:
-    """A client that can rerank. Subclasses send the requests with their client library.
+    """The base of clients that can rerank. Each subclass sends requests with another client library.
 
     Attributes:
-        searcher: what the client's searches share, such as models, default options and caches.
-        is_owner: whether ``close`` closes the connections. It is False for a client of `osrerank.wrap`.
+        searcher: holds what the client's searches share, such as models, default options and caches.
+        is_owner: whether ``close`` closes the connections. It is False if `osrerank.wrap` created the client.
     """
 
     searcher: Searcher
@@ -53,7 +56,7 @@ class Driver:
 
     @abstractmethod
     def _sender(self, index: Any) -> Callable[[Any], Any]:
-        """Return a function that sends a step's request to an index, without a caller's headers and options."""
+        """Return a function that sends a step's request to an index, with neither headers nor options of a caller."""
 
 
 class SyncDriver(Driver):
@@ -84,7 +87,7 @@ class SyncDriver(Driver):
         raise cause  # outside the except block, so that its traceback has no context
 
     def _perform_step(self, step: Any, send: Callable[[Any], Any]) -> Any:
-        """Perform a step, and return its result."""
+        """Perform a step, and return its result: a value, a response, or whether background work was queued."""
         if isinstance(step, Computation):
             return step.run()
         if isinstance(step, SendLater | QueueShadowRun):
@@ -93,11 +96,11 @@ class SyncDriver(Driver):
         return send(step)
 
     def perform_steps(self, steps: Generator[Any, Any, Any], index: Any = None) -> Any:
-        """Perform a generator's steps without a caller's headers and options, and return its value.
+        """Perform a generator's steps with neither headers nor options of a caller, and return its value.
 
         Args:
             steps: the generator of steps.
-            index: the index that its searches search. None if it does not search.
+            index: the index of the generator's searches. None if the generator does not search.
         """
         return self._perform(steps, self._sender(index))
 
@@ -113,7 +116,7 @@ class SyncDriver(Driver):
             options: the rerank options, as for ``search(rerank=...)``.
 
         Returns:
-            The ranking. A candidate's id is the document's ``id``, or its index in ``documents``, from 0.
+            The ranking. A candidate's id is the document's ``id``, or else its position in ``documents``, from 0.
 
         Raises:
             ConfigError: an option cannot be used, or has no effect without a search.
@@ -125,8 +128,8 @@ class SyncDriver(Driver):
     ) -> dict[str, Any]:
         """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's, with the client's model.
 
-        All hits are reranked, as one page. The response itself is not changed. If its hits are sorted by a field and
-        have no scores, they keep their order, and the new response reports the reason.
+        All hits are reranked, as one page. The argument is not changed. If its hits are sorted by a field and have no
+        scores, they keep their order, and the new response reports the reason.
 
         Raises:
             ConfigError: an option cannot be used, or has no effect without a search.
@@ -191,7 +194,7 @@ class SyncDriver(Driver):
 
         Args:
             index: a name, an alias or a pattern.
-            at_least: the share of the documents that must have vectors, in [0, 1].
+            at_least: the fraction of the documents that must have vectors, in [0, 1].
         """
         return bool(self.perform_steps(is_warm(self.searcher, index, at_least), index))
 
@@ -206,7 +209,8 @@ class SyncDriver(Driver):
     def close(self) -> None:
         """Finish writing the vectors of past searches, close the connections, and release the models.
 
-        In shadow mode, searches run again with reranking. `close` waits for a running one and drops the queued ones.
+        In shadow mode, searches are repeated with reranking. `close` waits for a running repetition, and drops the
+        queued ones.
         """
         self.searcher.shadows.close()
         self._background.close()
@@ -254,7 +258,7 @@ class AsyncDriver(Driver):
         return await send(step)
 
     async def perform_steps(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
-        """Perform a generator's steps without a caller's headers and options, and return its value."""
+        """Perform a generator's steps with neither headers nor options of a caller, and return its value."""
         return await self._perform(steps, self._sender(index))
 
     async def rerank(
@@ -298,6 +302,10 @@ class AsyncDriver(Driver):
 
 def _run_in(loop: asyncio.AbstractEventLoop, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Run a coroutine in the event loop of another thread, and return its result.
+
+    Args:
+        loop: the event loop.
+        begin: a function that returns the coroutine.
 
     Raises:
         RuntimeError: the loop is closed.

@@ -1,7 +1,7 @@
-"""Elasticsearch clients whose searches can rerank (extra ``elasticsearch``); `osrerank.wrap` creates them.
+"""Elasticsearch clients whose searches can rerank (extra ``elasticsearch``). `osrerank.wrap` creates them.
 
-elasticsearch-py turns a search method's arguments into a request. A copy of the client records this request instead of
-sending it, and the reranked search is built from the recorded request.
+elasticsearch-py turns the arguments of a search method into a request. To find out this request, the method is called
+on a copy of the client that records requests instead of sending them. The reranked search starts from the recording.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,24 +27,24 @@ from osrerank.vectors.background import BackgroundTasks
 
 require("elasticsearch", extra="elasticsearch")
 
-from elastic_transport import ConnectionTimeout, TransportError  # noqa: E402 - after the check above
+from elastic_transport import ConnectionTimeout, TransportError  # noqa: E402 - after `require`
 from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch  # noqa: E402 - see above
 
 __all__ = ["RerankingAsyncElasticsearch", "RerankingElasticsearch"]
 
 SHARED_ATTRIBUTES = ("_searcher", "_background", "_calls", "is_owner")
-"""Attributes that a client passes on to the clients that its method ``options`` returns."""
+"""The attributes that ``client.options(...)`` copies to the new client."""
 
 
 class RecordedCall(NamedTuple):
-    """The request of a search method, which was recorded instead of sent.
+    """The request of a search method's call, which was recorded instead of sent.
 
     Attributes:
-        client: the client that sends the requests of this call, with the call's options.
+        client: a client with the options of the call. It sends all requests that the call needs.
         params: the URL parameters.
         body: the body of the request.
-        indices: the index or indices to search. If None, all are searched.
-        responses: the responses that this call has received.
+        indices: the indices to search, separated by commas. If None, all are searched.
+        responses: the responses that the call has received so far.
     """
 
     client: Any
@@ -54,13 +54,13 @@ class RecordedCall(NamedTuple):
     responses: list[Any]
 
     def build_response(self, body: Any) -> Any:
-        """Return a body as elasticsearch-py's response object, with the status and headers of the last response."""
+        """Return elasticsearch-py's response object for a body, with the status and headers of the last response."""
         last = self.responses[-1]
         return last if body is last.body else type(last)(body=body, meta=last.meta)
 
 
 class _RecordingClient:
-    """Records the requests of search methods; the base of the synchronous and the asynchronous client."""
+    """Records the requests of search methods. It is the base of the synchronous and the asynchronous client."""
 
     _searcher: Searcher
     _headers: Any
@@ -74,13 +74,13 @@ class _RecordingClient:
         return self._searcher.for_user(self._headers)
 
     def options(self, **options: Any) -> Self:
-        """Return a client with other options, such as credentials, and the same models."""
+        """Return a client with the same models and other options, such as credentials."""
         client: Self = super().options(**options)  # type: ignore[misc]
         client.__dict__ |= {name: self.__dict__[name] for name in SHARED_ATTRIBUTES if name in self.__dict__}
         return client
 
     def _copy(self, calls: list[RecordedCall] | None) -> Self:
-        """Return a copy that records its requests in ``calls`` instead of sending them. With None, it sends them."""
+        """Return a copy that records its requests in ``calls``. If ``calls`` is None, the copy sends its requests."""
         copy = object.__new__(type(self))
         copy.__dict__ |= {**self.__dict__, "_calls": calls}
         return copy
@@ -122,12 +122,13 @@ class _RecordingClient:
         return self, request
 
     def _prepare_side_request(self, step: SideRequest) -> tuple[Self, dict[str, Any]]:
-        """Prepare an additional request of a search, with the shorter of its timeout and the client's."""
+        """Prepare an additional request of a search. Its timeout is at most the client's."""
         client, client_timeout_s = self, self._request_timeout
         timeout_s = step.params.get("request_timeout")
         if timeout_s is not None:
             is_longer = isinstance(client_timeout_s, int | float) and timeout_s > client_timeout_s
-            client = self if is_longer else self.options(request_timeout=timeout_s)
+            if not is_longer:
+                client = self.options(request_timeout=timeout_s)
         url_params = {name: value for name, value in step.params.items() if name != "request_timeout"}
         request = {"method": step.method, "path": step.path, "params": url_params}
         return client, {**_headers_and_body(step.body), **request}
@@ -138,8 +139,11 @@ class _RecordingClient:
     @staticmethod
     def _to_engine_error(error: Exception) -> Exception:
         if isinstance(error, ApiError):
+            # The body is such as {"error": {"type": "...", "root_cause": [{"type": "index_not_found_exception"}]}}.
             details = error.body.get("error") if isinstance(error.body, Mapping) else None
-            cause = next(iter(details.get("root_cause") or ()), details) if isinstance(details, Mapping) else {}
+            cause: Mapping[str, Any] = {}
+            if isinstance(details, Mapping):
+                cause = next(iter(details.get("root_cause") or ()), details)
             return EngineError(
                 error, status=error.status_code, kind=str(cause.get("type") or ""), external_message=str(error)
             )
@@ -149,7 +153,7 @@ class _RecordingClient:
 
 
 def _headers_and_body(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
-    """Return the body and headers of a request. A text that ends with a line end is newline-delimited JSON."""
+    """Return a request's ``headers``, and its ``body`` if any. A text body that ends in a newline is sent as NDJSON."""
     if body is None:
         return {"headers": {"accept": "application/json"}}
     is_lines = is_lines or (isinstance(body, str) and body.endswith("\n"))
@@ -158,6 +162,7 @@ def _headers_and_body(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
 
 
 def _steps(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> ClientSteps:
+    """Return the generator of steps for a recorded call of a method, such as ``msearch``."""
     searcher, index = call.client.searcher, call.indices
     if method == "search":
         return search_steps(searcher, query, call.body, call.params, index=index, rerank=rerank)
@@ -169,7 +174,8 @@ def _steps(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) 
 
 
 def _span(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> Any:
-    if method.startswith("m"):
+    """Return the tracing span of a recorded call."""
+    if method.startswith("m"):  # msearch, msearch_template
         return multi_search_span(call.client, call.indices)
     return search_span(call.client, call.indices, rerank, query)
 
@@ -193,8 +199,8 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
         """Search, and optionally rerank the hits.
 
         Args:
-            query: a text to search for in ``query_fields``, or a query-DSL clause. None if another argument contains
-                the query.
+            query: a text to search for in ``query_fields``, or a query-DSL clause. If None, the query is in ``body``
+                or another argument.
             rerank: True, False or options, as for ``osrerank.Client.search``.
             arguments: the arguments of ``Elasticsearch.search``.
         """

@@ -1,4 +1,4 @@
-"""The exceptions that osrerank raises, with their attributes.
+"""The exceptions that osrerank raises, each with the attributes that it adds to its base class.
 
 ::
 
@@ -42,11 +42,16 @@ class OsrerankError(Exception):
     """Base of all errors that osrerank raises. The message says what happened and how to fix it."""
 
     retryable: bool = False
-    """Whether the same call could succeed if it is repeated later."""
+    """Whether the same call can succeed if it is repeated later."""
 
 
 class ConfigError(OsrerankError):
-    """A setting or option has a value that cannot be used."""
+    """A setting or option has a value that cannot be used.
+
+    Attributes:
+        setting: the name of the setting or option, such as ``cache_mb`` or ``rerank.depth``.
+        source: where the value comes from, such as ``argument`` or ``OSRERANK_CACHE_MB``.
+    """
 
     def __init__(self, message: str, *, setting: str = "", source: str = "") -> None:
         super().__init__(message)
@@ -55,7 +60,12 @@ class ConfigError(OsrerankError):
 
 
 class MissingDependencyError(OsrerankError, ImportError):
-    """A call needs an optional library that is not installed."""
+    """A call needs an optional library that is not installed.
+
+    Attributes:
+        extra: the extra of osrerank that installs the library, such as ``torch``.
+        module: the name of the missing module.
+    """
 
     def __init__(self, message: str, *, extra: str, module: str) -> None:
         super().__init__(message)
@@ -72,10 +82,15 @@ class ResponseFormatError(OsrerankError):
 
 
 class ScoringError(OsrerankError):
-    """Scores could not be computed."""
+    """Scores could not be computed.
+
+    Attributes:
+        stage: the name of the stage that failed, such as ``mono``, or "".
+        model: the name of the model, or "".
+    """
 
     retry_after_s: float | None = None
-    """The time until the server accepts requests again, in seconds, or None if the server does not state it."""
+    """The time after which the server accepts requests again, in seconds. None if the server does not state it."""
 
     def __init__(self, message: str, *, stage: str = "", model: str = "") -> None:
         super().__init__(message)
@@ -112,7 +127,7 @@ class EndpointError(ScoringError):
 
 
 class Overloaded(ScoringError):  # noqa: N818 - the name that users know from rerank servers (429 Overloaded)
-    """The request was refused on arrival, because too many are waiting."""
+    """The request was refused on arrival, because too many requests are waiting."""
 
     retryable = True
 
@@ -134,7 +149,7 @@ class WorkerError(OsrerankError):
 
 
 class TaskFailed(WorkerError):  # noqa: N818 - names what happened to the task
-    """The worker replied with an error."""
+    """A worker replied with an error."""
 
 
 class PayloadError(WorkerError):
@@ -180,9 +195,9 @@ class BulkIndexError(LoaderError):
     """OpenSearch rejected documents.
 
     Attributes:
-        ok: the number of documents in the index.
-        failed: the number of rejected documents.
-        first: the first rejections, at most five, each ``{"_id": ..., "status": ..., "reason": ...}``.
+        ok: the number of documents that were indexed.
+        failed: the number of documents that were rejected.
+        first: the first rejections, at most five, such as ``{"_id": "7", "status": 400, "reason": "..."}``.
     """
 
     def __init__(self, message: str, *, ok: int, failed: int, first: Sequence[Mapping[str, Any]]) -> None:
@@ -193,11 +208,11 @@ class BulkIndexError(LoaderError):
 
 
 class EvaluationError(OsrerankError):
-    """A run, a set of judgments or a measure cannot be evaluated."""
+    """A run, a set of judgments or a measure such as nDCG cannot be evaluated."""
 
 
 class InstallError(OsrerankError):
-    """OpenSearch's own reranking cannot be installed, inspected or removed."""
+    """The reranking inside OpenSearch (a search pipeline) cannot be installed, inspected or removed."""
 
     def __init__(self, message: str, *, step: str = "") -> None:
         super().__init__(message)

@@ -59,7 +59,7 @@ def wrap(
 def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     """Return a client that can rerank, and that sends its requests through an existing client's connections.
 
-    The existing client is not changed. Closing the new client releases its models, but leaves the connections open.
+    The existing client is not changed. ``close`` of the new client releases its models, but keeps the connections open.
 
     Args:
         client: an ``OpenSearch`` or ``AsyncOpenSearch`` of opensearch-py, or an ``Elasticsearch`` or
@@ -69,7 +69,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
 
     Returns:
         A ``Client`` or an ``AsyncClient``. For Elasticsearch, a client of the same class whose searches accept
-        ``rerank=``. If the existing client is of a subclass of your own, so is the new one: its searches, with and
+        ``rerank=``. If you have made your own subclass, the new client is an instance of it: its searches, with and
         without ``rerank``, go through your methods.
 
     Raises:
@@ -90,7 +90,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
 
 
 def _find_wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
-    """Return the function that creates the reranking client. It imports no library that the caller has not imported."""
+    """Return the function that creates a reranking client from this client. Import no library but the client's."""
     if _is_instance(client, "elasticsearch", "Elasticsearch", "AsyncElasticsearch"):
         from osrerank.elastic import wrap_client  # noqa: PLC0415 - needs elasticsearch
 
@@ -121,5 +121,5 @@ def _create_with_transport(client_class: Any, client: Any, models: RerankService
     new = client_class(models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport)
     new.is_owner = False
     new.__class__ = combine_classes(client_class, type(client))  # type: ignore[arg-type]
-    new.__dict__ = {**client.__dict__, **new.__dict__}
+    new.__dict__ = {**client.__dict__, **new.__dict__}  # includes the attributes of the application's subclass
     return new

@@ -4,16 +4,23 @@ from osrerank.types import Candidate, StageReport
 
 
 def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
-    """Return a sentence for each stage about the candidate's rank after it, and one about its `_score`."""
+    """Return a sentence about the candidate's rank after each stage, and one about its final `_score`.
+
+    For example: "mono: rank 1, up 2 from 3, logit 4.2000, probability 0.9852 by osrerank/minilm-l6".
+
+    Args:
+        candidate: the candidate, with its score and rank from each stage.
+        reports: the reports of the stages, which contain the models' names.
+    """
     models = {report.name: report.model for report in reports}
     sentences = []
     previous_rank: int | None = None
     for entry in candidate.trace:
-        parts = ", ".join(
+        parts = [
             f"{name} {value}" if isinstance(value, int) else f"{name} {value:.4f}"
             for name, value in entry.parts.items()
-        )
-        values = parts or f"score {entry.score:.4f}"
+        ]
+        values = ", ".join(parts) or f"score {entry.score:.4f}"
         model = models.get(entry.stage)
         by_model = f" by {model}" if model else ""
         move = _describe_move(previous_rank, entry.rank)
@@ -31,6 +38,7 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
 
 
 def _describe_move(previous: int | None, current: int) -> str:
+    """Return the change of a rank, such as ", up 2 from 3", or "" if it is unchanged."""
     if previous is None or previous == current:
         return ""
     direction = "up" if current < previous else "down"

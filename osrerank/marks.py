@@ -28,8 +28,9 @@ class StageMarks(TypedDict):
         encoded: the number of documents whose vectors this search computed. Only for encoders.
         known: the number of documents whose vectors were already stored. Only for encoders.
         lacking: the number of documents that still had no vector when the deadline passed. Only for encoders.
-        reason_code: the kind of the reason, a `ReasonCode`. Only with a reason.
-        pairs: the probabilities of the compared pairs. Only with ``explain``.
+        reason_code: the kind of the reason, such as ``deadline``. Only with a reason.
+        pairs: the probability that document i is more relevant than document j, such as ``{"doc_ids": ["a", "b"],
+            "probabilities": [[None, 0.8], [0.2, None]]}``. Only with ``explain``.
     """
 
     name: str
@@ -55,7 +56,7 @@ class CutMarks(TypedDict):
     """The effect of a threshold that removes hits: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        by: the option, ``min_probability`` or ``precision``.
+        by: the option that sets the threshold, ``min_probability`` or ``precision``.
         value: the option's value.
         hits: the number of removed hits.
         least_probability: the minimum probability of the remaining hits, or None if the threshold sets no minimum.
@@ -74,13 +75,14 @@ class CutMarks(TypedDict):
 class InterleaveMarks(TypedDict):
     """The effect of interleaving two rankings: ``response["rerank"]["interleave"]``.
 
-    Ranking (team) A has the search's options, and ranking B has the options of ``with``.
+    Ranking A has the search's options, and ranking B has the options of ``with``. A hit's team is the ranking that the
+    hit was picked from.
 
     Attributes:
         applied: whether the page is interleaved.
         reason: why the page is not interleaved, or None if it is.
-        teams: a letter for each hit of the page: the ranking that the hit was picked from.
-        stages: the reports of B's stages. The reports of A's stages are in ``response["rerank"]["stages"]``.
+        teams: the team of each hit of the page, such as ``"ABBA"``.
+        stages: the reports of the stages of ranking B. Those of ranking A are in ``response["rerank"]["stages"]``.
         name: the experiment's name.
     """
 
@@ -92,11 +94,11 @@ class InterleaveMarks(TypedDict):
 
 
 class TrafficMarks(TypedDict):
-    """Whether this search is in the share that the option ``traffic`` reranks: ``response["rerank"]["traffic"]``.
+    """Whether the option ``traffic`` chose this search for reranking: ``response["rerank"]["traffic"]``.
 
     Attributes:
-        share: the share of searches that are reranked, in [0, 1].
-        chosen: whether this search is in the share. If so, it is reranked or, in shadow mode, repeated with reranking.
+        share: the fraction of searches that are chosen, in [0, 1].
+        chosen: whether this search was chosen. If so, it is reranked or, in shadow mode, repeated with reranking.
         queued: whether this search will be repeated. False if too many searches are waiting. Only in shadow mode.
     """
 
@@ -111,7 +113,7 @@ class UbiMarks(TypedDict):
     Attributes:
         recorded: whether the search was recorded.
         reason: why the search was not recorded, or None if it was.
-        query_id: the id that links clicks to the search.
+        query_id: the id by which click events refer to the search.
     """
 
     recorded: bool
@@ -125,17 +127,18 @@ class RerankMarks(TypedDict):
     Attributes:
         applied: whether the models determined the order; ``"partial"`` if they determined a part of it.
         reason: why the models did not determine the whole order. None if they did.
-        reason_code: the kind of the reason, a `ReasonCode`, or None without a reason.
+        reason_code: the kind of the reason, such as ``deadline``. None without a reason.
         first_pass_took_ms: the ``took`` of the first pass, in milliseconds.
         stages: the report of each stage.
         warnings: sentences about differences from the request, or about wrong field names.
         fields: the fields whose texts the model scored. Absent if OpenSearch reranked, or if nothing was reranked.
         fields_left_out: text fields that were not searched. Only if no fields are set and there are more than five.
-        fields_by_index: the scored fields per index. Only if no fields are set and the indices' fields differ.
+        fields_by_index: the scored fields of each index, such as ``{"news": ["title", "body"]}``. Only if no fields are
+            set and the indices' fields differ.
         below_min_score: the number of reranked hits that ``min_score`` removed. Only with ``min_score``.
         cuts: the effect of each threshold. Only with ``min_probability`` or ``cutoff``.
         interleave: the effect of interleaving. Only with ``interleave``.
-        traffic: whether the search is in the reranked share. Only with ``traffic``.
+        traffic: whether the search was chosen for reranking. Only with ``traffic``.
         ubi: whether the search was recorded. Only if its body contains ``ext.ubi``.
     """
 
@@ -164,11 +167,11 @@ class StageScoreMarks(TypedDict):
         logit: the model's logit. Only from stages that compute one.
         probability: the probability of relevance, in [0, 1]. Only from stages that compute one.
         truncated: True if the text was longer than the model's input. Absent otherwise.
-        text: in ``first_pass``, the score of the query's text clauses, if the query contains boosts. In ``boosts``, the
-            text score that the hit gets from the model's order.
+        text: the score without boosts. In ``first_pass``, it is the score of the query's text clauses, if the query has
+            boosts. In ``boosts``, it is the text score that the hit gets for its place in the model's order.
         exact_name: True in ``first_pass`` if the query is exactly the hit's name. Absent otherwise.
-        boost: the value of the query's boost, for example a number that is added to the text score. The value of a
-            second boost is ``boost_2``.
+        boost: the value of the query's boost, for example a number that is added to the text score. A second boost has
+            the key ``boost_2``.
     """
 
     score: float | None
@@ -182,7 +185,7 @@ class StageScoreMarks(TypedDict):
 
 
 class HitMarks(TypedDict, total=False):
-    """How a hit got its rank: ``hit["_rerank"]``, an entry for each stage passed.
+    """How a hit got its rank: ``hit["_rerank"]``, with an entry for each stage that scored the hit.
 
     Attributes:
         first_pass: the score and rank of the first pass.
@@ -193,13 +196,13 @@ class HitMarks(TypedDict, total=False):
         vectors_blend: the score and rank after blending the cross-encoder's scores with the bi-encoder's.
         duo: the score and rank from comparisons of pairs.
         boosts: the score and rank from the model's order and the query's boosts.
-        exact_name: present if this hit was moved up because the query is exactly its name; contains the score of the
-            hit whose place it took.
+        exact_name: the score of the hit whose place this hit took. Only if this hit was moved up because the query is
+            exactly its name.
         failure: why the hit could not be scored.
         explanation: a sentence for each stage. Only with ``explain``.
         probability: the calibrated probability. Only with ``min_probability`` or ``cutoff``.
         team: the ranking that the hit of an interleaved page was picked from, ``A`` or ``B``.
-        team_ranks: the hit's rank in each of the two rankings, from 1.
+        team_ranks: the hit's rank in each of the two rankings, from 1, such as ``{"A": 1, "B": 4}``.
     """
 
     first_pass: StageScoreMarks

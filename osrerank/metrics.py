@@ -3,7 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
 SEARCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-"""Buckets for the duration of a search, in seconds."""
+"""The upper bounds of the histogram buckets for the duration of a search, in seconds."""
 
 SEARCHES = Counter(
     "osrerank_searches_total",
@@ -35,7 +35,7 @@ SEARCHED_TEXTS = Counter(
     ["vectors"],
 )
 VECTOR_LABELS = frozenset({"known", "encoded", "lacking"})
-"""The labels of `SEARCHED_TEXTS`, which are also keys of a stage's report."""
+"""The values of the label ``vectors`` of `SEARCHED_TEXTS`. A stage's report has the same names as keys."""
 SHADOW_SEARCHES = Counter(
     "osrerank_shadow_searches_total",
     "Searches in shadow mode, by outcome: true, false or partial, or dropped if the search was not run again.",
@@ -52,7 +52,7 @@ SHADOW_OVERLAP = Histogram(
     buckets=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
 )
 
-# Where a model runs.
+# Metrics of each process in which a model runs.
 COMPUTE_SECONDS = Histogram(
     "osrerank_compute_seconds",
     "Wall time of computing one batch.",
@@ -62,7 +62,7 @@ HALVINGS = Counter(
     "osrerank_batch_halvings_total", "Batches that were halved after a failure, such as a lack of memory or a bad text."
 )
 
-# A client that sends its pairs to workers.
+# Metrics of a client that sends its pairs to workers. A chunk is one message, with some of a search's pairs.
 CHUNKS_RESENT = Counter("osrerank_chunks_resent_total", "Chunks that were sent again because a worker lost them.")
 CHUNKS_LATE = Counter("osrerank_chunks_late_total", "Chunks without a reply at their search's deadline.")
 OVERLOADED = Counter(
@@ -79,13 +79,13 @@ MESSAGES_REFUSED = Counter(
     ["message", "reason"],
 )
 
-# `Client.coverage`, ``/ready`` and ``is_warm``, which count the documents with vectors.
+# Metrics that `Client.coverage`, `Client.is_warm` and ``/ready`` set when they count the documents with vectors.
 VECTORS_DOCUMENTS = Gauge("osrerank_vectors_documents", "Documents of an index at the last count.", ["index"])
 VECTORS_LACKING = Gauge(
     "osrerank_vectors_lacking_documents", "Documents without vectors of an index at the last count.", ["index"]
 )
 
-# A client that scores through a rerank server.
+# Metrics of a client that scores through a rerank server.
 ENDPOINT_REQUESTS = Counter(
     "osrerank_endpoint_requests_total",
     "Batches for a rerank server: scored, failed or late (past their deadline); and attempts retried.",
@@ -97,7 +97,7 @@ ENDPOINT_SECONDS = Histogram(
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
 
-# A worker.
+# Metrics of a worker.
 WORKER_CHUNKS = Counter("osrerank_worker_chunks_total", "Chunks that a worker received, by outcome.", ["outcome"])
 WORKER_PAIRS = Counter("osrerank_worker_pairs_total", "Pairs that a worker computed.")
 QUEUE_WAIT_SECONDS = Histogram(

@@ -1,7 +1,7 @@
 """Rerank with one stage after another, such as a bi-encoder and then a cross-encoder, and handle a failing stage.
 
-Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3: H0 retrieves
-candidates, and each later stage reorders the top of the previous ranking.
+Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3. A search retrieves
+candidates, and each stage reorders the top of the previous ranking.
 """
 
 import logging
@@ -16,7 +16,7 @@ from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, Stage
 from osrerank.types.reasons import Reason, ReasonCode
 
 NO_MODEL_CODES = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
-"""Reason codes of a missing model, which affects all searches until it is installed or loaded."""
+"""The reason codes of a missing model. All searches miss the model until it is installed or loaded."""
 logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
 
@@ -39,7 +39,7 @@ class Pipeline:
     ```
 
     Attributes:
-        stages: the stages; each reorders the top of the previous stage's ranking.
+        stages: the stages, at least one. Each reorders the top of the previous stage's ranking.
     """
 
     stages: tuple[Stage, ...]
@@ -68,7 +68,7 @@ class Pipeline:
 
         Args:
             ranking: the first pass.
-            deadline: the deadline of all stages. A stage that computes nothing can ignore it.
+            deadline: the deadline of all stages together. A stage without a model can ignore it.
             on_failure: ``"first_pass"`` keeps the order of the previous stage and reports the failure. ``"raise"``
                 raises the stage's error.
 
@@ -78,7 +78,7 @@ class Pipeline:
                 ``"raise"``.
         """
         for stage in self.stages:
-            started = deadline.clock()
+            began_s = deadline.clock()
             try:
                 with span(f"stage {stage.name}", {"osrerank.stage.depth": stage.depth}) as traced:
                     ranking = stage.rerank(ranking, deadline=deadline)
@@ -87,8 +87,9 @@ class Pipeline:
             except Exception as error:
                 if on_failure == "raise":
                     raise
-                return with_failure(ranking, stage.name, error, (deadline.clock() - started) * 1000)
-            if ranking.reports and not (ranking.reports[-1].applied or ranking.reports[-1].skipped):
+                return with_failure(ranking, stage.name, error, took_ms=(deadline.clock() - began_s) * 1000)
+            last_report = ranking.reports[-1] if ranking.reports else None
+            if last_report is not None and not last_report.applied and not last_report.skipped:
                 break
         return ranking
 
@@ -131,11 +132,11 @@ def find_applied(reports: tuple[StageReport, ...]) -> bool | str:
 
 
 def describe_failures(reports: Iterable[StageReport]) -> str:
-    """Return why stages failed or did not finish, as one text. Return "" if no stage did."""
+    """Return why stages failed or did not finish, such as "mono: the deadline passed". Return "" if all finished."""
     return "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason and not report.skipped)
 
 
 def find_reason_code(reports: Iterable[StageReport]) -> ReasonCode | None:
     """Return the code of the first failure that `describe_failures` describes, or None if there is no failure."""
-    explained = (report for report in reports if report.reason and not report.skipped)
-    return next((report.code or ReasonCode.SCORING for report in explained), None)
+    failed = (report for report in reports if report.reason and not report.skipped)
+    return next((report.code or ReasonCode.SCORING for report in failed), None)
