@@ -1,4 +1,4 @@
-"""Check each part of a deployment, and suggest a fix for each fault: the command ``osrerank doctor``."""
+"""Check each part of a deployment, and suggest how to fix it, for the command ``osrerank doctor``."""
 
 import platform
 import time
@@ -37,13 +37,14 @@ LIBRARIES = (
     "celery",
     "redis",
 )
+"""The libraries whose versions are reported."""
 CPUINFO = Path("/proc/cpuinfo")
 INT8_FEATURES = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 """Processor features that make int8 models fast. asimddp and i8mm are features of ARM processors."""
 FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(INT8_FEATURES))
 """Processor features that determine the speed of models."""
 RERANK_SERVER_TIMEOUT_MS = 15_000.0
-"""How long to wait until a rerank server has scored a text, in milliseconds."""
+"""The timeout for scoring a text on a rerank server, in milliseconds."""
 WRONG_ADDRESS_FIX = "correct the address: no search engine responds there"
 NO_SERVER_FIX = "start the server, or set its address with --url or OSRERANK_URL"
 NO_INDEX_FIX = "create the index with osrerank index, or pass another --index"
@@ -56,12 +57,14 @@ BUSY_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 REDIS_TIMEOUT_S = 2.0
 """The timeout for connecting to Redis, and for its response, in seconds."""
 PROBE_KEY = "osrerank:doctor"
+"""The key that is written to find out whether a Redis accepts writes."""
 QUEUE_KEYS = ("_kombu.binding.osrerank", "unacked", "osrerank:queue")
 """Keys that begin like those of Celery's queues. A user who cannot read them cannot use the broker."""
 SAMPLE_SIZE = 20
 """The number of documents whose language is detected."""
 QUERY = "what causes low blood pressure"
 DOCUMENT = "Dehydration, bed rest and some drugs lower blood pressure."
+"""A query and a document that the model scores, to find out whether it works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,10 @@ class Finding:
 
     Attributes:
         part: the name of the part.
-        status: ``ok``; ``failed`` if the part is configured but does not work; ``absent`` if it is not configured.
+        status: ``ok``, ``failed`` if the part is configured but does not work, or ``absent`` if it is not configured.
         found: what the check found, in a sentence.
         fix: what to do, or "" if there is nothing to fix.
-        facts: what the check found, for programs.
+        facts: what the check found, as values for programs, such as ``{"logit": 4.2, "took_ms": 3.1}``.
     """
 
     part: str
@@ -104,7 +107,7 @@ def use_index_model(settings: Settings, index: str) -> Settings:
     """Return the settings with the model that the settings file sets for an index, if it sets one.
 
     Raises:
-        ConfigError: the file cannot be used, or sets different models for several indices.
+        ConfigError: the file cannot be used, or ``index`` is a pattern of indices with different models.
     """
     models = Defaults.load(settings).models_of(index)
     if len(models) > 1:
@@ -126,7 +129,7 @@ def read_cpu_features() -> list[str]:
 
 
 def find_versions(libraries: Sequence[str]) -> dict[str, str]:
-    """Return the versions of the installed libraries, by name."""
+    """Return the versions of those libraries that are installed, such as ``{"numpy": "2.3.1"}``."""
     versions = {}
     for name in libraries:
         with suppress(PackageNotFoundError):
@@ -135,11 +138,13 @@ def find_versions(libraries: Sequence[str]) -> dict[str, str]:
 
 
 def _read_cpu_field(name: str) -> str:
-    """Return the value of the first line of ``/proc/cpuinfo`` that begins with a name, or "" without such a line."""
+    """Return a field's value in ``/proc/cpuinfo``, whose lines are like ``flags : sse avx2``. Return "" if missing."""
     if not CPUINFO.exists():
         return ""
-    lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+    for line in CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(name):
+            return line.partition(":")[2].strip()
+    return ""
 
 
 def _check_software() -> Finding:
@@ -182,7 +187,7 @@ def _check_model(settings: Settings, index: str) -> Iterator[Finding]:
 def _model_fix(settings: Settings, index: str) -> str:
     if settings.model == DEFAULT_MODEL:
         return "install osrerank again: this model is part of it"
-    with suppress(ConfigError):  # the check of the engine reports it
+    with suppress(ConfigError):  # `_check_engine` reports it
         if index and settings.model in Defaults.load(settings).models_of(index):
             file = settings.find_settings_file()
             return f"correct the model of {index} in {file}; docs/models.md lists the possible values"
@@ -190,11 +195,11 @@ def _model_fix(settings: Settings, index: str) -> str:
 
 
 def choose_engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) -> str:
-    """Return the fix for an error of the search engine or of the connection to it, or "" if the error states the fix.
+    """Return what to do about an error of the search engine or its connection. Return "" if the error says so itself.
 
     Args:
         error: any exception.
-        not_found_fix: the fix if the requested object does not exist (404).
+        not_found_fix: what to do if the requested object does not exist (404).
     """
     engine_error = to_engine_error(error)
     status = engine_error.status
@@ -213,7 +218,7 @@ def choose_engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) 
 
 
 def _needs_vector_model(settings: Settings, index: str) -> bool:
-    with suppress(ConfigError):  # the check of the engine reports it
+    with suppress(ConfigError):  # `_check_engine` reports it
         return Defaults.load(settings).options_for(index or None).pipeline in VECTORS_MONO
     return False
 
@@ -243,6 +248,7 @@ def _check_rerank_server(settings: Settings) -> Finding:
 
 
 def _describe_model(settings: Settings, card: Any, backend: Any) -> Finding:
+    """Return the finding of a loaded model: its backend and precision, and why this backend was chosen."""
     name = backend.name
     if settings.backend != "auto":
         reason = f"the settings choose {settings.backend}"
@@ -257,10 +263,10 @@ def _describe_model(settings: Settings, card: Any, backend: Any) -> Finding:
 
 
 def _score_pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
-    scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)  # warms up: the first run takes longer
-    start_s = time.perf_counter()
+    scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)  # the first run takes longer, so it is not timed
+    began_s = time.perf_counter()
     scores = scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)
-    took_ms = 1000 * (time.perf_counter() - start_s)
+    took_ms = 1000 * (time.perf_counter() - began_s)
     if not scores.attempted:
         reason = f"no score within {RERANK_SERVER_TIMEOUT_MS / 1000:g} s"
         return Finding("scored pair", "failed", reason, "wait until the server is ready")
@@ -412,7 +418,12 @@ def _check_redis_servers(settings: Settings) -> Iterator[Finding]:
 def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: float) -> Finding:
     """Check that a Redis accepts writes, and how it limits its memory.
 
-    A Redis with queues must not evict keys. The score cache limits its own memory.
+    Args:
+        part: the name of the part in the finding: ``redis`` or ``broker``.
+        url: the Redis's URL.
+        fix: what to do if the Redis does not respond.
+        has_queues: whether it also has the queues of workers. If so, it must not evict keys.
+        cache_mb: the maximum memory of the score cache in it, in megabytes.
     """
     from osrerank.scoring.remote.broker import check_redis_mode, explain_redis_error, read_error_code  # noqa: PLC0415 - imports redis
 
@@ -442,7 +453,7 @@ def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: f
 
 
 def _read_info(client: Any, section: str) -> Mapping[str, Any]:
-    """Return a section of Redis' ``INFO``, or {} if this user has no right to read it. Searches do not need it."""
+    """Return a section of Redis' ``INFO``. Return {} if this user may not read it, because searches do not need it."""
     from redis.exceptions import NoPermissionError  # noqa: PLC0415 - only where it is configured
 
     with suppress(NoPermissionError):

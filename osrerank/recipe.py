@@ -1,6 +1,7 @@
 """Choose the stages of a search by its options and models.
 
-A `Recipe` holds the result, such as the stages ``vectors``, ``blend`` and ``mono``, which later searches reuse.
+A `Recipe` holds the chosen stages, such as ``vectors``, ``blend`` and ``mono``. Later searches with the same options
+reuse it.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,23 +36,23 @@ from osrerank.types.reasons import ReasonCode, SearchWarning, WarningCode
 
 CROSS_ENCODER_FIX = "set model=..., --model or OSRERANK_MODEL to a cross-encoder, and vector_model to the bi-encoder"
 ReadyModelOrError = ReadyModel | Exception
-"""A loaded model, or the error that was raised when it was loaded."""
+"""A loaded model, or the error that was raised when somebody tried to load it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """The stages for searches with the same options and models. It is made once for all of them.
+    """The stages for all searches with the same options and models.
 
     Attributes:
         pipeline: the stages.
         depth: the number of candidates that the first stage always reranks.
-        max_depth: the maximum number of candidates that it reranks. Those after the first ``depth`` are reranked only
-            if their vectors are stored.
+        max_depth: the maximum number of candidates that the first stage reranks. It reranks candidates below ``depth``
+            only if their vectors are stored.
         vector_stage: the first stage if it compares vectors, or else None.
         language_guard_model: the first stage's model if ``language_guard`` is on, or else None.
         warnings: warnings about stages that differ from the requested ones.
-        models: the models of the stages, in order, without those that cannot be loaded.
-        make_pipeline: a function that returns the stages for another depth of the first stage.
+        models: the models of the stages, in order. Models that cannot be loaded are left out.
+        make_pipeline: a function that takes another depth of the first stage, and returns the stages for it.
         options: the options of the search.
     """
 
@@ -98,7 +99,9 @@ class Recipe:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identities of the models, and the blend, which together determine the order. Empty without a model.
+        """The identities of the models, and the blend, which together determine the order.
+
+        For example: ``{"scorer": "5f2c.../8", "blend": ["linear", 0.5]}``. It is empty without a model.
 
         Raises:
             WorkerError: workers score, but no running worker has reported its model.
@@ -108,13 +111,15 @@ class Recipe:
         first, *later = self.models
         blend = make_blend_stage(self.options, first.model)
         scorer = first.model.identity
-        identity: dict[str, Any] = {}
-        identity["scorer"] = scorer if first.vectors is None else f"{scorer}/{first.vectors.records.bits}"
-        identity["blend"] = None if blend is None else [blend.method, blend.weight]
+        if first.vectors is not None:
+            scorer = f"{scorer}/{first.vectors.records.bits}"  # rounding vectors changes scores
+        identity: dict[str, Any] = {"scorer": scorer, "blend": None if blend is None else [blend.method, blend.weight]}
         if self.options.pipeline in VECTORS_MONO and later:
             mono = later[0].model
             identity |= {"mono": mono.identity, "vectors_weight": mono.advice.vectors_weight}
-        return identity | ({"duo": later[-1].model.identity} if self.options.compares_pairs and later else {})
+        if self.options.compares_pairs and later:
+            identity["duo"] = later[-1].model.identity
+        return identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +173,14 @@ def make_recipe(options: Rerank, models: Sequence[ReadyModelOrError]) -> Recipe:
 
     Args:
         options: the options of the search.
-        models: the stages' models in order, at least one. The first one is loaded.
+        models: the models of the stages, in order. The first one must be loaded.
 
     Raises:
         ConfigError: the options do not fit the models.
     """
     first, *later = models
-    assert isinstance(first, ReadyModel)  # otherwise nothing would be reranked
-    checked_model = later[0] if options.pipeline in VECTORS_MONO else first
+    assert isinstance(first, ReadyModel)
+    checked_model = later[0] if options.pipeline in VECTORS_MONO else first  # the model whose kind must fit
     warning = ""
     if options.pipeline != AUTO_PIPELINE and not isinstance(checked_model, Exception):
         _, warning = resolve_pipeline(options, checked_model)
@@ -185,26 +190,28 @@ def make_recipe(options: Rerank, models: Sequence[ReadyModelOrError]) -> Recipe:
     vector_stage = first_stage if isinstance(first_stage, VectorStage) else None
     return Recipe(
         pipeline,
-        options.min_depth,
-        options.max_depth if vector_stage is not None else options.min_depth,
-        vector_stage,
-        first.model if options.language_guard else None,
-        (SearchWarning(warning, WarningCode.PIPELINE_CHANGED),) if warning else (),
-        tuple(ready for ready in models if isinstance(ready, ReadyModel)),
-        make_pipeline,
-        options,
+        depth=options.min_depth,
+        max_depth=options.max_depth if vector_stage is not None else options.min_depth,
+        vector_stage=vector_stage,
+        language_guard_model=first.model if options.language_guard else None,
+        warnings=(SearchWarning(warning, WarningCode.PIPELINE_CHANGED),) if warning else (),
+        models=tuple(ready for ready in models if isinstance(ready, ReadyModel)),
+        make_pipeline=make_pipeline,
+        options=options,
     )
 
 
 def make_failed_recipe(options: Rerank, error: Exception) -> Recipe:
-    """Return the recipe of a search whose first model cannot be used. Its only stage raises the error."""
-    return Recipe(Pipeline((FailedStage(str(options.pipeline), error),)), options.min_depth, options.min_depth)
+    """Return the recipe of a search whose first model cannot be used. The recipe's only stage raises the error."""
+    pipeline = Pipeline((FailedStage(str(options.pipeline), error),))
+    return Recipe(pipeline, depth=options.min_depth, max_depth=options.min_depth)
 
 
 def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
-    """Return the pipeline that fits a model's kind, and a warning or "".
+    """Return the pipeline that fits a model's kind, and a warning if it differs from the requested one, or "".
 
-    The warning says that vectors are compared although a cross-encoder (``mono``) was requested.
+    For a bi-encoder and the requested pipeline ``mono-duo``, the result is ``("vectors-duo", "the pipeline mono-duo ran
+    as ...")``. There is no warning if the pipeline's name leaves the first stage open.
 
     Raises:
         ConfigError: the requested pipeline needs a cross-encoder, and the model is an encoder.
@@ -212,7 +219,8 @@ def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
     """
     model, requested = ready.model, str(options.pipeline)
     first_stage, kind = name_first_stage(model), model.advice.kind
-    kind = kind if kind == "bi-encoder" else f"{kind} model"
+    if kind != "bi-encoder":
+        kind = f"{kind} model"
     if options.pipeline in VECTORS_MONO and first_stage == "vectors":
         reason = f"the pipeline {requested} needs a cross-encoder, and {model.model} is a {kind}"
         raise ConfigError(f"{reason}; {CROSS_ENCODER_FIX}", setting="rerank.pipeline", source="argument")
@@ -235,7 +243,7 @@ def make_language_report(reason: str) -> StageReport:
 
 
 def _make_pipeline(options: Rerank, first: ReadyModel, later: Sequence[ReadyModelOrError], depth: int) -> Pipeline:
-    """Return the stages, of which the first one reranks ``depth`` candidates."""
+    """Return the stages. The first one reranks ``depth`` candidates, and the later ones at most as many."""
     if first.vectors is not None and options.sentences is None:
         passages = choose_passage_options(options, first.model)
         stages: list[Stage] = [VectorStage(first.vectors, passages, depth, options.separator)]
@@ -255,7 +263,7 @@ def _make_pipeline(options: Rerank, first: ReadyModel, later: Sequence[ReadyMode
 
 
 def _make_scoring_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
-    """Return the stage that scores each document by itself: as a whole, or by its passages or sentences."""
+    """Return the stage that scores each document separately: as a whole, or by its passages or sentences."""
     if options.sentences is not None:
         return SentenceStage(scorer, options.sentences, depth=depth)
     name = name_first_stage(scorer)

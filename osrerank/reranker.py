@@ -29,13 +29,14 @@ from osrerank.types import Candidate, Encoder, Scorer
 DEFAULTS = Rerank(blend="replace", depth=10_000)
 """The default options: only the model's scores order the texts, without a blend of first-pass scores."""
 MAX_QUERIES = 8
-"""The number of queries that are ranked at the same time, so that their texts share batches."""
+"""The maximum number of queries that are ranked at the same time. Their texts share the model's batches."""
 
 Document = str | Mapping[str, Any]
 """A text, or a mapping with ``text`` and optionally ``id``, ``doc_id`` or ``docno``, ``title`` and ``score``."""
 ID_FIELDS = ("id", "doc_id", "docno")
+"""The keys that can hold a document's id. The first one in the document is used."""
 UNSCORED_GAP = 1.0
-"""In a DataFrame, the score of an unscored text is this much lower than the score of the text above it."""
+"""In a DataFrame, the difference between the score of an unscored text and the higher score of the text above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class RankedText:
     """A text in the new order, with its score.
 
     Attributes:
-        doc_id: the document's ``id``, ``doc_id`` or ``docno``, or else its index in ``documents``, from 0.
+        doc_id: the document's ``id``, ``doc_id`` or ``docno``, or else its position in ``documents``, from 0.
         score: the last stage's score, which is a logit if it is the only stage. None if the text was not scored.
         probability: the model's probability of relevance, in [0, 1]. None if the text was not scored.
         rank: the rank in the new order, from 1.
@@ -153,20 +154,20 @@ class Reranker:
             top_k: the number of rows to return per query. None returns all.
 
         Raises:
-            ConfigError: a column or value is missing, or a query has a document twice or two texts. See `rank` for all
-                other errors.
+            ConfigError: a column or value is missing, a document occurs twice for a query, or a query has two texts.
+                See `rank` for all other errors.
         """
         if not is_frame(frame):
             raise _argument_error("frame", f"the frame is {_describe_type(frame)}; pass a DataFrame of pandas")
         rows_by_query = group_by_query(frame)
-        queries = [_query_text(qid, rows) for qid, rows in rows_by_query.items()]
-        documents = [[_row_document(number, row) for number, row in rows] for rows in rows_by_query.values()]
+        queries = [_read_query_text(qid, rows) for qid, rows in rows_by_query.items()]
+        documents = [[_make_document(number, row) for number, row in rows] for rows in rows_by_query.values()]
         order: list[int] = []
         scores: list[float] = []
         ranks: list[int] = []
         for texts in self.rank_many(queries, documents, top_k=top_k):
-            order += [text.doc_id for text in texts]
-            scores += _decreasing_scores(texts)
+            order += [text.doc_id for text in texts]  # the id of a row's document is the row's number
+            scores += _make_scores_decrease(texts)
             ranks += range(FIRST_RANK, FIRST_RANK + len(texts))
         return with_scores(frame, order, scores, ranks)
 
@@ -208,7 +209,7 @@ class Reranker:
 
 
 def _parse_documents(documents: Any) -> list[dict[str, Any]]:
-    """Convert documents to dictionaries with ``id``, ``text`` and optionally ``title`` and ``score``.
+    """Convert documents to dicts such as ``{"id": 0, "text": "Wings lift."}``, some of which have a title and a score.
 
     Raises:
         ConfigError: ``documents`` is not a list, or a document has no text or a title that is not a text.
@@ -231,12 +232,13 @@ def _parse_documents(documents: Any) -> list[dict[str, Any]]:
         if first_index != index:
             raise ValueError(
                 f"documents {first_index} and {index} have the same id {doc_id!r}; give each document its own id (a "
-                "document without an id gets its index)"
+                "document without an id gets its index as id)"
             )
     return parsed
 
 
 def _parse_document(index: int, document: Any) -> dict[str, Any]:
+    """Convert a document to a dict, as `_parse_documents` does. ``index`` is its id if it has none."""
     if isinstance(document, str):
         return {"id": index, TEXT: document}
     text = document.get(TEXT) if isinstance(document, Mapping) else None
@@ -250,8 +252,13 @@ def _parse_document(index: int, document: Any) -> dict[str, Any]:
     return {"id": doc_id, TEXT: text, "title": title, "score": document.get("score")}
 
 
-def _query_text(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    """Return a query's text, after a check that its rows contain no other text and no document twice."""
+def _read_query_text(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+    """Return the text of a query. Check that all its rows have this text, and that no document occurs twice.
+
+    Args:
+        query_id: the query's ``qid``.
+        rows: the query's rows with their numbers in the DataFrame, such as ``(7, {"docno": "a", "query": "wings"})``.
+    """
     queries = {row[QUERY] for _number, row in rows}
     if len(queries) > 1:
         raise _argument_error("frame", f"the DataFrame has {len(queries)} texts for query {query_id}; use one")
@@ -264,13 +271,17 @@ def _query_text(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) ->
     return str(rows[0][1][QUERY])
 
 
-def _row_document(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+def _make_document(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a DataFrame's row. Its id is the number of the row."""
     columns = {name: row[name] for name in (TEXT, "title", "score") if name in row}
     return {"id": number, **columns}
 
 
-def _decreasing_scores(texts: Sequence[RankedText]) -> list[float]:
-    """Return the scores of ranked texts. A score that is missing, or above the one before, becomes a lower one."""
+def _make_scores_decrease(texts: Sequence[RankedText]) -> list[float]:
+    """Return scores that never increase. A missing score, or one above its predecessor, is replaced by a lower one.
+
+    The scores 2.5, None and 3.0 become 2.5, 1.5 and 0.5.
+    """
     scores: list[float] = []
     for text in texts:
         previous = scores[-1] if scores else None
@@ -284,6 +295,7 @@ def _decreasing_scores(texts: Sequence[RankedText]) -> list[float]:
 
 
 def _describe_type(value: object) -> str:
+    """Return the end of the sentence "the value is ...", such as "of the type int"."""
     return "None" if value is None else f"of the type {type(value).__name__}"
 
 

@@ -18,8 +18,9 @@ FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
 FIRST_STAGES = ("vectors", "mono")
 """The possible names of the first stage: it compares vectors, or scores with a cross-encoder."""
 OBJECT_KEYS = frozenset({"_source", "fields", "highlight", "inner_hits"})
-"""The keys of a hit whose values must be objects."""
+"""The keys of a hit whose values must be JSON objects."""
 _ABSENT = object()
+"""Stands for a value that a document does not have. None stands for a null."""
 
 Hits = Sequence[Mapping[str, Any]]
 """The hits of a response, in order."""
@@ -33,11 +34,11 @@ class Page:
         offset: the number of hits above the page (`from`).
         size: the maximum number of hits on the page.
         added_fields: the names in `hit["fields"]` that were requested only for reranking, and are removed again.
-        min_score: the minimum probability of a returned hit. None sets no minimum.
+        min_score: the minimum probability of a returned hit, or None for no minimum.
         explain: whether each hit explains its rank, and each stage lists the pairs that it compared.
         thresholds: further thresholds that remove hits, if any.
-        search_after_indices: where in the response the hits with the sort values of `search_after` are. The page begins
-            after the one that is ranked last. Empty if the page begins at ``offset``.
+        search_after_indices: the indices of the hits whose sort values are those of `search_after`, such as (9,) for
+            the response's tenth hit. The page begins below the lowest-ranked of them. Empty if it begins at ``offset``.
     """
 
     offset: int = 0
@@ -101,27 +102,31 @@ def read_took_ms(response: Mapping[str, Any]) -> int:
 
 
 def make_candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return an id for each hit.
+    """Return an id for each hit. Different hits have different ids.
 
-    It is ``_id``. If several hits have the same ``_id``, the ids of all hits also have the index, and the routing if
-    there is one. Then only a hit that is listed twice has the same id twice.
+    It is the hit's ``_id``, such as ``7``. If two hits have the same ``_id``, all ids also contain the index, and the
+    routing if there is one, such as ``news/7`` or ``news/berlin/7``. A hit that is listed twice has the same id twice.
     """
-    plain = [hit["_id"] for hit in hits]
-    if len(set(plain)) == len(plain):
-        return plain
-    return ["/".join([*filter(None, (hit.get("_index"), hit.get("_routing"))), hit["_id"]]) for hit in hits]
+    short_ids = [hit["_id"] for hit in hits]
+    if len(set(short_ids)) == len(short_ids):
+        return short_ids
+    long_ids = []
+    for hit in hits:
+        prefixes = filter(None, (hit.get("_index"), hit.get("_routing")))
+        long_ids.append("/".join([*prefixes, hit["_id"]]))
+    return long_ids
 
 
 def has_repeats(hits: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a hit appears twice, which happens in a hybrid search if no pipeline merges its queries' hits."""
+    """Return whether a hit is listed twice, as in a hybrid search without a pipeline that merges its queries' hits."""
     ids = make_candidate_ids(hits)
     return len(set(ids)) < len(ids)
 
 
 def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a search sorted its hits without scoring them.
+    """Return whether a search sorted its hits by a field, and did not score them.
 
-    A sort by a field with ``track_scores`` is not recognised, because its hits have scores.
+    With ``track_scores``, sorted hits have scores, so such a search is not recognised.
     """
     return any("sort" in hit and hit.get("_score") is None for hit in hits)
 
@@ -160,14 +165,19 @@ def make_candidates(
         if type(score) is not float or not math.isfinite(score):
             score = _check_score(score, rank)
         first_pass_score = StageScore(FIRST_PASS, score, rank, squash(score))
-        sections = read_sections(hit, fields_by_index.get(hit.get("_index", ""), fields) if fields_by_index else fields)
+        hit_fields = fields_by_index.get(hit.get("_index", ""), fields) if fields_by_index else fields
+        sections = read_sections(hit, hit_fields)
         text = None if sections is None else separator.join([section.text for section in sections])
         candidates.append(Candidate(doc_id, text, score, rank, (first_pass_score,), "", sections or ()))
     return tuple(candidates)
 
 
 def _check_score(score: Any, rank: int) -> float:
-    """Return a first-pass score, or 0 for a hit without one, as in early versions of Elasticsearch's rank fusion."""
+    """Return a first-pass score as a float. A hit without a score gets 0: early rank fusion in Elasticsearch had none.
+
+    Raises:
+        ResponseFormatError: the score is not a finite number.
+    """
     if score is None:
         return 0.0
     if isinstance(score, int | float) and math.isfinite(score):
@@ -186,8 +196,9 @@ def read_hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str 
 
     Args:
         hit: the hit.
-        fields: ``path.of.a.field`` in ``_source`` or the hit's ``fields``, ``highlight:field`` for the field's
-            highlighted fragments with their markup, or ``inner_hits:name.path`` for a field of the inner hits.
+        fields: names such as ``author.name`` for a field in ``_source`` or the hit's ``fields``, ``highlight:body`` for
+            the highlighted fragments of ``body`` with their markup, or ``inner_hits:comments.text`` for the field
+            ``text`` of the inner hits ``comments``.
         separator: the text between fields and between list values.
     """
     sections = read_sections(hit, fields)
@@ -195,7 +206,10 @@ def read_hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str 
 
 
 def read_sections(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section, ...] | None:
-    """Return the non-empty values of a hit's fields, or None if it has none of the fields.
+    """Return the non-empty values of a hit's fields, or None if the hit has none of the fields.
+
+    The source ``{"title": "Wings", "tags": ["air", "lift"]}`` has three sections: the title, and each tag with its
+    index.
 
     Args:
         hit: the hit.
@@ -248,28 +262,41 @@ def _read_inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str,
 
 
 def read_texts(source: Any, path: Sequence[str]) -> list[str]:
-    """Return the texts at a dotted path, through lists of objects and keys that contain dots."""
+    """Return the texts at a path, through lists of objects and keys that contain dots.
+
+    At the path ``["authors", "name"]``, ``{"authors": [{"name": "Lin"}, {"name": "Cho"}]}`` has the texts Lin and Cho.
+    """
     return [text for text in _read_texts_at(source, path) if text is not None]
 
 
 def _read_texts_at(source: Any, path: Sequence[str]) -> list[str | None]:
-    """Return the texts at a dotted path, with None for each null. Nested lists come last, as in ``fields``."""
+    """Return the texts at a path, with None for each null. Texts in nested lists come last, as in ``fields``.
+
+    The value ``[["a"], "b"]`` has the texts b and a.
+    """
     texts, level = list[str | None](), [_read_value_at(source, path)]
     while level:
+        next_level = []
         for value in level:
-            texts += () if value is _ABSENT or isinstance(value, list) else _flatten_texts(value)
-        level = [element for value in level if isinstance(value, list) for element in value]
+            if isinstance(value, list):
+                next_level += value
+            elif value is not _ABSENT:
+                texts += _flatten_texts(value)
+        level = next_level
     return texts
 
 
 def _read_value_at(source: Any, path: Sequence[str]) -> Any:
-    """Return the value at a dotted path, or `_ABSENT`. For a list, return the values of its elements."""
+    """Return the value at a path, or `_ABSENT`. For a list, return the list of its elements' values.
+
+    A key can contain dots, so at the path ``["a", "b", "c"]``, the keys ``a``, ``a.b`` and ``a.b.c`` are tried.
+    """
     if isinstance(source, list):
         return [value for element in source if (value := _read_value_at(element, path)) is not _ABSENT]
     if not isinstance(source, Mapping):
         return _ABSENT if path else source
     values = []
-    for length in range(1, len(path) + 1):  # a key may contain dots
+    for length in range(1, len(path) + 1):
         key = ".".join(path[:length])
         if key in source:
             values.append(_read_value_at(source[key], path[length:]))
@@ -277,6 +304,7 @@ def _read_value_at(source: Any, path: Sequence[str]) -> Any:
 
 
 def _has_text_at(source: Any, path: Sequence[str]) -> bool:
+    """Return whether there is a text at a path, even an empty one."""
     if isinstance(source, list):
         return any(_has_text_at(element, path) for element in source)
     if not path:
@@ -291,7 +319,7 @@ def _has_text_at(source: Any, path: Sequence[str]) -> bool:
 
 
 def _flatten_texts(value: Any) -> Iterator[str | None]:
-    """Yield the text of each value in the form that OpenSearch indexes, and None for each null."""
+    """Yield the text of each value inside lists and objects, such as "true" for True. Yield None for each null."""
     if value is None or isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -311,8 +339,9 @@ class RankedPage(NamedTuple):
 
     Attributes:
         hits: the hits with their new ``_score``, and each stage's score in ``_rerank``.
-        max_score: the highest ``_score`` of all pages, or None without hits.
-        removed: the entries of ``response["rerank"]`` that tell how many hits the thresholds removed.
+        max_score: the highest ``_score`` of all pages. None if there are no hits.
+        removed: the entries of ``response["rerank"]`` about hits that thresholds removed, such as
+            ``{"below_min_score": 3}``.
     """
 
     hits: list[dict[str, Any]]
@@ -323,8 +352,8 @@ class RankedPage(NamedTuple):
 def make_page(response: Mapping[str, Any], ranking: Ranking, page: Page) -> RankedPage:
     """Return a page of the reranked hits.
 
-    A hit's ``_score`` is the number of stages that scored it, plus the last stage's score on the unit interval [0, 1).
-    So it is never negative, and never increases down the page.
+    A hit's ``_score`` is the number of stages that scored it, plus the last stage's score mapped to [0, 1), such as
+    2.93 for a hit that two stages scored. So it is never negative, and never increases down the page.
 
     Args:
         response: the first pass's response, which `parse_hits` has checked.
@@ -343,8 +372,8 @@ def make_page(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Rank
     start = page.offset
     if page.search_after_indices:
         order = [candidate.doc_id for candidate in ranking.candidates]
-        above = set(order[: page.count_above(order, ids)])
-        start = sum(candidate.doc_id in above for candidate in candidates)
+        ids_above = set(order[: page.count_above(order, ids)])
+        start = sum(candidate.doc_id in ids_above for candidate in candidates)  # thresholds may have removed some
     on_page = [candidate for candidate in candidates[start : start + page.size] if candidate.doc_id in hits_by_id]
     hits = [merge_hit(hits_by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in on_page]
     best = next((candidate for candidate in candidates if candidate.doc_id in hits_by_id), None)
@@ -396,7 +425,10 @@ def compute_final_score(candidate: Candidate) -> float:
 
 
 def _without_field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a hit's ``fields`` without one field, which Elasticsearch nests in objects if its path has dots."""
+    """Return a hit's ``fields`` without one field.
+
+    Elasticsearch can nest a field in objects: ``author.name`` is removed from ``{"author": [{"name": ["Lin"]}]}``.
+    """
     remaining = {key: value for key, value in fields.items() if key != name}
     for key, value in fields.items():
         if not name.startswith(f"{key}.") or not isinstance(value, list):

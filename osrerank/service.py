@@ -1,4 +1,4 @@
-"""Load the models that searches need, and choose their stages. Nothing here knows OpenSearch."""
+"""Load the models that searches need, and choose their stages. This module does not depend on a search engine."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -46,12 +46,12 @@ from osrerank.vectors.store import VectorStore
 SERVER_STARTUP_MS = 3_000.0
 """How long ``osrerank serve`` waits for a rerank server before it goes on without it, in milliseconds."""
 MAX_RECIPES = 100
-"""The number of recipes that are cached, one for each combination of options."""
+"""The maximum number of cached recipes, the stages chosen for one combination of options."""
 RECIPE_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "separator", "language_guard", "blend", "blend_weight",
     "passages", "sentences",
 )  # fmt: skip
-"""The rerank options that determine a recipe."""
+"""The rerank options that determine a recipe, and are the key of its cache."""
 DUO_MODEL_FIX = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
 VECTOR_MODEL_FIX = "; name a bi-encoder with vector_model=..., --vector-model or OSRERANK_VECTOR_MODEL"
 
@@ -59,7 +59,7 @@ VECTOR_MODEL_FIX = "; name a bi-encoder with vector_model=..., --vector-model or
 class RerankService:
     """Reranks with up to three models: one that scores texts, a bi-encoder for vectors, and a duo model for pairs.
 
-    If the scoring model is a bi-encoder itself, it provides the vectors. Safe to use from many threads.
+    If the scoring model is a bi-encoder, no second one is used. Safe to use from many threads.
 
     Args:
         settings: the settings, with models, backend, threads and Redis.
@@ -67,12 +67,13 @@ class RerankService:
         duo_scorer: a model to use instead of the settings' ``duo_model``. The caller closes it.
         encoder: a model to use instead of the settings' ``vector_model``. The caller closes it.
         clock: a function that returns the time in seconds, for deadlines.
-        has_index: whether the documents are in an index. If not, vectors are stored in the settings' Redis, if any.
+        has_index: whether the documents are in an index. If not, and if the settings name a Redis, it stores the
+            vectors.
 
     Attributes:
         settings: the settings.
         clock: the clock.
-        has_own_scorer: whether the caller passed ``scorer``, so that the settings' ``model`` is not used.
+        has_own_scorer: whether the caller passed ``scorer``. If so, the settings' ``model`` is not used.
         scoring_model: the model that scores texts.
         vector_model: the bi-encoder whose vectors are used if the scoring model is a cross-encoder.
     """
@@ -95,16 +96,18 @@ class RerankService:
         self.scoring_model = LoadedModel(
             settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index, on_loaded=load_detector
         )
-        local = settings.model_copy(update={"backend": AUTO}) if settings.backend == HTTP else settings
+        vector_settings = settings
+        if settings.backend == HTTP:  # a rerank server returns no vectors, so this process computes them
+            vector_settings = settings.model_copy(update={"backend": AUTO})
         self.vector_model = LoadedModel(
-            settings.vector_model, ENCODERS, local, encoder, VECTOR_MODEL_FIX, clock,
+            settings.vector_model, ENCODERS, vector_settings, encoder, VECTOR_MODEL_FIX, clock,
             has_index=has_index, on_loaded=load_detector,
         )  # fmt: skip
         self._duo_model = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
         self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MAX_RECIPES))
 
     def add_vector_stores(self, stores: Sequence[VectorStore]) -> None:
-        """Add stores from which vectors are read outside a search. Call this before a model is loaded."""
+        """Add stores that provide vectors outside searches. Call this before a model is loaded."""
         self.scoring_model.side_index_stores = self.vector_model.side_index_stores = stores
 
     def with_model(self, model: str) -> "RerankService":
@@ -120,11 +123,10 @@ class RerankService:
         return service
 
     def count_candidates(self, options: Rerank) -> int:
-        """Return the number of candidates that the first pass must return."""
-        depths = (
-            ranking.max_depth if isinstance(ranking.pipeline, str) else ranking.pipeline.depth
-            for ranking in options.rankings
-        )
+        """Return the number of candidates that the first pass must return, for the deepest of the options' rankings."""
+        depths = []
+        for ranking in options.rankings:  # two if rankings are interleaved
+            depths.append(ranking.max_depth if isinstance(ranking.pipeline, str) else ranking.pipeline.depth)
         return max(depths)
 
     def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline = NEVER) -> Ranking:
@@ -167,7 +169,7 @@ class RerankService:
         Raises:
             ConfigError: the options do not fit the models.
         """
-        if not isinstance(options.pipeline, str):
+        if not isinstance(options.pipeline, str):  # the caller's own pipeline
             return Recipe(options.pipeline, options.pipeline.depth, options.pipeline.depth)
         key = tuple(getattr(options, name) for name in RECIPE_OPTIONS)
         with self._recipes as recipes:
@@ -195,7 +197,7 @@ class RerankService:
         if loaded_recipe is not None:
             return loaded_recipe
         if options.pipeline not in VECTORS_MONO:
-            self.scoring_model.load(deadline)  # the kind of this model decides which models the stages need
+            self.scoring_model.load(deadline)  # its kind decides which models the stages need
         first, *later = models = self.select_models(options)
         loaded: list[ReadyModelOrError] = [first.load(deadline)]
         for model in later:
@@ -205,7 +207,7 @@ class RerankService:
                 loaded.append(error)
         for model in models:
             model.find_workers(deadline)
-        # A recipe of workers is not cached, because they can change their model.
+        # `find_loaded_recipe` caches its recipe. It finds none for workers, because they can change their model.
         return self.find_loaded_recipe(options) or make_recipe(options, loaded)
 
     def start_loading(self, options: Rerank) -> None:
@@ -214,7 +216,7 @@ class RerankService:
             model.start_loading()
 
     def identity(self, options: Rerank) -> dict[str, object]:
-        """Return the models and the blend that determine the order, as `Recipe.identity`.
+        """Return the identities of the models and the blend that determine the order, as `Recipe.identity` does.
 
         For the caller's own pipeline, return an empty dict, because its models are unknown.
 
@@ -242,7 +244,7 @@ class RerankService:
         return self.scoring_model.model()
 
     def load_vectors(self, options: Rerank) -> DocumentVectors | None:
-        """Return the first stage's vectors, or None if it scores texts. Raise the same errors as `model`."""
+        """Return the first stage's document vectors, or None if it scores texts. Raise the same errors as `model`."""
         if options.pipeline not in VECTORS_MONO:
             self.scoring_model.model()
         return self.select_models(options)[0].vectors()
@@ -277,7 +279,7 @@ class RerankService:
         return score_texts(self.scoring_model.scorer(cached=cached), query, documents, deadline=deadline)
 
     def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
-        """Load the models that the options need and rank two texts, so that the first search does not wait for it.
+        """Load the models that the options need, and rank two texts with them. The first search then does not wait.
 
         Args:
             options: the options whose models are loaded. If None, only the scoring model is loaded.
@@ -316,7 +318,7 @@ class RerankService:
     def select_models(self, options: Rerank) -> list[LoadedModel]:
         """Return the models that the options' stages need, in order.
 
-        A scoring model that is not loaded yet is assumed to suit the first stage.
+        If the scoring model is not loaded yet, the result assumes that it suits the first stage.
 
         Raises:
             WorkerError: workers score, and no worker runs that reports the model's kind.
@@ -327,7 +329,7 @@ class RerankService:
         if options.pipeline in VECTORS_MONO:
             models = [self.vector_model, self.scoring_model]
         elif options.pipeline in VECTORS and self.scoring_model.is_encoder is False:
-            has_vectors = name_first_stage(self.scoring_model.model()) == "vectors"
+            has_vectors = name_first_stage(self.scoring_model.model()) == "vectors"  # workers report a kind
             models = [self.scoring_model if has_vectors else self.vector_model]
         return [*models, self._duo_model] if options.compares_pairs else models
 
@@ -343,7 +345,7 @@ class RerankService:
         except (ModelLoadError, MissingDependencyError, WorkerError):
             if options.pipeline not in VECTORS_MONO:
                 raise
-            return str(options.pipeline), ""  # the vectors decide the order, and the next stage reports the error
+            return str(options.pipeline), ""  # the stage of the failed model reports the error
 
 
 def no_vectors_error(model: str) -> ConfigError:

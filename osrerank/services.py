@@ -15,14 +15,15 @@ from osrerank.service import RerankService
 logger = logging.getLogger(__name__)
 
 MAX_MODELS = 3
-"""The number of models that stay loaded, including the client's default model."""
+"""The maximum number of models that stay loaded, including the client's default model."""
 
 
 class Services:
-    """A `RerankService` for each model in the settings file, loaded on first use. Safe to use from many threads.
+    """A `RerankService` for each model in the settings file. Safe to use from many threads.
 
-    If `MAX_MODELS` are loaded, the least recently used one is released before the next is loaded. The client's default
-    model and the models of running searches stay loaded, so there can be more for a short time.
+    A model is loaded on first use. If `MAX_MODELS` are loaded, the least recently used model is then released. The
+    client's default model and the models of running searches are never released, so a few more can be loaded for a
+    short time.
 
     Args:
         client_service: the service of the client's default model, for indices without a model in the settings file.
@@ -39,9 +40,9 @@ class Services:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Reset the counts in a forked child, where no search is running."""
+        """Reset the counts of running searches in a forked child, where no search is running."""
         self._lock = threading.Lock()
-        self._n_searches: Counter[str] = Counter()
+        self._n_searches: Counter[str] = Counter()  # model name -> number of running searches
 
     @property
     def loaded(self) -> list[str]:
@@ -72,7 +73,7 @@ class Services:
         with self._lock:
             self._n_searches[name] += 1
             service = self._services.pop(name)
-            self._services[name] = service
+            self._services[name] = service  # at the end, as the most recently used
             self._release_models(name)
         try:
             yield service
@@ -105,5 +106,5 @@ class Services:
 
 
 def _is_loaded(service: RerankService) -> bool:
-    # What kind of model it is becomes known when it is loaded.
+    """Return whether a service's scoring model is loaded. Only then is it known whether the model is an encoder."""
     return service.scoring_model.is_encoder is not None

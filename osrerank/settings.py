@@ -32,7 +32,7 @@ MAX_TTL_S = 3650 * DAY_S
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 """The variable with the path of a folder of secrets, one per file, as Docker and Kubernetes mount them.
 
-A file has a setting's name, such as ``osrerank_redis_url``.
+The name of a file is that of a setting, such as ``osrerank_redis_url``.
 """
 DEFAULT_MODEL = "osrerank/e5-small"
 """A model that is part of the package. ``osrerank.scoring.locate`` finds it."""
@@ -47,13 +47,13 @@ SETTINGS_FILE = Path("osrerank.toml")
 
 
 def user_folder(variable: str, default: str) -> Path:
-    """Return osrerank's subfolder of one of the user's folders, such as the cache folder.
+    """Return osrerank's subfolder of one of the user's folders, such as ``~/.cache/osrerank``.
 
-    The path can begin with ``~``, because a user might have no home. `expand_home` expands it when the folder is used.
+    The ``~`` is not expanded here, because some users have no home. `expand_home` expands it when the folder is used.
 
     Args:
         variable: the XDG variable with the user's folder, such as ``XDG_CACHE_HOME``.
-        default: the folder, relative to the home, if the variable is not set.
+        default: the folder to use if the variable is not set, relative to the home, such as ``.cache``.
     """
     return (Path(os.environ.get(variable) or f"~/{default}")) / "osrerank"
 
@@ -288,7 +288,8 @@ def _check_address(url: str) -> None:
 def _parse_cloud_id(text: str) -> str | None:
     """Return the address in a cloud id of Elastic Cloud, or None if the text is not a cloud id.
 
-    A cloud id is ``NAME:BASE64``, and the encoded part is ``HOST[:PORT]$ELASTICSEARCH_ID$KIBANA_ID``.
+    A cloud id is ``NAME:BASE64``. Its second part encodes ``HOST[:PORT]$ELASTICSEARCH_ID$KIBANA_ID``. The address of
+    ``eu.example.com$abc$def`` is ``https://abc.eu.example.com:443``.
     """
     _, colon, encoded = text.strip().rpartition(":")
     try:
@@ -303,27 +304,33 @@ def refuse_settings(options: Mapping[str, Any]) -> None:
     """Reject settings among opensearch-py's options, because opensearch-py silently ignores unknown names.
 
     Raises:
-        ConfigError: an option is a setting. The message gives its environment variable.
+        ConfigError: an option is a setting. The message contains its environment variable.
     """
     for name in sorted(set(options) & set(Settings.model_fields)):
-        variable = f"OSRERANK_{name.upper()}"
+        variable = f"{PREFIX}{name.upper()}"
         raise ConfigError(f"{name} cannot be an argument here; set {variable}", setting=name, source="argument")
 
 
 def _find_secret_files() -> list[str]:
+    """Return the names of the files in the folder of secrets that begin like a setting."""
     folder = _secrets_folder()
     files = sorted(folder.iterdir()) if folder else ()
     return [file.name for file in files if file.name.upper().startswith(PREFIX)]
 
 
 def split_keys(secret: SecretStr | None) -> list[bytes]:
-    """Return the comma-separated keys of a setting. If it is not set, there are none."""
+    """Return the keys of a setting with comma-separated keys. Return [] if the setting has no value."""
     if secret is None:
         return []
     return [key.strip().encode() for key in secret.get_secret_value().split(",")]
 
 
 def _secrets_folder() -> Path | None:
+    """Return the folder of secrets, or None if the variable `SECRETS_DIR` is not set.
+
+    Raises:
+        ConfigError: the folder does not exist.
+    """
     folder = os.environ.get(SECRETS_DIR)
     if not folder:
         return None

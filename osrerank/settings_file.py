@@ -15,6 +15,7 @@ from osrerank.settings import Settings
 logger = logging.getLogger(__name__)
 
 TABLES = ("rerank", "index", "http")
+"""The allowed top-level tables of a settings file."""
 INDEX_KEYS = ("model", "rerank")
 """The allowed keys of ``[index.NAME]`` in a settings file."""
 RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
@@ -82,7 +83,7 @@ class HttpSettings(BaseModel):
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the tables of a settings file. The rerank options in them are not checked.
+    """Return the tables of a settings file, such as ``{"rerank": {"depth": 50}}``. Rerank options are not checked.
 
     Raises:
         ConfigError: the file cannot be read or is not TOML, or it contains an unknown table or key or an invalid value.

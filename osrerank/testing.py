@@ -1,4 +1,4 @@
-"""Stand-ins for tests without a model or a server: a scorer, an encoder, a transport and a clock."""
+"""Test doubles for tests without a model or a server: a scorer, an encoder, a transport and a clock."""
 
 import threading
 import time
@@ -17,13 +17,13 @@ __all__ = ["ArithmeticEncoder", "CannedTransport", "FunctionScorer", "ManualCloc
 
 
 def overlap(query: str, document: str) -> float:
-    """Return the share of the query's words that occur in the document, in [0, 1]."""
-    words = set(query.lower().split())
-    return len(words & set(document.lower().split())) / max(len(words), 1)
+    """Return the fraction of the query's words that occur in the document, such as 0.5 for "wing lift" and "a wing"."""
+    query_words, document_words = set(query.lower().split()), set(document.lower().split())
+    return len(query_words & document_words) / max(len(query_words), 1)
 
 
 class ManualClock:
-    """A clock that moves only when `sleep` is called, as in ``Deadline.after_ms(100, clock)``. Thread-safe.
+    """A clock that moves only when `sleep` is called, for example in ``Deadline.after_ms(100, clock)``. Thread-safe.
 
     Args:
         now_s: the first time, in seconds.
@@ -44,13 +44,13 @@ class ManualClock:
 
 @dataclass(frozen=True, slots=True)
 class FunctionScorer:
-    """Scores documents with a function. An ``(i, j)`` tuple gets the difference of the two documents' scores.
+    """Scores documents with a function. An ``(i, j)`` tuple gets the score of document i minus that of document j.
 
     Attributes:
         function: a function of query and document that returns a logit.
         unscorable: the texts whose scoring fails.
-        seconds_per_pair: the time to score a pair, in seconds.
-        sleep: the function that waits for this time, such as `ManualClock.sleep`, which only moves a clock.
+        seconds_per_pair: the time to score a tuple, in seconds.
+        sleep: the function that waits for ``seconds_per_pair``, such as `ManualClock.sleep`, which only moves a clock.
         broken: whether every call raises an error.
     """
 
@@ -107,7 +107,9 @@ class FunctionScorer:
 
 
 class ArithmeticEncoder:
-    """A backend whose vectors count token ids: element i is the number of ids that are i modulo 32, normalised.
+    """A backend whose vectors count token ids: element i is the number of ids with remainder i modulo 32.
+
+    The vectors are scaled to norm 1. For the ids 1, 33 and 2, elements 1 and 2 have the ratio 2 to 1.
 
     Args:
         before: a function that is called with a document's token ids before it is encoded. It can wait, raise an
@@ -118,8 +120,13 @@ class ArithmeticEncoder:
         encoded_ids: the token ids of the documents encoded so far.
     """
 
-    name, precision, hidden = "arithmetic", "fp32", 32
-    is_packed, is_parallel, budget_tokens, files = True, True, 1, ("tokenizer.json",)
+    name = "arithmetic"
+    precision = "fp32"
+    hidden = 32
+    is_packed = True
+    is_parallel = True
+    budget_tokens = 1
+    files = ("tokenizer.json",)
 
     def __init__(self, before: Callable[[npt.NDArray[np.int64]], object] | None = None, threads: int = 2) -> None:
         self.threads = threads
@@ -134,7 +141,7 @@ class ArithmeticEncoder:
             raise InferenceError(str(error)) from error
 
     def _encode(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        if not threading.current_thread().name.startswith("osrerank-query"):
+        if not threading.current_thread().name.startswith("osrerank-query"):  # this is a document
             if self._before is not None:
                 self._before(ids)
             self.encoded_ids.append(ids)
@@ -148,13 +155,17 @@ class ArithmeticEncoder:
 class CannedTransport:
     """An opensearch-py transport that records requests and returns the same response to each.
 
-    Requests for mappings, settings, the version and the progress of vector builds are not recorded. Every index has the
-    fields ``title`` and ``text``, no default search pipeline and no build.
+    Requests for mappings, settings, the version and the progress of vector builds are not recorded. Their responses say
+    that an index has the fields ``title`` and ``text``, no default search pipeline, and no vectors from a build.
 
     Args:
         hosts: ignored.
         answer: the response, or an exception to raise.
         options: ignored.
+
+    Attributes:
+        requests: the recorded requests, such as ``{"method": "POST", "url": "/notes/_search", "params": {},
+            "body": {...}}``.
     """
 
     def __init__(self, hosts: Any = None, *, answer: Any = None, **options: Any) -> None:  # noqa: ARG002 - the interface
