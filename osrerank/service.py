@@ -124,9 +124,10 @@ class RerankService:
 
     def count_candidates(self, options: Rerank) -> int:
         """Return the number of candidates that the first pass must return, for the deepest of the options' rankings."""
-        depths = []
-        for ranking in options.rankings:  # two if rankings are interleaved
-            depths.append(ranking.max_depth if isinstance(ranking.pipeline, str) else ranking.pipeline.depth)
+        depths = [  # two if rankings are interleaved
+            ranking.max_depth if isinstance(ranking.pipeline, str) else ranking.pipeline.depth
+            for ranking in options.rankings
+        ]
         return max(depths)
 
     def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline = NEVER) -> Ranking:

@@ -1,8 +1,8 @@
 """Build the document vectors of a whole index, and keep them up to date as the index changes.
 
-The engine gives each write the next sequence number of its shard. A build stores up to which number it has read each
-shard (`osrerank.indexing.stored_progress`), so the next build reads only documents that changed since then. The *head*
-of a shard holds the numbers of its latest writes.
+The engine numbers the writes to a shard: 0, 1, 2 and so on. A build stores the number up to which it has read each
+shard (`osrerank.indexing.stored_progress`), so the next build reads only documents with higher numbers. The *head* of a
+shard contains its highest numbers.
 """
 
 import logging
@@ -47,21 +47,21 @@ from osrerank.vectors.file import BUILD_PREFIX, FileStore
 
 StoreName = Literal["file", "redis", "index"]
 """Where vectors are stored: in a file, in Redis, or in a side index (the hidden index with another index's vectors)."""
-MAX_DOCUMENTS = 512
-"""A batch has at most this many documents."""
+MAX_BATCH_SIZE = 512
+"""The maximum number of documents in a batch."""
 TARGET_BATCH_S = 1.0
-"""The intended duration of a batch, in seconds. After a shorter batch, the size is doubled. After one that took four
-times as long, it is halved."""
+"""The intended duration of a batch, in seconds. The number of documents is doubled after a batch that took less, and
+halved after a batch that took more than four times as long."""
 LEASE_S = 60.0
-"""If a builder makes no progress for this many seconds, other builders take over its documents."""
+"""The duration of a lease, in seconds. A builder that makes no progress for this time loses its documents to others."""
 WAIT_S = 1.0
 """The pause between two checks of other builders' progress, in seconds."""
 BATCHES_PER_WORKER = 2
-"""The number of batches that a build sends at a time for each worker, so that no worker has to wait for the next."""
+"""The number of batches that a build sends at a time for each worker, so that no worker runs out of work."""
 FOLLOW_S = 5.0
-"""The pause between two checks for changes, in seconds."""
+"""The pause of `follow_vectors` between two checks for changes, in seconds."""
 RETRY_S = 30.0
-"""After an error of the cluster or the store, following pauses for this many seconds."""
+"""The pause of `follow_vectors` after an error of the cluster or the store, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -71,26 +71,31 @@ class BuildSummary:
     """What a build of document vectors has read and encoded.
 
     Attributes:
-        documents: the number of documents read from the index.
-        texts: the number of texts for the model: whole documents, or passages.
-        encoded: the number of these texts that had no stored vector and were encoded.
-        empty: the number of documents without text in the fields that are read.
+        n_documents: the number of documents read from the index.
+        n_texts: the number of texts for the model: whole documents, or passages.
+        n_encoded: the number of texts that had no stored vector and were encoded.
+        n_empty: the number of documents without text in the fields that are read.
     """
 
-    documents: int = 0
-    texts: int = 0
-    encoded: int = 0
-    empty: int = 0
+    n_documents: int = 0
+    n_texts: int = 0
+    n_encoded: int = 0
+    n_empty: int = 0
 
-    def add(self, documents: int, texts: int, encoded: int, empty: int) -> "BuildSummary":
-        """Return the summary with a batch added."""
-        return BuildSummary(self.documents + documents, self.texts + texts, self.encoded + encoded, self.empty + empty)
+    def add(self, other: "BuildSummary") -> "BuildSummary":
+        """Return the sums of the numbers of two summaries."""
+        return BuildSummary(
+            self.n_documents + other.n_documents,
+            self.n_texts + other.n_texts,
+            self.n_encoded + other.n_encoded,
+            self.n_empty + other.n_empty,
+        )
 
     def __str__(self) -> str:
-        if not self.documents:
+        if not self.n_documents:
             return "nothing changed since the last build"
-        empty = f"; {self.empty:,} documents have no text in the fields that are read" if self.empty else ""
-        return f"{self.documents:,} documents, {self.texts:,} texts, {self.encoded:,} of them encoded now{empty}"
+        empty = f"; {self.n_empty:,} documents have no text in the fields that are read" if self.n_empty else ""
+        return f"{self.n_documents:,} documents, {self.n_texts:,} texts, {self.n_encoded:,} of them encoded now{empty}"
 
 
 def build_vectors(
@@ -103,19 +108,20 @@ def build_vectors(
 ) -> BuildSummary:
     """Compute and store the missing vectors of an index's documents.
 
-    A build puts texts together as a search does, so that searches find their vectors. It reads only documents that
-    changed since the last build. Several builders share the work, and a build continues an interrupted one. If the
-    engine reports no sequence numbers, or if the vectors are in Redis, a build reads all documents.
+    A build joins a document's fields to a text as a search does, so that searches find the text's vectors. It reads
+    only documents that changed since the last build. Several builders share the work, and a build continues an
+    interrupted one. If the engine reports no sequence numbers, or if Redis stores the vectors, a build reads all
+    documents.
 
     Args:
         client: a client of the index. Its settings specify the model and the store.
         index: the index's name.
-        to: where to store the vectors. If None, a cluster's vectors go to the side index, and others to the store in
-            the settings.
+        to: where to store the vectors. If None, a cluster's vectors go to the side index, and those of the embedded
+            engine to the store in the settings.
         date_field: a date or number field whose value grows with each change. The build then reads the documents whose
-            value is higher than the highest one at the last such build, and those without the field.
-        report: called after each batch with the number of documents that all builders have read, and with the number
-            of documents to read.
+            value is at least the highest value at the last such build, and those without the field.
+        report: a function that is called after each batch with two numbers of documents: those that all builders have
+            read, and those to read in all.
 
     Raises:
         ConfigError: the model has no vectors, vectors are off or stored elsewhere, or ``date_field`` cannot be used.
@@ -140,7 +146,7 @@ def follow_vectors(
     date_field: str = "",
     report: Callable[[BuildSummary], None] = lambda _summary: None,
 ) -> None:
-    """Build an index's vectors, then those of each change, until the process is interrupted.
+    """Build an index's vectors, and then the vectors of each change, until the process is interrupted.
 
     All documents are read again if the index was created again or restored, or if an alias moved to it.
 
@@ -149,7 +155,7 @@ def follow_vectors(
         index: the index's name.
         to: where to store the vectors, as for `build_vectors`.
         date_field: a field whose value grows with each change, for an engine that reports no sequence numbers.
-        report: called with the summary of each build that read documents.
+        report: a function that is called with the summary of each build that read documents.
 
     Raises:
         ConfigError: as for `build_vectors`, or the engine reports no sequence numbers, or the store can drop vectors.
@@ -172,7 +178,7 @@ def follow_vectors(
             time.sleep(RETRY_S)
             continue
         has_built = True
-        if summary.documents:
+        if summary.n_documents:
             report(summary)
         time.sleep(FOLLOW_S)
 
@@ -185,8 +191,8 @@ class Builder:
         index: a name, an alias or a pattern.
         to: where to store the vectors, as for `build_vectors`.
         report: called after each batch, as for `build_vectors`.
-        uses_build_fields: whether to read the fields of the last build if the options specify no fields. If False, the
-            mapping's text fields are read.
+        uses_build_fields: which fields to read if the options specify none. If True, these are the fields of the last
+            build, or else the mapping's text fields.
 
     Raises:
         ConfigError: the model has no vectors, or the settings name another store.
@@ -213,11 +219,11 @@ class Builder:
         self._lock = threading.Lock()
 
     def read_heads(self) -> Heads:
-        """Return the heads of each index's shards. If an alias was moved just now, its new index is left out.
+        """Return the heads of each index's shards. An index to which an alias was moved just now is left out.
 
         Raises:
-            ConfigError: the engine reports no sequence numbers, the user lacks a right, or the store cannot store the
-                progress of a build.
+            ConfigError: the engine reports no sequence numbers, the user lacks a permission, or the store cannot store
+                the progress of a build.
         """
         if not self._side_indices and not isinstance(self._vectors.store, FileStore):
             reason = "Redis may drop vectors, so it cannot store a build's progress: set OSRERANK_VECTORS=index or file"
@@ -230,7 +236,7 @@ class Builder:
         count = int(self._client.count(index=self._index)["count"])
         for batch in read_batches(self._client, self._index, self._fields):
             self._build_batch(batch)
-            self._report(self._summary.documents, count)
+            self._report(self._summary.n_documents, count)
         return self._finish()
 
     def build_by_date(self, field: str) -> BuildSummary:
@@ -253,12 +259,12 @@ class Builder:
         for name, query in queries.items():
             for batch in read_batches(self._client, self._index, self._fields, query, subset=name):
                 self._build_batch(batch)
-                self._report(self._summary.documents, count)
+                self._report(self._summary.n_documents, count)
             changes[name].save_highest_value()
         return self._finish()
 
     def build_by_sequence_number(self, heads: Heads) -> BuildSummary:
-        """Build the vectors of all changes up to ``heads``, and wait until other builders have done their share."""
+        """Build the vectors of all changes up to ``heads``, and wait for the changes that other builders work on."""
         stored_progress = {name: self.load_progress(name, shards) for name, shards in heads.items()}
         unfinished = {
             name: progress for name, progress in stored_progress.items() if progress.latest.count_unbuilt(heads[name])
@@ -272,11 +278,11 @@ class Builder:
         number_counts = {name: progress.latest.count_unbuilt(heads[name]) for name, progress in unfinished.items()}
 
         def report() -> None:
-            done = 0.0
+            n_done = 0.0  # estimated, because other builders count only sequence numbers
             for name, progress in unfinished.items():
-                unbuilt_share = progress.latest.count_unbuilt(heads[name]) / number_counts[name]
-                done += document_counts[name] * (1 - unbuilt_share)
-            self._report(round(done), sum(document_counts.values()))
+                unbuilt_fraction = progress.latest.count_unbuilt(heads[name]) / number_counts[name]
+                n_done += document_counts[name] * (1 - unbuilt_fraction)
+            self._report(round(n_done), sum(document_counts.values()))
 
         try:
             for name, progress in unfinished.items():
@@ -289,7 +295,7 @@ class Builder:
         return self._finish()
 
     def load_progress(self, name: str, heads: Mapping[str, Head]) -> StoredProgress:
-        """Load an index's build progress, and adapt it to the current shards."""
+        """Load an index's build progress. Shards that were recreated or lost changes start again."""
         key = self.progress_key(name, heads)
         side_index, store = self._side_indices.get(name), self._vectors.store
         progress: StoredProgress
@@ -320,17 +326,18 @@ class Builder:
         """Return whether a shard lost changes that a build read, and used their sequence numbers again.
 
         This can happen if a cluster acknowledges writes before they are on disk. The new changes have a higher primary
-        term.
+        term, the number of times that the shard has got another primary copy.
         """
-        last = progress.find_built_checkpoint(shard)
-        if last < 0 or self._is_embedded:
+        last_built = progress.find_built_checkpoint(shard)
+        if last_built < 0 or self._is_embedded:
             return False
-        body = {"size": 1, "_source": False, "query": build_sequence_query([(0, last)])}
+        body = {"size": 1, "_source": False, "query": build_sequence_query([(0, last_built)])}
         request = build_shard_request(name, shard, "_search", body, engine=self._client.engine, order="desc")
         hits = self._send(request)["hits"]["hits"]
         return bool(hits) and int(hits[0]["_primary_term"]) > progress.shards[shard].term
 
     def _count_changed_documents(self, name: str, progress: BuildProgress, heads: Mapping[str, Head]) -> int:
+        """Return how many documents of an index have sequence numbers that are not built."""
         count, engine = 0, self._client.engine
         for shard, head in heads.items():
             ranges = progress.list_unbuilt_ranges(shard, head.global_checkpoint)
@@ -344,7 +351,7 @@ class Builder:
     def _build_index(
         self, name: str, progress: StoredProgress, heads: Mapping[str, Head], report: Callable[[], None]
     ) -> None:
-        """Build the vectors of changes with a thread for each lease, and wait for the other builders."""
+        """Build the vectors of an index's changes, with a thread for each lease. Then wait for the other builders."""
         max_leases, is_stopped = self._max_leases(), threading.Event()
         threads, running = DaemonThreads(max_leases, "osrerank-build"), set[Future[None]]()
         try:
@@ -357,7 +364,7 @@ class Builder:
                     for future in ended:
                         future.result()  # raises the thread's error
                 else:
-                    time.sleep(WAIT_S)
+                    time.sleep(WAIT_S)  # other builders have leased all remaining changes
                     with self._lock:
                         progress.load()
         finally:
@@ -374,9 +381,9 @@ class Builder:
         return 1
 
     def _claim(self, progress: StoredProgress, heads: Mapping[str, Head]) -> Lease | None:
-        """Lease a range of changes to this builder. Returns None if no range is free."""
+        """Lease a range of changes to this builder. Return None if no range is free."""
         now_s = time.time()
-        claim = partial(BuildProgress.claim, owner=self._owner, heads=heads, now_s=now_s, until_s=now_s + LEASE_S)
+        claim = partial(BuildProgress.claim, owner=self._owner, heads=heads, now_s=now_s, expires_at_s=now_s + LEASE_S)
         with self._lock:
             lease: Lease | None = progress.update(claim)
         return lease
@@ -397,7 +404,7 @@ class Builder:
         remaining: Lease | None = lease
         with self._client.searcher.service_for(self._index) as service:
             while remaining:
-                started_s = time.monotonic()
+                began_s = time.monotonic()
                 reported_ids = self._backlog.take(size)
                 if reported_ids:
                     self._build_reported_documents(service, reported_ids)
@@ -407,18 +414,24 @@ class Builder:
                 with self._lock:
                     if is_stopped.is_set():
                         return
-                    until_s = time.time() + LEASE_S
-                    advance = partial(BuildProgress.advance, lease=remaining, first=first, term=term, until_s=until_s)
+                    expires_at_s = time.time() + LEASE_S
+                    advance = partial(
+                        BuildProgress.advance, lease=remaining, first=first, term=term, expires_at_s=expires_at_s
+                    )
                     remaining = progress.update(advance)
                     report()
-                took_s = time.monotonic() - started_s
+                took_s = time.monotonic() - began_s
                 if took_s < TARGET_BATCH_S:
-                    size = min(2 * size, MAX_DOCUMENTS)
+                    size = min(2 * size, MAX_BATCH_SIZE)
                 elif took_s > 4 * TARGET_BATCH_S:
                     size = max(size // 2, BATCH_SIZE)
 
     def _build_next_batch(self, service: RerankService, name: str, lease: Lease, size: int) -> tuple[int, int]:
-        """Build the next documents' vectors. Return the number after the last one, and the highest primary term."""
+        """Build the vectors of the next ``size`` documents of a lease.
+
+        Returns:
+            The first sequence number that is still not built, and the highest primary term of the documents.
+        """
         body = fetch_body(self._fields, size, build_sequence_query([(lease.first, lease.last)])) | {
             "track_total_hits": False
         }
@@ -430,7 +443,7 @@ class Builder:
         return last + 1, max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
 
     def _build_reported_documents(self, service: RerankService, ids_by_index: Mapping[str, Sequence[str]]) -> None:
-        """Build the vectors of documents that searches found without one, before their turn comes."""
+        """Build the vectors of documents that searches found without one. The build reads the documents again later."""
         for name, ids in ids_by_index.items():
             body = fetch_body(self._fields, len(ids), {"ids": {"values": ids}}) | {"track_total_hits": False}
             request = SideRequest("POST", build_path(name, "_search"), body, self._client.engine.no_pipeline)
@@ -440,15 +453,13 @@ class Builder:
     def _build_batch(self, batch: DocumentBatch, *, is_early: bool = False) -> None:
         """Build a batch's vectors. Documents of an early batch are not counted, because the build reads them again."""
         counts = [self._build_texts(texts, self._side_indices.get(name)) for name, texts in batch.texts.items()]
-        texts, encoded = (sum(numbers) for numbers in zip(*counts, strict=True)) if counts else (0, 0)
+        n_texts, n_encoded = sum(count.n_texts for count in counts), sum(count.n_encoded for count in counts)
+        added = BuildSummary(batch.n_documents, n_texts, n_encoded, batch.n_empty)
         with self._lock:
-            if is_early:
-                self._summary = self._summary.add(0, 0, encoded, 0)
-            else:
-                self._summary = self._summary.add(batch.documents, texts, encoded, batch.empty)
+            self._summary = self._summary.add(BuildSummary(n_encoded=n_encoded) if is_early else added)
 
     def _build_texts(self, texts: Sequence[str | LongText], side_index: IndexStore | None) -> BuildCounts:
-        """Build the vectors of texts. Wait while the workers' queue is full, because searches have priority."""
+        """Build the vectors of texts. While the workers' queue is full, wait, because searches have priority."""
         while True:
             try:
                 return self._vectors.build(texts, side_index)
@@ -457,6 +468,7 @@ class Builder:
                 time.sleep(WAIT_S)
 
     def _finish(self) -> BuildSummary:
+        """Store which fields were read, make the vectors visible to searches, and return the summary."""
         if self._store_fields():
             self._client.searcher.forget_indices()
         for side_index in self._side_indices.values():
@@ -468,8 +480,8 @@ class Builder:
         fields_by_index = self._fields.model_fields_by_index(self._options.fields)
         store = self._vectors.store
         is_changed = False
-        indices = self._client.indices
-        for name, entry in (indices.get_mapping if self._side_indices else indices.get)(index=self._index).items():
+        request_indices = self._client.indices.get_mapping if self._side_indices else self._client.indices.get
+        for name, entry in request_indices(index=self._index).items():
             key, fields = build_fields_key(name), fields_by_index.get(name, self._fields.model_fields)
             side_index = self._side_indices.get(name)
             if self._side_indices and side_index is None:  # an alias was moved to this index during the build
@@ -492,13 +504,14 @@ class Builder:
 
 
 def _yield_request(request: SideRequest) -> Generator[SideRequest, Any, Any]:
+    """Yield a request as the only step of a generator, and return its response."""
     return (yield request)
 
 
 def _find_side_indices(
     client: Client, index: str, to: StoreName | None, vectors: DocumentVectors
 ) -> dict[str, IndexStore]:
-    """Return the side index of each index. The result is empty if a build writes to the store in the settings.
+    """Return the side index of each index. Return {} if a build writes to the store in the settings instead.
 
     Raises:
         ConfigError: the settings name another store.

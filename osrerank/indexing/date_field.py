@@ -19,7 +19,7 @@ class DateFieldChanges(NamedTuple):
         progress: the stored progress, with the field's highest value at the last build.
         highest: the field's highest value now. None if no document has the field.
         field: the field's name.
-        is_date: whether the field is a date, with values in milliseconds since the epoch.
+        is_date: whether the field is a date. Its values are then in milliseconds since the epoch.
     """
 
     progress: SideIndexProgress
@@ -29,7 +29,7 @@ class DateFieldChanges(NamedTuple):
 
     @classmethod
     def find(cls, client: Client, index: str, progress: SideIndexProgress, field: str) -> Self:
-        """Request a field's highest value from the cluster. Return the changes up to that value.
+        """Ask the cluster for a field's highest value, and return the changes up to this value.
 
         Raises:
             ConfigError: the engine is the embedded one, or the field is not a date or number.
@@ -48,10 +48,10 @@ class DateFieldChanges(NamedTuple):
     @property
     def query(self) -> dict[str, Any]:
         """The query for the documents that changed, and for those without the field."""
-        last = self.progress.latest.newest
-        if last is None:
+        last_value = self.progress.latest.newest
+        if last_value is None:  # there was no build by this field
             return {"match_all": {}}
-        bounds = {"gte": int(last), "format": "epoch_millis"} if self.is_date else {"gte": last}
+        bounds = {"gte": int(last_value), "format": "epoch_millis"} if self.is_date else {"gte": last_value}
         lacks_field = {"bool": {"must_not": [{"exists": {"field": self.field}}]}}
         return {"bool": {"should": [{"range": {self.field: bounds}}, lacks_field]}}
 
@@ -62,5 +62,6 @@ class DateFieldChanges(NamedTuple):
 
 
 def _field_types(client: Client, index: str, field: str) -> set[str]:
+    """Return the types of a field in an index, such as ``{"date"}``. There are none if it does not exist."""
     mappings = client.indices.get_field_mapping(fields=field, index=index)[index]["mappings"]
     return {str(definition["type"]) for entry in mappings.values() for definition in entry["mapping"].values()}

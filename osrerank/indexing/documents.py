@@ -18,7 +18,7 @@ from osrerank.types import LongText, Query
 from osrerank.vectors.documents import DocumentVectors
 
 BATCH_SIZE = 64
-"""The number of documents in a batch. A build by sequence numbers starts with this size and adapts it."""
+"""The number of documents in a batch. A build by sequence numbers begins with this size, and then adapts it."""
 EMBEDDED_PAGE_SIZE = 2000
 """The number of documents per request to the embedded engine. It is large because each request scans the index."""
 
@@ -27,14 +27,15 @@ class DocumentBatch(NamedTuple):
     """A batch of an index's documents, as texts for a model to encode.
 
     Attributes:
-        texts: the texts of each index's documents. The model encodes a `LongText` passage by passage.
-        documents: the number of documents in the batch.
-        empty: the number of documents without text.
+        texts: the texts of each index's documents, such as ``{"news": ["Wings lift."]}``. The model encodes a
+            `LongText` passage by passage.
+        n_documents: the number of documents in the batch.
+        n_empty: the number of documents without text.
     """
 
     texts: Mapping[str, list[str | LongText]]
-    documents: int
-    empty: int
+    n_documents: int
+    n_empty: int
 
     @property
     def all_texts(self) -> list[str | LongText]:
@@ -45,9 +46,14 @@ class DocumentBatch(NamedTuple):
 def read_batches(
     client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL, *, subset: str | None = None
 ) -> Iterator[DocumentBatch]:
-    """Yield an index's documents in batches. The options of ``index`` decide how documents become texts.
+    """Yield the documents of indices as batches of texts.
 
-    ``subset`` names some of the indices that ``index`` stands for, separated by commas. If None, all are read.
+    Args:
+        client: a client of the indices.
+        index: a name, an alias or a pattern. Its rerank options decide how documents become texts.
+        fields: the fields to read.
+        query: the query for the documents to read.
+        subset: the indices to read among those that ``index`` stands for, separated by commas. If None, read all.
     """
     options = client.options_of(index)
     documents = scan_documents(client, subset or index, fields, query)
@@ -61,13 +67,13 @@ def make_batch(
 ) -> DocumentBatch:
     """Return hits as a batch of texts."""
     texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
-    empty = 0
+    n_empty = 0
     for hit, (_, text) in zip(hits, model_texts(service, options, fields, hits), strict=True):
         if text is None:
-            empty += 1
+            n_empty += 1
         else:
             texts[hit["_index"]].append(text)
-    return DocumentBatch(texts, len(hits), empty)
+    return DocumentBatch(texts, len(hits), n_empty)
 
 
 def document_vectors(client: Client, index: str | None = None) -> DocumentVectors:
@@ -89,7 +95,7 @@ def document_vectors(client: Client, index: str | None = None) -> DocumentVector
 def scan_documents(
     client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that match a query now, as hits in arbitrary order. Later changes are not seen."""
+    """Yield the documents that match a query, as hits in arbitrary order. Changes after the call are ignored."""
     page_size = EMBEDDED_PAGE_SIZE if is_embedded(client) else BATCH_SIZE
     return scroll_hits(client, index, fetch_body(fields, page_size, query))
 

@@ -19,11 +19,11 @@ from osrerank.vectors.store import VECTORS_OFF
 WARM_UP_TEXTS = 8
 """The number of texts that are encoded before the measurement, because the first batch is slow."""
 MEASURED_S = 4.0
-"""Texts are encoded batch by batch until this many seconds have passed."""
+"""The minimum duration of the measurement, in seconds. It is shorter only if the texts run out."""
 UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
-"""The units of a duration: the seconds below which a unit is used, its length in seconds, and its name."""
+"""The units for durations: the seconds below which a unit is used, the unit's length in seconds, and its name."""
 GOLDEN_RATIO = 0.618
-"""Multiples of this, modulo 1, are spread evenly. As sampling offsets, they give each batch different texts."""
+"""The inverse of the golden ratio. Its multiples modulo 1 are spread evenly, so each batch samples different texts."""
 
 
 class EncodingRate(NamedTuple):
@@ -91,27 +91,28 @@ def estimate(client: Client, index: str) -> Estimate:
     if not coverage.texts:
         return Estimate(coverage)
     rate = measure_rate(vectors, coverage.texts)
-    distinct_share = len(coverage.texts) / coverage.lacking_examined  # equal texts are encoded once
-    missing_texts = coverage.lacks * distinct_share
+    distinct_fraction = len(coverage.texts) / coverage.lacking_examined  # equal texts are encoded once
+    n_missing_texts = coverage.lacks * distinct_fraction
     mean_characters = sum(text.characters for text in coverage.texts) / len(coverage.texts)
-    build_s = missing_texts * mean_characters / rate.characters_per_s
-    return Estimate(coverage, build_s, missing_texts * rate.text_bytes, rate)
+    build_s = n_missing_texts * mean_characters / rate.characters_per_s
+    return Estimate(coverage, build_s, n_missing_texts * rate.text_bytes, rate)
 
 
 def measure_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> EncodingRate:
     """Measure the cost of encoding texts of these lengths, in batches of the size that builds use."""
     texts_by_length = sorted(texts, key=lambda text: text.characters)
     vectors.measure_cost([text.text for text in _sample_evenly(texts_by_length, WARM_UP_TEXTS, 0.5)])
-    count, size, total_s, total_bytes, characters = 0, WARM_UP_TEXTS, 0.0, 0, 0
-    while not count or (total_s < MEASURED_S and count < len(texts_by_length)):
+    n_texts, n_characters, total_s, total_bytes = 0, 0, 0.0, 0
+    size = WARM_UP_TEXTS
+    while not n_texts or (total_s < MEASURED_S and n_texts < len(texts_by_length)):
         size = min(2 * size, BATCH_SIZE)
-        batch = _sample_evenly(texts_by_length, size, (count / BATCH_SIZE * GOLDEN_RATIO) % 1)
+        batch = _sample_evenly(texts_by_length, size, (n_texts / BATCH_SIZE * GOLDEN_RATIO) % 1)
         batch_s, batch_bytes = vectors.measure_cost([text.text for text in batch])
         total_s += batch_s
         total_bytes += batch_bytes
-        count += len(batch)
-        characters += sum(text.characters for text in batch)
-    return EncodingRate(characters / total_s, total_bytes / count)
+        n_texts += len(batch)
+        n_characters += sum(text.characters for text in batch)
+    return EncodingRate(n_characters / total_s, total_bytes / n_texts)
 
 
 def format_duration(seconds: float) -> str:
@@ -122,6 +123,9 @@ def format_duration(seconds: float) -> str:
 
 
 def _sample_evenly(texts: Sequence[ModelText], count: int, offset: float) -> list[ModelText]:
-    """Return up to ``count`` evenly spaced texts. ``offset``, in [0, 1), shifts them by this share of the spacing."""
+    """Return up to ``count`` evenly spaced texts, shifted by ``offset`` times their distance.
+
+    Of 100 texts, the count 4 and the offset 0.5 choose those with the indices 12, 37, 62 and 87.
+    """
     step = max(1.0, len(texts) / count)
     return [texts[int((number + offset) * step)] for number in range(min(count, len(texts)))]

@@ -14,7 +14,7 @@ from osrerank.scoring.registry import is_local
 from osrerank.stages.language_guard import count_languages, describe_multilingual_fix, supports_language
 
 MIN_SHARE = 0.2
-"""Languages with a smaller share of the texts are ignored, because they might be detection errors."""
+"""The minimum fraction of texts in a language. Rarer languages are ignored, because they might be detection errors."""
 ANALYZERS = {
     "ar": "arabic", "bg": "bulgarian", "bn": "bengali", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german",
     "el": "greek", "en": "english", "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian", "fi": "finnish",
@@ -23,9 +23,9 @@ ANALYZERS = {
     "no": "norwegian", "pt": "portuguese", "ro": "romanian", "ru": "russian", "sv": "swedish", "th": "thai",
     "tr": "turkish", "zh": "cjk",
 }  # fmt: skip
-"""ISO 639-1 code -> OpenSearch's analyzer for the language."""
+"""OpenSearch's analyzer for each language, by ISO 639-1 code."""
 GENERIC_ANALYZERS = ("", "standard", "simple", "whitespace")
-"""Analyzers without rules for a language."""
+"""Analyzers that have no rules for a language, such as stemming. "" stands for the default analyzer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Languages:
     """The languages of an index's documents.
 
     Attributes:
-        counts: the number of sampled documents in each language. Languages below `MIN_SHARE` are left out.
+        counts: the number of sampled documents in each language, such as ``{"de": 17}``. Languages below `MIN_SHARE`
+            are left out.
         model: the index's model.
         model_languages: the languages that the model supports. Empty if they are unknown.
         generic_field: the first searched field, if its analyzer is in `GENERIC_ANALYZERS`. Otherwise empty.
@@ -54,11 +55,8 @@ class Languages:
         directory = locate_offline(settings.model) if is_local(settings.backend) else None
         model_languages = read_card(directory).languages if directory else ()
         first_fields = client.fields_of(index).query_fields[:1]
-        leaves = [
-            leaf
-            for fields in read_leaves_by_index(client.indices.get_mapping(index=index)).values()
-            for leaf in fields.values()
-        ]
+        mappings = client.indices.get_mapping(index=index)
+        leaves = [leaf for fields in read_leaves_by_index(mappings).values() for leaf in fields.values()]
         generic = [leaf.path for leaf in leaves if leaf.path in first_fields and leaf.analyzer in GENERIC_ANALYZERS]
         return cls(common, settings.model, model_languages, generic[0] if generic else "")
 

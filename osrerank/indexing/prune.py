@@ -23,9 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 def prune_indices(client: Client, names: Sequence[str]) -> int:
-    """Delete outdated vectors from indices' side indices (the hidden indices with their vectors).
+    """Delete outdated vectors from the side indices of indices, the hidden indices that store their vectors.
 
-    The vectors that searches by any of the names, aliases or patterns need are kept. Returns how many vectors remain.
+    Vectors are kept if a search by one of the names needs them. Return how many vectors remain.
+
+    Args:
+        client: a client of the indices.
+        names: names, aliases or patterns.
 
     Raises:
         ConfigError: the model has no vectors, or they are in a store that other indices share.
@@ -48,8 +52,8 @@ def prune_indices(client: Client, names: Sequence[str]) -> int:
 def prune_everything(client: Client) -> int:
     """Delete all vectors except those of this engine's current documents.
 
-    On a cluster, only indices with a side index are read. Side indices of deleted indices are deleted. Returns how many
-    vectors remain.
+    On a cluster, only indices with a side index are read, and the side indices of deleted indices are deleted. Return
+    how many vectors remain.
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.
@@ -89,8 +93,8 @@ def _indices_with_vectors(client: Client) -> list[str]:
 def _prune_side_index(client: Client, store: IndexStore, names: Sequence[str]) -> int:
     """Prune a side index, and return how many vectors remain.
 
-    Vectors that builders store meanwhile might be deleted. The build progress is therefore set back to its state before
-    pruning, so that the next build stores these vectors again.
+    Pruning might delete vectors that builders store at the same time. The build progress is therefore reset to its
+    state before pruning, so that the next build stores these vectors again.
     """
     progress_by_key = {}
     for name in names:
@@ -112,7 +116,7 @@ def _prune_side_index(client: Client, store: IndexStore, names: Sequence[str]) -
 
 
 def _text_keys(client: Client, names: Sequence[str], subset: str | None = None) -> Iterator[list[bytes]]:
-    """Yield the keys under which the vectors of the indices' current texts are stored, in batches."""
+    """Yield the keys of the vectors of all current texts, in batches. `read_batches` explains ``subset``."""
     for name in names:
         for batch in read_batches(client, name, client.fields_of(name), subset=subset):
             yield document_vectors(client, name).records.compute_keys(batch.all_texts)

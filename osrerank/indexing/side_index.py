@@ -35,19 +35,19 @@ from osrerank.vectors.index import (
 from osrerank.vectors.store import Guard, Size
 
 SCROLL_KEEP_ALIVE = "5m"
-"""The time for which the cluster keeps a scroll open between two requests."""
+"""How long the cluster keeps a scroll open between two requests."""
 MAX_RECENT_RECORDS = 10_000
-"""The number of recently written vectors that stay in memory, about 7 MB. A search finds them only after a refresh."""
+"""The maximum number of recently written vectors in memory, about 7 MB. Searches find them only after a refresh."""
 MAX_MODELS = 100
-"""If a side index has vectors of more models than this, the models with the fewest vectors are not counted."""
+"""The maximum number of models in `IndexStore.models`. Beyond it, the models with the fewest vectors are left out."""
 
 logger = logging.getLogger(__name__)
 
 
 def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield all hits of a search in arbitrary order. Changes made after it starts are not seen.
+    """Yield all hits of a search in arbitrary order. Changes after its start are ignored.
 
-    The body's ``size`` is the number of hits per request.
+    The body's ``size`` is the number of hits per request, not of all hits.
     """
     body = {**body, "sort": ["_doc"]}
     engine = client.engine
@@ -72,8 +72,11 @@ class IndexStore:
 
     Args:
         client: a client of the engine. The caller closes it.
-        indices: the application's indices whose vectors it stores: one index, or all indices of a data stream.
-        model: the label of the model whose vectors are written.
+        indices: the application's indices whose vectors are stored: one index, or all indices of a data stream.
+        model: the label of the model whose vectors are written, for reports to users.
+
+    Attributes:
+        index: the name of the side index.
     """
 
     name = "index"
@@ -137,7 +140,8 @@ class IndexStore:
     def read_build_state(self, key: bytes) -> tuple[bytes, Any]:
         """Return what a build stored under a key, and its version for `write_build_state`.
 
-        The content is empty and the version None if the side index has nothing under the key.
+        The version is the document's sequence number and primary term, such as (12, 1). If nothing is stored under the
+        key, the content is empty and the version None.
         """
         self.refresh()
         path, params, body = self._requests.request_build_states([self.index], [key])
@@ -148,8 +152,15 @@ class IndexStore:
     def write_build_state(self, key: bytes, content: bytes, version: Any) -> Any:
         """Store a build's content under a key, unless another builder has changed it since it was read.
 
-        ``version`` is the one that `read_build_state` returned. Returns the new version, or None if another builder was
-        first. The embedded engine does not compare versions, so the last builder to write overwrites the others.
+        The embedded engine does not compare versions, so a builder overwrites what others have written before.
+
+        Args:
+            key: the key.
+            content: the content.
+            version: the version that `read_build_state` returned.
+
+        Returns:
+            The new version, or None if another builder was first.
         """
         self.create()
         params: dict[str, Any] = {}
@@ -163,7 +174,7 @@ class IndexStore:
         return response["_seq_no"], response["_primary_term"]
 
     def take_reports(self) -> MissingVectorCounts:
-        """Read and delete the searches' reports: for each document, the number of searches in which it had no vector.
+        """Read and delete the searches' reports of documents without vectors, and return the sum of their counts.
 
         Only one of several builders gets a report. If the reports cannot be read, the build continues without them.
         """
@@ -188,7 +199,7 @@ class IndexStore:
         return counts
 
     def models(self) -> dict[str, int]:
-        """Return the number of vectors of each model."""
+        """Return the number of vectors of each model, such as ``{"osrerank/e5-small 1a2b3c4d": 500}``."""
         if not self._client.indices.exists(index=self.index):
             return {}
         body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL_FIELD, "size": MAX_MODELS}}}}
@@ -207,7 +218,12 @@ class IndexStore:
         return Size(count, int(stored["size_in_bytes"]), 0)
 
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]], build_state_keys: Iterable[bytes] = ()) -> int:
-        """Delete all vectors and all state of builds, except those with these keys. Return how many vectors remain."""
+        """Delete all vectors and build states except those with these keys. Return how many vectors remain.
+
+        Args:
+            keys_to_keep: the keys of vectors, in batches.
+            build_state_keys: the keys of `write_build_state`.
+        """
         ids_to_keep = {key.hex() for batch in keys_to_keep for key in batch}
         ids_to_keep |= {f"{BUILD_PREFIX}{key.hex()}" for key in build_state_keys}
         if not self._client.indices.exists(index=self.index):
@@ -250,7 +266,7 @@ def find_side_indices(client: Client, names: Sequence[str], model: str = "") -> 
 def find_orphans(client: Client) -> list[str]:
     """Return the side indices whose index was deleted, and those whose name is from an older version of osrerank.
 
-    Returns an empty list if the user lacks the right to list indices.
+    Return an empty list if the user may not list indices.
     """
     try:
         candidates = client.indices.get(
@@ -260,12 +276,16 @@ def find_orphans(client: Client) -> list[str]:
         return []
     side_indices = {name for name in candidates if name.startswith(PREFIX)}
     orphaned = [name for name in side_indices if not _has_index_or_stream(client, name.removeprefix(PREFIX))]
-    others = {name: {*candidates[name]["mappings"].get("properties", ())} for name in {*candidates} - side_indices}
-    outdated = [name for name, fields in others.items() if {MODEL_FIELD} <= fields <= {RECORD_FIELD, MODEL_FIELD}]
+    outdated = []
+    for name in candidates.keys() - side_indices:
+        fields = set(candidates[name]["mappings"].get("properties", ()))
+        if {MODEL_FIELD} <= fields <= {RECORD_FIELD, MODEL_FIELD}:  # not the application's index of a similar name
+            outdated.append(name)
     return sorted([*orphaned, *outdated])
 
 
 def _has_index_or_stream(client: Client, name: str) -> bool:
+    """Return whether there is an index or data stream of this name, or a backing index of such a stream."""
     if client.indices.exists(index=name):
         return True
     backing_indices = client.indices.get(index=f"*.ds-{name}-*", expand_wildcards="all")

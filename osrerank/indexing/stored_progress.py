@@ -1,7 +1,7 @@
 """Load and store the progress of an index's vector builds, which several builders can change at the same time.
 
-The progress says which documents have vectors, and which ones each builder is working on. It is stored with the
-vectors: in a side index (the hidden index with another index's vectors), or in this machine's vector file.
+The progress says which documents have vectors, and which documents each builder is working on. It is stored with the
+vectors: in a side index, a hidden index that stores another index's vectors, or in this machine's vector file.
 `osrerank.vectors.build_progress` describes its content.
 """
 
@@ -30,22 +30,22 @@ class StoredProgress(ABC):
 
     @abstractmethod
     def load(self) -> BuildProgress:
-        """Load and return the progress. It is empty if the store has none, or if its content is invalid."""
+        """Load and return the progress. Return empty progress if nothing is stored, or if the content is invalid."""
 
     @abstractmethod
     def update(self, transform: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:
         """Change the stored progress.
 
         Args:
-            transform: a function that takes the current progress and returns the new progress and any value. If another
-                builder stores its progress first, the function is called again.
+            transform: a function that takes the current progress, and returns the new progress and any value, such as a
+                new lease. It is called again if another builder stores its progress first.
 
         Returns:
             The value that ``transform`` returned last.
         """
 
     def change(self, transform: Callable[[BuildProgress], BuildProgress]) -> None:
-        """Change the stored progress, as `update` does, by a function that returns nothing else."""
+        """Change the stored progress, as `update` does. The function returns only the new progress."""
         self.update(lambda progress: (transform(progress), None))
 
 
@@ -90,7 +90,7 @@ class FileProgress(StoredProgress):
         return self.latest
 
     def update(self, transform: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:
-        files = self._store.files()  # listed first: if one is deleted meanwhile, the next load rejects the progress
+        files = self._store.files()  # before all else, so that `load` notices if a file is deleted from now on
         progress, value = transform(self.load())
         if progress != self.latest:
             self.latest = replace(progress, files=files)

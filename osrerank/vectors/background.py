@@ -8,9 +8,9 @@ from collections.abc import Callable
 from osrerank._platform import renew_after_fork
 
 MAX_WEIGHT = 16
-"""By default, a queue is full once its tasks have this total weight."""
+"""The default maximum total weight of the tasks in a queue."""
 CLOSE_S = 10.0
-"""`BackgroundTasks.close` waits this many seconds for tasks, and then drops them."""
+"""The maximum time that `BackgroundTasks.close` waits for tasks before it drops them, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -19,10 +19,10 @@ class BackgroundTasks:
     """A bounded queue of tasks, and the thread that runs them. Safe to use from many threads, and after a fork.
 
     Args:
-        max_weight: the maximum total weight of waiting tasks. A task's weight says how much work it is, such as the
+        max_weight: the maximum total weight of waiting tasks. A task's weight says how much work it is, for example the
             number of its texts.
-        newest_first: whether the newest task runs first. A full queue then drops its oldest tasks to make room.
-            Otherwise, a full queue rejects new tasks.
+        newest_first: the order of the tasks. If True, the newest task runs first, and a full queue drops its oldest
+            tasks. If False, the oldest task runs first, and a full queue rejects new tasks.
         name: the name of the thread.
         on_drop: a function that is called for each dropped or rejected task.
     """
@@ -42,12 +42,12 @@ class BackgroundTasks:
 
     def renew(self) -> None:
         """Empty the queue in a forked child. The parent runs the waiting tasks."""
-        self._tasks: deque[tuple[Callable[[], object], int]] = deque()
+        self._tasks: deque[tuple[Callable[[], object], int]] = deque()  # with their weights, the oldest first
         self._changed = threading.Condition()
         self._is_running = False
 
     def submit(self, task: Callable[[], object], weight: int = 1) -> bool:
-        """Queue a task. Returns False if it was rejected. An empty queue accepts a task of any weight."""
+        """Queue a task, and return whether it was accepted. An empty queue accepts a task of any weight."""
         with self._changed:
             while self._newest_first and self._tasks and self._waiting_weight + weight > self._max_weight:
                 self._tasks.popleft()
@@ -72,24 +72,24 @@ class BackgroundTasks:
 
     def close(self) -> None:
         """Wait until all tasks have run. After `CLOSE_S` seconds, drop the unfinished tasks and log their number."""
-        count = self.drain()
-        if count:
+        n_dropped = self.drain()
+        if n_dropped:
             logger.warning(
                 "[vectors-lost] dropped %d tasks that encode or write document vectors, unfinished after %g s",
-                count,
+                n_dropped,
                 CLOSE_S,
             )
 
     def drain(self, wait_s: float = CLOSE_S) -> int:
-        """Wait at most ``wait_s`` seconds until all tasks have run. Then drop the others, and return their number."""
+        """Wait at most ``wait_s`` seconds until all tasks have run. Then drop the rest, and return their number."""
         with self._changed:
             if self._changed.wait_for(lambda: not self._is_running, wait_s):
                 return 0
-            dropped_count = len(self._tasks) + 1  # includes the running task
+            n_dropped = len(self._tasks) + 1  # includes the running task
             self._tasks.clear()
-            for _ in range(dropped_count):
+            for _ in range(n_dropped):
                 self._on_drop()
-            return dropped_count
+            return n_dropped
 
     def _work(self) -> None:
         """Run tasks until the queue is empty. Then the thread ends, and the next task starts another."""

@@ -1,9 +1,9 @@
-"""Track the build progress of an index: which documents already have vectors, and which each builder is working on.
+"""Track the build progress of an index: which documents have vectors, and which documents each builder is working on.
 
-Builders are processes that run ``osrerank vectors build``. They share the work and can resume it. An engine gives each
-write of a document the next sequence number of its shard. A builder leases a range of sequence numbers, reads the
-documents with these numbers, and stores their vectors. If it dies, its lease expires, and another builder continues the
-range. The progress is stored beside the vectors.
+Builders are processes that run ``osrerank vectors build``. They share the work and can resume it. An engine numbers the
+writes to a shard: 0, 1, 2 and so on. A builder leases a range of these sequence numbers, such as 0 to 4095, reads the
+documents that have them, and stores the documents' vectors. If the builder dies, its lease expires, and another builder
+continues the range. The progress is stored beside the vectors.
 """
 
 import json
@@ -18,10 +18,11 @@ LEASE_SIZE = 4096
 
 
 class Head(NamedTuple):
-    """The latest sequence numbers of a shard.
+    """The highest sequence numbers of a shard.
 
     Attributes:
-        history: the index's UUID and the shard's history UUID. It changes if the index is recreated or restored.
+        history: the index's UUID and the shard's history UUID, such as ``kT2.../9fQ...``. It changes if the index is
+            recreated or restored.
         global_checkpoint: the sequence number up to which all shard copies contain all writes. -1 before any write.
         max_seq_no: the highest sequence number of a write. -1 before any write.
     """
@@ -35,10 +36,11 @@ class ShardProgress(NamedTuple):
     """How far builders have leased a shard.
 
     Attributes:
-        history: the `Head.history` that the sequence numbers belong to.
+        history: the `Head.history` of the shard when it was leased.
         next: the first sequence number that was never leased.
-        term: the highest primary term of the documents that builders have read. If a document has a higher term,
-            the shard failed over, lost writes and used their sequence numbers again.
+        term: the highest primary term of the documents that builders have read. The term grows when another copy of the
+            shard becomes the primary one. If a document below ``next`` has a higher term, the shard has lost writes and
+            used their sequence numbers again.
     """
 
     history: str
@@ -54,27 +56,28 @@ class Lease(NamedTuple):
         first: the first sequence number of the range. It moves up while the builder stores vectors.
         last: the last sequence number of the range.
         owner: the name of the builder.
-        until_s: when the lease expires, in seconds since the epoch.
+        expires_at_s: when the lease expires, in seconds since the epoch.
     """
 
     shard: str
     first: int
     last: int
     owner: str
-    until_s: float
+    expires_at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
     """How far builders have got with the vectors of an index.
 
-    A sequence number counts as built if it was leased and no lease contains it any more.
+    A sequence number is built if it was leased and no lease contains it any more. If a shard has the ``next`` number
+    8192, and one lease from 4200 to 8191, the numbers from 0 to 4199 are built.
 
     Attributes:
         shards: how far each shard is leased, by shard number.
         leases: the ranges that builders are working on, or left when they died.
         files: the names of the files that store the vectors. Empty if a side index stores them.
-        newest: the latest date among the built documents. None if builds do not follow a date field.
+        newest: the highest value of the date or number field among the built documents. None if builds do not use one.
     """
 
     shards: Mapping[str, ShardProgress] = field(default_factory=dict)
@@ -107,11 +110,11 @@ class BuildProgress:
 
     def with_shards(self, heads: Mapping[str, Head]) -> Self:
         """Return the progress for the current shards. Shards that were recreated or lost writes start again."""
-        unchanged_shards = {
-            number: shard
-            for number, shard in self.shards.items()
-            if number in heads and heads[number].history == shard.history and heads[number].max_seq_no >= shard.next - 1
-        }
+        unchanged_shards = {}
+        for number, head in heads.items():
+            shard = self.shards.get(number)
+            if shard is not None and shard.history == head.history and shard.next - 1 <= head.max_seq_no:
+                unchanged_shards[number] = shard
         shards = {number: unchanged_shards.get(number, ShardProgress(head.history)) for number, head in heads.items()}
         leases = tuple(lease for lease in self.leases if lease.shard in unchanged_shards)
         return replace(self, shards=shards, leases=leases)
@@ -122,10 +125,15 @@ class BuildProgress:
         return replace(self, shards={**self.shards, shard: ShardProgress(self.shards[shard].history)}, leases=leases)
 
     def list_unbuilt_ranges(self, shard: str, last: int) -> list[tuple[int, int]]:
-        """Return the unbuilt ranges of a shard up to ``last``, as pairs of the first and last sequence number."""
+        """Return the first and last numbers of a shard's unbuilt ranges up to ``last``.
+
+        In ``[(4200, 8191), (8192, 9000)]``, the first range is leased, and the last one was never leased.
+        """
         ranges = [(lease.first, lease.last) for lease in self.leases if lease.shard == shard]
         first = self.shards[shard].next if shard in self.shards else 0
-        return [*ranges, (first, last)] if first <= last else ranges
+        if first <= last:
+            ranges.append((first, last))
+        return ranges
 
     def find_built_checkpoint(self, shard: str) -> int:
         """Return the sequence number up to which a shard is built without gaps. -1 if the first one is not built."""
@@ -140,46 +148,54 @@ class BuildProgress:
             for first, last in self.list_unbuilt_ranges(number, head.global_checkpoint)
         )
 
-    def claim(self, owner: str, heads: Mapping[str, Head], now_s: float, until_s: float) -> tuple[Self, Lease | None]:
-        """Lease a range to a builder. Returns the new progress and the lease.
+    def claim(
+        self, owner: str, heads: Mapping[str, Head], now_s: float, expires_at_s: float
+    ) -> tuple[Self, Lease | None]:
+        """Lease a range to a builder. Return the new progress and the lease.
 
         Expired leases are taken over first. The lease is None if everything is built or leased to others.
+
+        Args:
+            owner: the name of the builder.
+            heads: the heads of the shards, which limit the range.
+            now_s: the current time, in seconds since the epoch.
+            expires_at_s: when the new lease expires, in seconds since the epoch.
         """
         for expired_lease in self.leases:
-            if expired_lease.until_s <= now_s and expired_lease.shard in heads:
-                lease = expired_lease._replace(owner=owner, until_s=until_s)
+            if expired_lease.expires_at_s <= now_s and expired_lease.shard in heads:
+                lease = expired_lease._replace(owner=owner, expires_at_s=expires_at_s)
                 other_leases = tuple(other for other in self.leases if other is not expired_lease)
                 return replace(self, leases=(lease, *other_leases)), lease
         open_shards = [number for number, head in heads.items() if self.shards[number].next <= head.global_checkpoint]
         if not open_shards:
             return self, None
         leased_shards = [lease.shard for lease in self.leases]
-        number = min(open_shards, key=leased_shards.count)
+        number = min(open_shards, key=leased_shards.count)  # so that builders read different shards
         shard = self.shards[number]
         last = min(shard.next + LEASE_SIZE - 1, heads[number].global_checkpoint)
-        lease = Lease(number, shard.next, last, owner, until_s)
+        lease = Lease(number, shard.next, last, owner, expires_at_s)
         shards = {**self.shards, number: shard._replace(next=last + 1)}
         return replace(self, shards=shards, leases=(*self.leases, lease)), lease
 
-    def advance(self, lease: Lease, first: int, term: int, until_s: float) -> tuple[Self, Lease | None]:
-        """Shorten a lease after its first documents were built. Returns the new progress and the shorter lease.
+    def advance(self, lease: Lease, first: int, term: int, expires_at_s: float) -> tuple[Self, Lease | None]:
+        """Shorten a lease after its first documents were built. Return the new progress and the shorter lease.
 
-        The shorter lease is None if the whole range is built, or if another builder took the lease over.
+        The shorter lease is None if the whole range is built, or if another builder has taken the lease over.
 
         Args:
             lease: the lease as `claim` or `advance` returned it.
             first: the first sequence number that is still not built.
             term: the highest primary term of the documents that were read.
-            until_s: when the shorter lease expires, in seconds since the epoch.
+            expires_at_s: when the shorter lease expires, in seconds since the epoch.
         """
-        identity = (lease.shard, lease.last, lease.owner)
-        current_lease = {(other.shard, other.last, other.owner): other for other in self.leases}.get(identity)
+        leases_by_identity = {(other.shard, other.last, other.owner): other for other in self.leases}
+        current_lease = leases_by_identity.get((lease.shard, lease.last, lease.owner))
         if current_lease is None:
             return self, None
         leases = [other for other in self.leases if other is not current_lease]
         shorter_lease = None
         if first <= current_lease.last:
-            shorter_lease = current_lease._replace(first=first, until_s=until_s)
+            shorter_lease = current_lease._replace(first=first, expires_at_s=expires_at_s)
             leases.append(shorter_lease)
         shard = self.shards[current_lease.shard]
         shards = {**self.shards, current_lease.shard: shard._replace(term=max(shard.term, term))}
@@ -187,7 +203,7 @@ class BuildProgress:
 
     def release(self, owner: str) -> Self:
         """Let a builder's leases expire at once, so that others can claim them."""
-        leases = tuple(lease._replace(until_s=0.0) if lease.owner == owner else lease for lease in self.leases)
+        leases = tuple(lease._replace(expires_at_s=0.0) if lease.owner == owner else lease for lease in self.leases)
         return replace(self, leases=leases)
 
     def reopen_built_since(self, earlier: "BuildProgress") -> Self:
@@ -198,15 +214,17 @@ class BuildProgress:
             if number in earlier.shards and earlier.shards[number].history == shard.history
         }
         leases = [lease for lease in self.leases if lease.shard in shards and lease.first < shards[lease.shard].next]
-        leases += [lease._replace(until_s=0.0) for lease in earlier.leases if lease.shard in shards]
-        # Of two leases with the same end, the earlier one is longer. It comes last, and is kept.
+        leases += [lease._replace(expires_at_s=0.0) for lease in earlier.leases if lease.shard in shards]
+        # Two leases can have the same end. The one from the earlier state is longer. It comes last, so it is kept.
         leases_by_range = {(lease.shard, lease.last): lease for lease in leases}
         return replace(self, shards=shards, leases=tuple(leases_by_range.values()))
 
 
 def index_identity(index: str, heads: Mapping[str, Head]) -> str:
-    """Return an index's name and UUID, so that a later index of the same name has another identity."""
-    return f"{index}/{next(iter(heads.values())).history.partition('/')[0]}"
+    """Return an index's name and UUID, such as ``news/kT2...``. A later index of the same name has another identity."""
+    any_head = next(iter(heads.values()))
+    uuid, _, _ = any_head.history.partition("/")
+    return f"{index}/{uuid}"
 
 
 def parse_heads(entry: Mapping[str, Any]) -> dict[str, Head]:

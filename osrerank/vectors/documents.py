@@ -1,7 +1,7 @@
 """Get the vectors of documents: read the stored ones, and compute and store the missing ones.
 
-The stored form of a document's vectors is a record (`osrerank.vectors.record`), in which they are rounded. New vectors
-are rounded before they are compared, so the first search and later searches give bitwise equal scores.
+A document's vectors are stored as a record (`osrerank.vectors.record`), in which they are rounded. New vectors are
+rounded before they are compared, so a document gets bitwise equal scores before and after its vectors are stored.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
 BATCH_SIZE = 256
-"""If a call has a deadline, it is checked after each batch of this many passages."""
+"""The number of passages in a batch. Calls with a deadline check it after each batch."""
 MAX_PREFETCHED = 64
-"""At most this many query vectors wait for the searches that will use them."""
+"""The maximum number of query vectors that wait for the searches that will use them."""
 WHOLE_TEXT: Sequence[Span | None] = (None,)
 """The spans of a text that is not split into passages."""
 MAX_LATE_TEXTS = 256
-"""After the deadline of a call, at most this many of its unfinished texts are encoded in the background."""
+"""The maximum number of a call's late texts, which are encoded in the background after the call's deadline."""
 MAX_QUEUED_LATE_TEXTS = 1024
-"""If more texts than this wait to be encoded in the background, the oldest ones are dropped."""
+"""The maximum number of late texts that wait to be encoded. Beyond it, the oldest ones are dropped."""
 LATE_BATCH_SIZE = 8
-"""Texts are encoded in the background in batches of this size."""
+"""The number of late texts in a batch."""
 LATE_WAIT_S = 1.0
-"""Before each batch in the background, running searches are given up to this many seconds to end."""
+"""The maximum time that a batch of late texts waits for running searches to end, in seconds."""
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -68,12 +68,12 @@ class BuildCounts(NamedTuple):
     """The result of `DocumentVectors.build`.
 
     Attributes:
-        texts: the number of texts or passages.
-        encoded: the number of texts or passages that had no record, and were encoded.
+        n_texts: the number of texts or passages.
+        n_encoded: the number of texts or passages that had no record, and were encoded.
     """
 
-    texts: int
-    encoded: int
+    n_texts: int
+    n_encoded: int
 
 
 class DocumentVectors:
@@ -116,12 +116,12 @@ class DocumentVectors:
 
     @property
     def label(self) -> str:
-        """The model's name and the first digits of its `Records.model_key`, for reports to users."""
+        """The model's name and the first digits of its `Records.model_key`, such as ``osrerank/e5-small 1a2b3c4d``."""
         return f"{self.encoder.model} {self.records.model_key[:4].hex()}"
 
     def prefetch_query(self, query: str) -> None:
         """Start to encode a query in another thread, while the search engine runs the first pass."""
-        with self._lock, contextlib.suppress(InferenceError):  # `encode_query` raises it
+        with self._lock, contextlib.suppress(InferenceError):  # `encode_query` raises the error again
             if query not in self._prefetched_queries:
                 self._prefetched_queries[query] = self._submit_query(query)
 
@@ -145,7 +145,7 @@ class DocumentVectors:
         """Read the records of texts from all stores. Then compute and store the missing ones, as `encode_missing` does.
 
         Args:
-            texts: the texts. They are read until half of the time to the deadline has passed.
+            texts: the texts. The iterator is read until half of the time to the deadline has passed.
             deadline: the time after which no text is split and no batch begins.
 
         Raises:
@@ -180,7 +180,7 @@ class DocumentVectors:
         Raises:
             ScoringError, WorkerError: no text has a record, and no text can be encoded.
         """
-        search = object()
+        search = object()  # stands for this call
         self._running_searches.add(search)
         try:
             documents = [DocumentRecords(text, records.get(key)) for text, key in zip(texts, keys, strict=True)]
@@ -205,7 +205,7 @@ class DocumentVectors:
         return records
 
     def measure_cost(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
-        """Encode texts without storing them. Returns the time in seconds, and the size of their records in bytes.
+        """Encode texts without storing them. Return the time in seconds, and the size of their records in bytes.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -222,8 +222,8 @@ class DocumentVectors:
 
         Args:
             texts: the texts, as the model's input.
-            store: the store to fill, by default this model's own. Records that are already in the model's own store are
-                copied to another store, and new records are written to both.
+            store: the store to fill. The default is ``self.store``. If it is another store, records in ``self.store``
+                are copied to it, and new records are written to both.
             deadline: the time after which no text is split and no batch begins.
 
         Raises:
@@ -236,7 +236,7 @@ class DocumentVectors:
         texts_by_key = dict(zip(self.records.compute_keys(texts), texts, strict=True))
         stored_records = self.records.read_from(store, list(texts_by_key))
         missing_texts = {key: text for key, text in texts_by_key.items() if key not in stored_records}
-        local_records = {} if store is self.store else self.records.read_stored(list(missing_texts))
+        local_records = {} if store is self.store else self.records.read_stored(list(missing_texts))  # to be copied
         new_texts = {key: text for key, text in missing_texts.items() if key not in local_records}
         new_records, encoded = self._compute_records(new_texts, deadline)
         added_records = {**local_records, **new_records}
@@ -245,8 +245,8 @@ class DocumentVectors:
         if new_records and self.store is not None and store is not self.store:
             self.records.write(self.store, new_records)  # a later build of a new index with the same texts reads them
         records = [*stored_records.values(), *added_records.values()]
-        text_count = sum(len(record.passages) if isinstance(record, LongRecord) else 1 for record in records)
-        return BuildCounts(text_count, encoded)
+        n_texts = sum(len(record.passages) if isinstance(record, LongRecord) else 1 for record in records)
+        return BuildCounts(n_texts, encoded)
 
     def close(self) -> None:
         """Stop encoding in the background, wait for pending writes, and close the store."""
@@ -256,9 +256,15 @@ class DocumentVectors:
         self.records.close()
 
     def _encode_documents(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
-        """Encode documents until the deadline. Returns the number of encoded passages.
+        """Encode documents until the deadline, and return the number of encoded passages.
 
         Documents are split and encoded in groups, so that splitting does not use up the time to the deadline.
+
+        Args:
+            documents: the documents.
+            deadline: the deadline.
+            raise_error: whether to raise the encoder's error if it occurs before any passage is encoded. Otherwise, the
+                error becomes the failure of the passages.
         """
         remaining_documents, encoded = iter(documents), 0
         while not deadline.passed:
@@ -272,21 +278,24 @@ class DocumentVectors:
         return encoded
 
     def _encode_passages(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
-        """Encode the passages of split documents. Returns how many were encoded. Equal passages are encoded once.
+        """Encode the passages of split documents, and return how many were encoded. Equal passages are encoded once.
 
         The first passages of all documents come first, so that a deadline leaves few documents without any vector.
         """
-        locations: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # text -> indices of document and part
+        # The indices of the document and the part where a passage occurs, such as {"Wings lift.": [(0, 0), (3, 1)]}.
+        locations: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for number, part in interleave_parts([len(document.parts) for document in documents]):
-            locations[documents[number].parts[part][0]].append((number, part))
+            passage, _span = documents[number].parts[part]
+            locations[passage].append((number, part))
         passages, encoded = list(locations), 0
-        batch_size = len(passages) if deadline.at_s is None and deadline.withdrawn is None else BATCH_SIZE
+        has_deadline = deadline.at_s is not None or deadline.withdrawn is not None
+        batch_size = BATCH_SIZE if has_deadline else len(passages)
         for start in range(0, len(passages), batch_size):
             batch = passages[start : start + batch_size]
             vectors = self._encode(batch, deadline, raise_error=raise_error and not encoded)
             for index, passage in enumerate(batch):
                 row, record = vectors.rows[index], None
-                if np.isfinite(row).all():
+                if np.isfinite(row).all():  # NaN marks a failure
                     record = VectorRecord.from_vector(row, self.records.bits, is_truncated=index in vectors.cut)
                     encoded += 1
                 for number, part in locations[passage]:
@@ -296,7 +305,7 @@ class DocumentVectors:
         return encoded
 
     def _encode(self, texts: Sequence[str], deadline: Deadline, *, raise_error: bool) -> Vectors:
-        """Encode texts. If the encoder fails, raise its error, or return the error as the failure of every text."""
+        """Encode texts. If the encoder fails and ``raise_error`` is False, return its error as each text's failure."""
         try:
             return self.encoder.encode(texts, "document", deadline=deadline)
         except OsrerankError as error:
@@ -308,7 +317,7 @@ class DocumentVectors:
     def _compute_records(
         self, texts: Mapping[bytes, str | LongText], deadline: Deadline
     ) -> tuple[dict[bytes, TextRecord], int]:
-        """Compute the records of texts. Returns them by key, and the number of encoded texts or passages."""
+        """Compute the records of texts. Return them by key, and the number of encoded texts or passages."""
         documents = {key: DocumentRecords(text, None) for key, text in texts.items()}
         encoded = self._encode_documents(list(documents.values()), deadline, raise_error=True)
         for document in documents.values():
@@ -326,8 +335,8 @@ class DocumentVectors:
         """Compute and store the records of texts in small batches. Each batch waits a while for running searches."""
         try:
             for start in range(0, len(texts), LATE_BATCH_SIZE):
-                until_s = time.monotonic() + LATE_WAIT_S
-                while self._running_searches and time.monotonic() < until_s and not self._closed.is_set():
+                wait_ends_at_s = time.monotonic() + LATE_WAIT_S
+                while self._running_searches and time.monotonic() < wait_ends_at_s and not self._closed.is_set():
                     self._closed.wait(LATE_WAIT_S / 100)
                 if self._closed.is_set():
                     return
@@ -337,17 +346,17 @@ class DocumentVectors:
 
 
 class DocumentRecords:
-    """A document with the records of its parts: its passages, or the whole text if it is not split.
+    """A document with the records of its parts. The parts are its passages, or the whole text if it is not split.
 
     Args:
         text: the document's text.
-        stored_record: the record in the store, or None if the document has no record.
+        stored_record: the record in the store. None if the document has no record.
 
     Attributes:
         records: the records, by index of the part.
         failures: why a part could not be encoded, by index of the part.
-        parts: the parts with their spans. Empty until `split` is called.
-        spans: the span of each part, or None for the whole text.
+        parts: the text and the span of each part. Empty until `split` is called.
+        spans: the span of each part. The span of a whole text is None.
     """
 
     __slots__ = ("failures", "parts", "records", "spans", "text")
@@ -370,7 +379,7 @@ class DocumentRecords:
             self.spans = [span for _, span in self.parts]
 
     def set_part(self, part: int, record: VectorRecord | None, failure: str | None) -> None:
-        """Set the record or the failure of a part. Both are None if the encoder stopped at the deadline."""
+        """Set the record or the failure of a part. Do nothing if both are None, because the deadline passed before."""
         if record is not None:
             self.records[part] = record
         elif failure is not None:

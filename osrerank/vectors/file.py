@@ -1,8 +1,9 @@
 """Store document vectors in LMDB files that the processes of a machine share, within a maximum size and age.
 
-LMDB allows many readers and one writer at a time. There are two files, each with a generation of records. Writes go to
-the younger file. When it reaches half of the maximum size or age, a new file replaces the older one. So a read does not
-have to record when an entry was used.
+LMDB allows many readers and one writer at a time. There are two files, each with a generation of records, such as
+``vectors-000007.lmdb`` and the younger ``vectors-000008.lmdb``. Writes go to the younger file. When it reaches half of
+the maximum size or age, a new file is created, and the older file is deleted. So reads need not store when a record was
+last used.
 """
 
 import logging
@@ -25,6 +26,7 @@ from osrerank.vectors.lmdb_file import DAMAGE_ERRORS, check_length, is_damage, o
 from osrerank.vectors.store import Guard, Size
 
 FILE_NAME = "vectors-{:06d}.lmdb"
+"""The name of a generation's file, with a number that grows from generation to generation."""
 FILE_PATTERN = f"vectors-{6 * '[0-9]'}.lmdb"
 PRUNE_FOLDER = "pruned-{}"
 """The folder into which a process copies records while it prunes. The process id is filled in."""
@@ -40,7 +42,8 @@ NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glus
 LMDB_GATE = ForkGate()
 """Delays forks while a thread uses LMDB, because a child that is forked during a call cannot open the file.
 
-It is entered after a store's `_write_lock`, which `FileStore.prune` holds for a long time, and before its `_open_lock`.
+Code takes a store's `_write_lock` first, then enters the gate, and then takes the store's `_open_lock`. The gate comes
+second because `FileStore.prune` holds `_write_lock` for a long time.
 """
 
 logger = logging.getLogger(__name__)
@@ -53,14 +56,14 @@ class _Generation:
     Attributes:
         file: the path of the file.
         inode: the inode of the file. A later file of the same name has another inode.
-        created_s: the creation time, in seconds since the epoch.
-        environment: LMDB's environment. It is closed when nothing refers to it any more, so never during a read.
+        created_at_s: the creation time, in seconds since the epoch.
+        environment: LMDB's open file. It is closed when nothing refers to it any more, so never during a read.
         page_bytes: the size of the file's pages.
     """
 
     file: Path
     inode: int
-    created_s: float
+    created_at_s: float
     environment: lmdb.Environment
     page_bytes: int
 
@@ -85,20 +88,20 @@ class FileStore:
         self._max_bytes, self._ttl_s = max_bytes, ttl_s
         self._guard = Guard(self.name, str(folder), OSError, lmdb.Error)
         self._generations: tuple[_Generation, ...] = ()
-        self._changed_ns = -1
+        self._changed_at_ns = -1  # the modification time of the folder when it was last listed; -1 if never
         self._open_lock, self._write_lock = threading.RLock(), threading.Lock()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Close the parent's files in a forked child, which opens them again when it uses them.
+        """Close the parent's files in a forked child. The child opens them again when it uses them.
 
-        They stay open if another thread of the parent used LMDB during the fork, because closing would wait for it.
+        The files stay open if another thread used LMDB during the fork, because closing would wait for this thread.
         """
         self._open_lock, self._write_lock = threading.RLock(), threading.Lock()
         if LMDB_GATE.was_empty:
             for generation in self._generations:
                 generation.environment.close()
-        self._generations, self._changed_ns = (), -1
+        self._generations, self._changed_at_ns = (), -1
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         return self._guard.read.attempt(lambda: self._retry(lambda: self._read(keys)), {})
@@ -132,11 +135,11 @@ class FileStore:
 
     def close(self) -> None:
         with LMDB_GATE, self._open_lock:
-            self._generations, self._changed_ns = (), -1
+            self._generations, self._changed_at_ns = (), -1
 
     def _retry(self, call: Callable[[], Result]) -> Result:
         """Return the result of a call. Retry it if a damaged file was deleted, or another process extended a file."""
-        for _ in range(MAX_GENERATIONS):
+        for _ in range(MAX_GENERATIONS):  # each of the files might be damaged
             try:
                 return call()
             except DAMAGE_ERRORS:
@@ -150,7 +153,7 @@ class FileStore:
             return self._read_generations(self._open(), keys)
 
     def _is_expired(self, generation: _Generation) -> bool:
-        return self._clock() - generation.created_s > self._ttl_s
+        return self._clock() - generation.created_at_s > self._ttl_s
 
     def _read_generations(self, generations: Iterable[_Generation], keys: Sequence[bytes]) -> dict[bytes, bytes]:
         records: dict[bytes, bytes] = {}
@@ -165,7 +168,7 @@ class FileStore:
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         with self._write_lock, LMDB_GATE:
             generations = self._open(create=True)
-            if not generations or self._clock() - generations[0].created_s > self._ttl_s / 2:
+            if not generations or self._clock() - generations[0].created_at_s > self._ttl_s / 2:
                 generations = self._start_generation()
             try:
                 self._write_to(generations[0], records)
@@ -187,13 +190,13 @@ class FileStore:
                 if generation in self._generations:  # no other thread has discarded it
                     self._generations = tuple(other for other in self._generations if other is not generation)
                     self._discard(generation.file, generation.inode, error)
-                    self._changed_ns = -1
+                    self._changed_at_ns = -1
             raise
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Copy the records to keep into new files, which replace the old ones and have the age of the oldest.
+        """Copy the records to keep into new files, and replace the old files by them.
 
-        If copying fails, the store is unchanged.
+        The new files have the age of the oldest old one. If copying fails, the store is unchanged.
         """
         with self._write_lock:
             with LMDB_GATE:
@@ -209,23 +212,23 @@ class FileStore:
                     if records:
                         copy._write(records)
                 count = copy.size().records
-                self._replace_files(copy._close_with_age(min(generation.created_s for generation in generations)))
+                self._replace_files(copy._close_with_age(min(generation.created_at_s for generation in generations)))
                 return count
             finally:
                 shutil.rmtree(copy.folder, ignore_errors=True)
 
-    def _close_with_age(self, created_s: float) -> list[Path]:
-        """Set the creation time of all generations, and close their files. Returns the files, the oldest first."""
+    def _close_with_age(self, created_at_s: float) -> list[Path]:
+        """Set the creation time of all generations, and close their files. Return the files, the oldest first."""
         with LMDB_GATE:
             generations = self._open()
             for generation in generations:
-                _put(generation.environment, {CREATED_KEY: str(created_s).encode()})
+                _put(generation.environment, {CREATED_KEY: str(created_at_s).encode()})
                 generation.environment.close()
             self._generations = ()
         return [generation.file for generation in reversed(generations)]
 
     def _replace_files(self, files: Sequence[Path]) -> None:
-        """Replace all generations by files of another folder, which are given oldest first."""
+        """Replace all generations by files of another folder. The oldest file comes first."""
         with LMDB_GATE, self._open_lock:
             number = max((_parse_number(generation.file) for generation in self._open()), default=0) + 1
             names = [FILE_NAME.format(number + offset) for offset in range(len(files))]
@@ -234,7 +237,7 @@ class FileStore:
             for file in self.folder.glob(FILE_PATTERN):
                 if file.name not in names:
                     _delete(file)
-            self._generations, self._changed_ns = (), -1
+            self._generations, self._changed_at_ns = (), -1
 
     def _open(self, *, create: bool = False) -> tuple[_Generation, ...]:
         """Return the generations, the youngest first. Open them again if another process changed the folder."""
@@ -242,14 +245,16 @@ class FileStore:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._open_lock:
             try:
-                changed_ns = self.folder.stat().st_mtime_ns
+                changed_at_ns = self.folder.stat().st_mtime_ns
             except FileNotFoundError:
-                self._generations, self._changed_ns = (), -1
+                self._generations, self._changed_at_ns = (), -1
                 return ()
-            if changed_ns != self._changed_ns or not all(map(self._has_all_pages, self._generations)):
+            if changed_at_ns != self._changed_at_ns or not all(map(self._has_all_pages, self._generations)):
                 _check_file_system(self.folder)
                 self._generations = tuple(self._open_files())
-                self._changed_ns = self.folder.stat().st_mtime_ns  # later than changed_ns if a lock file was created
+                self._changed_at_ns = (
+                    self.folder.stat().st_mtime_ns
+                )  # later than changed_at_ns if a lock file was created
             return self._generations
 
     def _has_all_pages(self, generation: _Generation) -> bool:
@@ -275,7 +280,7 @@ class FileStore:
     def _discard(self, file: Path, inode: int, error: lmdb.Error) -> Sequence[_Generation]:
         """Delete a damaged file. If it was the youngest, start a new generation, and return it in a list.
 
-        So no file name is used again, and processes that still have the damaged file open do not confuse the two.
+        So the name of the damaged file is never used for another file. Other processes may still have it open.
         """
         number = _parse_number(file)
         youngest = max(map(_parse_number, self.folder.glob(FILE_PATTERN)), default=number)
@@ -299,14 +304,14 @@ class FileStore:
                     return generation
         environment = open_lmdb(file, self._max_bytes // MAX_GENERATIONS)
         try:
-            created_s = self._read_created_s(environment)
+            created_at_s = self._read_creation_time(environment)
         except BaseException:
             environment.close()
             raise
-        return _Generation(file, file.stat().st_ino, created_s, environment, environment.stat()["psize"])
+        return _Generation(file, file.stat().st_ino, created_at_s, environment, environment.stat()["psize"])
 
-    def _read_created_s(self, environment: lmdb.Environment) -> float:
-        """Return the creation time of a generation. In a new file, it is the current time, and is stored."""
+    def _read_creation_time(self, environment: lmdb.Environment) -> float:
+        """Return the creation time of a generation. In a new file, store the current time as its creation time."""
         with environment.begin() as transaction:
             created = transaction.get(CREATED_KEY)
         if created is None:
@@ -319,7 +324,7 @@ class FileStore:
             raise lmdb.CorruptedError("the creation time is not a number") from error
 
     def _start_generation(self, max_count: int = MAX_GENERATIONS) -> tuple[_Generation, ...]:
-        """Create a generation, and delete all but the ``max_count`` youngest. Returns those."""
+        """Create a generation, delete all but the ``max_count`` youngest, and return these."""
         with self._open_lock:
             generations = self._open(create=True)
             number = _parse_number(generations[0].file) + 1 if generations else 1
@@ -329,7 +334,7 @@ class FileStore:
             for file in self.folder.glob(FILE_PATTERN):
                 if file not in files:
                     _delete(file)
-            self._changed_ns = self.folder.stat().st_mtime_ns
+            self._changed_at_ns = self.folder.stat().st_mtime_ns
             return self._generations
 
 
@@ -353,7 +358,7 @@ def _parse_number(file: Path) -> int:
 
 
 def _count_records(generation: _Generation) -> int:
-    """Return the number of entries, without the creation time and what builds stored."""
+    """Return the number of records. The creation time, and entries that builds stored, are not counted."""
     with generation.environment.begin() as transaction, transaction.cursor() as cursor:
         cursor.set_range(BUILD_PREFIX)
         build_keys = takewhile(lambda key: key.startswith(BUILD_PREFIX), cursor.iternext(values=False))
@@ -384,6 +389,7 @@ def _read_file_system(folder: Path) -> str:
     """Return the type of a folder's file system, or "" if it is unknown."""
     if not MOUNTS.exists():
         return ""
+    # A line is "/dev/sda1 /home ext4 rw 0 0". A space in a path is written as \040.
     lines = (line.split() for line in MOUNTS.read_text("utf-8", "replace").splitlines())
     mounts = {Path(fields[1].replace("\\040", " ")): fields[2] for fields in lines}
     return next((mounts[path] for path in (folder, *folder.parents) if path in mounts), "")

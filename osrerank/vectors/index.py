@@ -1,12 +1,12 @@
 """Build and parse the requests for side indices: hidden indices in which the engine stores the document vectors.
 
-The side index of NAME is called ``osrerank-vectors-NAME``. It is hidden, so patterns like ``*`` do not match it. The
-backing indices of a data stream share a side index. A side index is sharded and replicated like any index, all machines
-that search can use it, and nobody needs permission to write to the original index.
+The side index of ``news`` is called ``osrerank-vectors-news``. It is hidden, so patterns like ``*`` do not match it.
+The backing indices of a data stream share a side index. A side index is sharded and replicated like any index, all
+machines that search can use it, and nobody needs permission to write to the original index.
 
-It has a document for each record, the stored form of a document's vectors (`osrerank.vectors.records`). The id is the
-record's key, and the fields contain the record and a label of the model. On a cluster, the record is a doc value; in
-the embedded engine, it is in ``_source``.
+A record is the stored form of a document's vectors (`osrerank.vectors.records`). The side index has a document for each
+record, such as ``{"_id": "9f3c...", "record": "T1JTMQg...", "model": "osrerank/e5-small 1a2b3c4d"}``. Its id is the
+record's key in hexadecimal. On a cluster, the record is a doc value. In the embedded engine, it is in ``_source``.
 """
 
 import base64
@@ -29,9 +29,9 @@ MODEL_FIELD = "model"
 READ_BATCH_SIZE = 250
 """The maximum number of records in a response: about 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
-"""A bulk request ends after the record with which its records reach this size, in bytes."""
+"""The approximate maximum size of the records in a bulk request, in bytes. The last record can exceed it."""
 BUILD_PREFIX = "position-"
-"""The prefix of the ids of documents in which builds store their progress and their fields, without `MODEL_FIELD`."""
+"""The prefix of the ids of documents in which builds store their progress and fields. They have no `MODEL_FIELD`."""
 REPORT_PREFIX = "lacking-"
 """The prefix of the ids of reports, in which searches list documents without vectors for the next build."""
 MAX_REPORTS = 16
@@ -41,11 +41,11 @@ ALREADY_EXISTS = "resource_already_exists_exception"
 PostRequest = tuple[str, dict[str, Any], dict[str, Any]]
 """The path, the URL parameters and the body of a POST request."""
 MissingVectorCounts = Counter[tuple[str, str]]
-"""The number of searches in which a document had no vector, by the document's index and id."""
+"""The number of searches in which a document had no vector, such as ``{("news", "7"): 3}`` for the document 7."""
 
 
 def side_index(index: str) -> str:
-    """Return the name of an index's side index. The side index of a remote index is on the same cluster."""
+    """Return the name of an index's side index: ``eu:osrerank-vectors-news`` for ``eu:news`` on the cluster ``eu``."""
     cluster, colon, name = index.rpartition(":")
     return f"{cluster}{colon}{PREFIX}{find_data_stream(name)}"
 
@@ -89,7 +89,7 @@ class RecordRequests(NamedTuple):
         return self._read_contents(self._read_hits(response))
 
     def parse_build_state(self, response: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the content and the hit of a response to `request_build_states` with one key. Both can be empty."""
+        """Return the content and the hit in a response to `request_build_states` for one key. Both can be empty."""
         hits = self._read_hits(response)
         return (self._read_content(hits[0]), hits[0]) if hits else (b"", {})
 
@@ -99,7 +99,7 @@ class RecordRequests(NamedTuple):
         return self._read_contents({**hit, "_id": hit["_id"].removeprefix(BUILD_PREFIX)} for hit in hits)
 
     def parse_reports(self, response: Mapping[str, Any]) -> dict[str, MissingVectorCounts]:
-        """Return the counts in a response to `request_reports`, by the id of the report."""
+        """Return the counts of each report in a response to `request_reports`, by report id, such as ``lacking-0``."""
         contents = ((hit["_id"], self._read_content(hit)) for hit in self._read_hits(response))
         return {doc_id: _parse_report(content) for doc_id, content in contents if content}
 
@@ -114,7 +114,7 @@ class RecordRequests(NamedTuple):
         return bool(response.get("_shards", {}).get("total", 1))
 
     def _field_options(self) -> dict[str, Any]:
-        """Return the part of a search body that requests the records of hits."""
+        """Return the part of a search body that asks for the records of hits."""
         return {} if self.engine.is_embedded else {"docvalue_fields": [RECORD_FIELD], "_source": False}
 
     def _read_contents(self, hits: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
@@ -140,8 +140,12 @@ class RecordRequests(NamedTuple):
 def build_report_body(side_index_name: str, number: int, counts: Sequence[tuple[tuple[str, str], int]]) -> str:
     """Return the body of a bulk request that writes a report of documents without vectors.
 
-    The engine rejects the request with status 409 if no build has read the previous report with this number, which is
-    below `MAX_REPORTS`. ``counts`` are items of `MissingVectorCounts`.
+    The engine rejects the request with status 409 if no build has read the previous report with this number.
+
+    Args:
+        side_index_name: the name of the side index.
+        number: the number of the report, from 0 to `MAX_REPORTS` - 1.
+        counts: items of `MissingVectorCounts`, such as ``(("news", "7"), 3)``.
     """
     action = {"create": {"_index": side_index_name, "_id": f"{REPORT_PREFIX}{number}"}}
     content = json.dumps([[index, doc_id, count] for (index, doc_id), count in counts])
@@ -149,7 +153,7 @@ def build_report_body(side_index_name: str, number: int, counts: Sequence[tuple[
 
 
 def _parse_report(content: bytes) -> MissingVectorCounts:
-    """Return the counts in a report. They are empty if another program wrote it."""
+    """Return the counts in a report such as ``[["news", "7", 3]]``. Return none if another program wrote it."""
     try:
         return Counter({(str(index), str(doc_id)): int(count) for index, doc_id, count in json.loads(content)})
     except (ValueError, TypeError):
@@ -173,9 +177,11 @@ def build_record_bodies(side_index_name: str, records: Mapping[bytes, bytes], mo
 
 
 def describe_bulk_failure(response: Mapping[str, Any], action: str = "index") -> str:
-    """Return why the engine rejected records of a bulk request, or "" if it rejected none. No record is quoted.
+    """Return why a bulk request failed in part, such as "2 of 250 records were refused: ...", or "" if it succeeded.
 
-    ``action`` is the action of the request's items. For ``delete``, records that do not exist are no failures.
+    Args:
+        response: the response of the bulk request.
+        action: the action of all items. For ``delete``, a record that does not exist is not a failure.
     """
     items = [item[action] for item in response["items"]]
     failed_items = [item for item in items if item["status"] >= 300]

@@ -11,13 +11,13 @@ from pathlib import Path
 import lmdb
 
 DAMAGE_ERRORS = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
-"""LMDB raises these errors for damaged files, and for files that it did not write."""
+"""The errors of LMDB for damaged files, and for files that it did not write."""
 MAX_READERS = 1024
-"""At most this many threads of all processes together can read a file at a time."""
+"""The maximum number of threads, in all processes together, that can read a file at a time."""
 LOCK_FILE_BYTES = 64 * (MAX_READERS + 2)
 """The size of LMDB's lock file: a cache line for each reader, and two for the header."""
 META_PAGES = 2
-"""The number of meta pages at the start of a file. LMDB maps at least these."""
+"""The number of meta pages at the start of a file. They are always mapped into memory."""
 MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
 """The bytes before the version of the file format in each meta page."""
 MAGIC_SEARCH_BYTES = 64
@@ -72,8 +72,8 @@ def _reserve_lock_file(lock_file: Path) -> None:
 def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> None:
     """Check that an open file is as long as its meta pages state.
 
-    A shorter file was truncated, because LMDB always writes the last page of a file, unless records are deleted one by
-    one, which osrerank never does.
+    A shorter file was truncated, because LMDB writes the last page of each file. This holds only for files from which
+    no single records are deleted, and osrerank deletes none.
 
     Raises:
         lmdb.CorruptedError: the file is too short.

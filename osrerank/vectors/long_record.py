@@ -8,7 +8,7 @@ Because the spans are stored, a search need not split the document again. All nu
 | 4 | number of passages |
 | 4 | length of the field names |
 | this length | names of the fields, a list in JSON |
-| 16 per passage | field (index in the names; -1 for the whole text), value (index; -1 for the only one), start, end |
+| 16 per passage | index of the field's name (-1: the whole text), index of the value (-1: only value), start, end |
 | variable | the vector records of the passages, without digests (`osrerank.vectors.record`) |
 | 16 | digest, as in a vector record |
 """
@@ -45,7 +45,7 @@ class LongRecord:
 
     @classmethod
     def from_bytes(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
-        """Parse the bytes that `to_bytes` returned for the same key and secret. Returns None for any other bytes."""
+        """Parse the bytes that `to_bytes` returned for the same key and secret. Return None for any other bytes."""
         without_digest = remove_digest(content, key, secret)
         if without_digest is None or len(without_digest) < HEADER.size:
             return None
@@ -80,13 +80,15 @@ class LongRecord:
 
 
 def _encode_span(span: Span | None, fields: Sequence[str]) -> tuple[int, int, int, int]:
+    """Return a span as field, value, start and end, such as ``(0, -1, 120, 480)`` for a part of the first field."""
     if span is None:
         return -1, -1, 0, 0
-    return fields.index(span.field), -1 if span.value is None else span.value, span.start, span.end
+    value = -1 if span.value is None else span.value
+    return fields.index(span.field), value, span.start, span.end
 
 
 def _parse_spans(names: bytes, numbers: memoryview) -> list[Span | None] | None:
-    """Parse the spans of a record. Returns None if the bytes are not valid."""
+    """Parse the spans of a record. Return None if the bytes are not valid."""
     try:
         fields = json.loads(names)
         rows = np.frombuffer(numbers, INT32).reshape(-1, SPAN_FIELDS).tolist()

@@ -7,7 +7,7 @@ A record of 384 dimensions takes about 400 bytes in the profile ``standard``. Al
 | 4 | ``ORS1`` |
 | 1 | bits per dimension: 32 or 8 |
 | 1 | reserved: 0 |
-| 1 | 1 if the text was truncated to the model's window, else 0 |
+| 1 | 1 if the text was truncated to the model's maximum length, else 0 |
 | 1 | 0 if the vector has norm 1, else 1 |
 | 2 | dimensions |
 | 2 | number of token vectors. 0 for a single vector |
@@ -32,11 +32,11 @@ MAGIC = b"ORS1"
 HEADER = struct.Struct("<4sBBBBHH")
 DIGEST_BYTES = 16
 MAX_INT8 = 127
-"""The values of an int8 vector are between -127 and 127."""
+"""The maximum absolute value in an int8 vector."""
 PERSON = b"osrerank-vectors"
-"""BLAKE2b's ``person``, which separates these digests from those of other programs with the same secret."""
+"""BLAKE2b's parameter ``person``. Other programs with the same secret get other digests."""
 NORM_TOLERANCE = 1e-3
-"""A vector whose norm differs from 1 by less than this counts as a unit vector."""
+"""The maximum difference between 1 and the norm of a vector that counts as a unit vector."""
 
 FLOAT16 = np.dtype("<f2")
 FLOAT32 = np.dtype("<f4")
@@ -55,10 +55,10 @@ class VectorRecord(NamedTuple):
 
     Attributes:
         vector: float32 or int8 ``(dimensions,)``, or ``(tokens, dimensions)`` for late interaction.
-        scale: the factor by which int8 values are multiplied, or ``(tokens, 1)`` factors. 1 for float32.
-        is_truncated: whether the text was truncated to the model's window.
-        is_unit: whether the vector had norm 1 before it was rounded. If not, `stack_vectors` restores the norm, for dot
-            products.
+        scale: the factor that turns int8 values into the original numbers, such as 0.002. For late interaction, these
+            are factors ``(tokens, 1)``. For float32, the scale is 1.
+        is_truncated: whether the text was truncated to the model's maximum length.
+        is_unit: whether the vector had norm 1 before it was rounded. `stack_vectors` restores the norm of all vectors.
     """
 
     vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
@@ -83,9 +83,9 @@ class VectorRecord(NamedTuple):
 
     @classmethod
     def from_bytes(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
-        """Parse the bytes that `to_bytes` returned for the same key and secret. Returns None for any other bytes.
+        """Parse the bytes that `to_bytes` returned for the same key and secret. Return None for any other bytes.
 
-        The values are checked too, because anybody can compute the digest if there is no secret.
+        The values are also checked, because anybody can compute the digest if there is no secret.
         """
         body = remove_digest(content, key, secret)
         if body is None:
@@ -95,7 +95,11 @@ class VectorRecord(NamedTuple):
 
     @classmethod
     def parse_body(cls, content: bytes | memoryview) -> tuple[Self | None, int]:
-        """Parse a record without a digest at the start of ``content``. Returns it and its length, or None and 0."""
+        """Parse the record without a digest that ``content`` begins with.
+
+        Returns:
+            The record and its length in bytes, or None and 0 if the bytes are not a record.
+        """
         invalid = None, 0
         if len(content) < HEADER.size:
             return invalid
@@ -123,8 +127,9 @@ class VectorRecord(NamedTuple):
         return cls(vector, scale, bool(is_truncated), not is_not_unit), length
 
     def fits(self, dimensions: int, bits: Bits, *, has_token_vectors: bool = False) -> bool:
-        """Return whether the record has this size and precision, and a single vector or one for each token."""
-        return self.bits == bits and self.vector.shape[-1] == dimensions and self.vector.ndim == 1 + has_token_vectors
+        """Return whether the record has this size and precision, and either a single vector or one for each token."""
+        n_axes = 2 if has_token_vectors else 1
+        return self.bits == bits and self.vector.shape[-1] == dimensions and self.vector.ndim == n_axes
 
     def to_bytes(self, key: bytes, secret: bytes = b"") -> bytes:
         """Return the record as bytes, with a digest at the end.
@@ -147,7 +152,7 @@ class VectorRecord(NamedTuple):
 def parse_single_vectors(
     contents: Mapping[bytes, bytes], dimensions: int, bits: Bits, secret: bytes = b""
 ) -> dict[bytes, VectorRecord]:
-    """Parse many records of one vector each, faster than `VectorRecord.from_bytes`. Returns the valid ones by key."""
+    """Parse many records of one vector each, faster than `VectorRecord.from_bytes`. Return the valid ones by key."""
     scale_field = [] if bits == EXACT_BITS else [("scale", FLOAT16.str)]
     vector_field = ("vector", (FLOAT32 if bits == EXACT_BITS else INT8).str, (dimensions,))
     layout = np.dtype([("header", f"V{HEADER.size}"), *scale_field, vector_field, ("digest", f"V{DIGEST_BYTES}")])
@@ -172,7 +177,7 @@ def parse_single_vectors(
 
 
 class TokenRows:
-    """The float32 token vectors ``(tokens, dimensions)`` of each record. They are computed on access."""
+    """A sequence of the float32 token vectors ``(tokens, dimensions)`` of each record, which are computed on access."""
 
     def __init__(self, records: Sequence[VectorRecord]) -> None:
         self._records = records
@@ -197,7 +202,7 @@ def stack_vectors(records: Sequence[VectorRecord]) -> Rows:
         divisors = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         for index, record in enumerate(records):
             if not record.is_unit:
-                divisors[index] = 1 / record.scale
+                divisors[index] = 1 / record.scale  # the division then multiplies by the scale
         rows /= divisors[:, None]
     return rows
 

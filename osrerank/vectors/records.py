@@ -18,8 +18,9 @@ from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.store import VectorStore
 
 KEY_BYTES = 16
+"""The size of keys and digests, in bytes."""
 PASSAGES_PREFIX = b"by passages"
-"""A document that is split into passages is hashed with this prefix, so that its key differs from a short text's."""
+"""The prefix of what is hashed for a document that is split into passages. Short texts have keys without it."""
 EMPTY_MAPPING: Mapping[Any, Any] = MappingProxyType({})
 
 TextRecord = VectorRecord | LongRecord
@@ -61,7 +62,7 @@ class Records:
         return _hash(self.model_key + _hash(self._secret) + f"{index_identity}\0{text_options}".encode())
 
     def read_stored(self, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
-        """Return the records in this model's store, by key."""
+        """Return the valid records in this model's store, by key."""
         return {} if self.store is None else self.read_from(self.store, list(dict.fromkeys(keys)))
 
     def read_from(self, store: VectorStore, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
@@ -70,7 +71,7 @@ class Records:
         return self.parse(contents) if contents else {}
 
     def parse(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
-        """Parse stored bytes. Returns the valid records of this model by key."""
+        """Parse stored bytes, and return the valid records of this model by key."""
         records: dict[bytes, TextRecord] = {}
         if not self._has_token_vectors:
             records |= parse_single_vectors(contents, self._dimensions, self.bits, self._secret)
@@ -83,7 +84,7 @@ class Records:
         return records
 
     def write(self, store: VectorStore, records: Mapping[bytes, TextRecord]) -> int:
-        """Write records to a store. Returns how many were stored."""
+        """Write records to a store, and return how many were stored."""
         return store.write(self.to_contents(records))
 
     def write_later(self, records: Mapping[bytes, TextRecord]) -> None:
@@ -92,7 +93,7 @@ class Records:
             self._writer.submit(functools.partial(self.write, self.store, records))
 
     def to_contents(self, records: Mapping[bytes, TextRecord]) -> dict[bytes, bytes]:
-        """Return the bytes of records, by key."""
+        """Return the stored form of records, by key."""
         return {key: record.to_bytes(key, self._secret) for key, record in records.items()}
 
     def flush(self) -> None:
@@ -107,6 +108,7 @@ class Records:
 
 
 def _build_key_content(text: str | LongText) -> bytes:
+    """Return what a text's key is computed from, in addition to the model's key."""
     if isinstance(text, LongText):
         return PASSAGES_PREFIX + text.content
     return _hash(text.encode("utf-8", "surrogatepass"))

@@ -1,7 +1,8 @@
 """Store document vectors in a Redis that several machines share, within a maximum size and age.
 
-The records are in two hashes, the young and the old generation. Writes go to the young generation. When it reaches half
-of the maximum size or age, it replaces the old one. So reads write nothing, and Redis needs no eviction policy.
+The records are in two Redis hashes, the young and the old generation. Writes go to the young generation. When it
+reaches half of the maximum size or age, it replaces the old generation. So reads write nothing, and Redis needs no
+eviction policy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from osrerank._redis import open_redis
 from osrerank.vectors.store import Guard, Size
 
 PREFIX = "{osrerank:vectors:1}:"
-"""The prefix of all keys. The number is the version of the format. The braces put all keys in one slot of a cluster."""
+"""The prefix of all keys, with the version of the format. The braces put all keys in one slot of a Redis Cluster."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
 """The keys of the two generations, and of their sizes in bytes."""
 KEPT, KEPT_BYTES = PREFIX + "kept", PREFIX + "kept-bytes"
@@ -23,11 +24,11 @@ KEPT, KEPT_BYTES = PREFIX + "kept", PREFIX + "kept-bytes"
 CONNECT_TIMEOUT_S = 0.2
 RESPONSE_TIMEOUT_S = 0.5
 BATCH_BYTES = 1 << 20
-"""Requests and responses are batched to about this size, in bytes."""
+"""The approximate size of a batch in a request or response, in bytes."""
 RECORD_OVERHEAD_BYTES = 100
 """The approximate memory that Redis uses for a record in addition to its bytes."""
 INITIAL_RECORD_BYTES = 10_000
-"""Until a record was read, records are assumed to have this size, in bytes."""
+"""The assumed mean size of a record until records have been read, in bytes."""
 WRITE_SCRIPT = """
 for i = 4, #ARGV, 2 do
   if redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) == 1 then
@@ -49,8 +50,8 @@ return 1
 """
 """Writes records to the young generation. When the young generation is large or old enough, it replaces the old one.
 
-KEYS are the keys of the generations and of their sizes. ARGV has the maximum size of a generation in bytes, the maximum
-age in milliseconds, the overhead of a record in bytes, and then alternating keys and records.
+KEYS are `YOUNG`, `OLD`, `YOUNG_BYTES` and `OLD_BYTES`. ARGV has the maximum size of a generation in bytes, the maximum
+age of a record in milliseconds, the overhead of a record in bytes, and then alternating keys and records.
 """
 
 
@@ -142,7 +143,7 @@ class RedisStore:
                 self._redis.rename(young, old)
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Copy the records to keep, and replace both generations with the copies, which expire with the older one."""
+        """Copy the records to keep, and replace both generations by the copies. These expire with the older one."""
         ttls_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
         ttl_ms = min((ttl_ms for ttl_ms in ttls_ms if ttl_ms > 0), default=self._ttl_ms)
         self._redis.unlink(KEPT, KEPT_BYTES)
@@ -150,10 +151,11 @@ class RedisStore:
             for keys in keys_to_keep:
                 records = self._read(keys)
                 if records:
-                    copies = self._redis.hmget(KEPT, list(records))
+                    copies = self._redis.hmget(KEPT, list(records))  # equal texts have been copied before
                     new = [record for record, copy in zip(records.values(), copies, strict=True) if copy is None]
+                    new_bytes = sum(len(record) + RECORD_OVERHEAD_BYTES for record in new)
                     self._redis.hset(KEPT, mapping=records)
-                    self._redis.incrby(KEPT_BYTES, sum(len(record) + RECORD_OVERHEAD_BYTES for record in new))
+                    self._redis.incrby(KEPT_BYTES, new_bytes)
             count = int(self._redis.hlen(KEPT))
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
@@ -170,6 +172,7 @@ class RedisStore:
 
 
 def _split_batches(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    """Yield values in lists of at most ``size`` values."""
     remaining = iter(values)
     while batch := list(islice(remaining, size)):
         yield batch

@@ -15,8 +15,9 @@ from osrerank.vectors.store import VectorStore
 
 MEGABYTE = 1_000_000
 SECRET_BYTES = 32
+"""The size of the secret that is derived from the setting ``vectors_key``, in bytes."""
 LOCAL_HOSTS = frozenset({None, "localhost", "127.0.0.1", "::1"})
-"""Hosts on this machine, to which unencrypted connections are safe. None is a Unix socket's host."""
+"""Names of this machine. Unencrypted connections to it are safe. None stands for the host of a Unix socket."""
 
 logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
@@ -29,7 +30,7 @@ class VectorStorage:
     Attributes:
         store: the store, or None if vectors are not stored.
         bits: the bits per dimension.
-        secret: the key of the records' digests. Nobody can forge a record without it. Empty if the user set no key.
+        secret: the key of the records' digests, without which nobody can forge a record. Empty if the user set no key.
     """
 
     store: VectorStore | None = None
@@ -38,12 +39,14 @@ class VectorStorage:
 
     @classmethod
     def from_settings(cls, settings: Settings, *, has_index: bool = True) -> Self:
-        """Create the storage that the settings describe. Files and connections are opened at the first use.
+        """Create the storage that the settings describe. Files and connections are opened on first use.
 
-        If ``vectors`` is ``index``, the store is this machine's file, which caches the side indices.
+        If ``vectors`` is ``index``, the store is this machine's file, which caches records of the side indices.
 
-        If ``has_index`` is false, the documents are in no index. Their vectors are then stored in Redis if
-        ``redis_url`` is set and ``vectors`` is not.
+        Args:
+            settings: the settings.
+            has_index: whether the documents are in an index. If they are not, and if ``vectors`` is not set, the
+                vectors are stored in the Redis of ``redis_url``, if that is set.
 
         Raises:
             ConfigError: ``vectors`` is ``redis``, and ``redis_url`` is not set.

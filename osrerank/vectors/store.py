@@ -1,4 +1,4 @@
-"""The interface of stores for document vectors, `VectorStore`, and a pause after their failures, `Guard`."""
+"""`VectorStore`, the interface of stores for document vectors, and `Guard`, which pauses a store after failures."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,8 +12,9 @@ from osrerank._pause import Pause
 from osrerank.errors import OsrerankError
 
 PAUSE_S = 10.0
-"""After a failed read or write, a store is not read or written for this many seconds."""
+"""The pause of a store's reads after a failed read, and of its writes after a failed write, in seconds."""
 VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file, index or redis"
+"""The message of errors that occur because the setting ``vectors`` is ``off``."""
 
 ERRORS = Counter(
     "osrerank_vectors_errors", "Failed calls of a store; a failed read or write only costs time.", ["store"]
@@ -48,19 +49,19 @@ class VectorStore(Protocol):
         """The store's name in metrics and reports."""
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the stored records among those with these keys, by key."""
+        """Return the stored records with these keys, by key. Keys without a record are left out."""
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
-        """Store records. Returns how many were stored."""
+        """Store records, and return how many were stored."""
 
     def size(self) -> Size:
         """Return the size of the store."""
 
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Delete all records except those with these keys, which come in batches. Returns how many remain."""
+        """Delete all records except those with these keys, which come in batches. Return how many records remain."""
 
     def drop(self) -> int:
-        """Delete all records. Returns how many were deleted."""
+        """Delete all records, and return how many were deleted."""
 
     def close(self) -> None:
         """Release open files and connections."""
@@ -76,7 +77,7 @@ class Guard:
 
     Attributes:
         read: the pause of reads.
-        write: the pause of writes. A full store can still be read, so the pauses are separate.
+        write: the pause of writes. The pauses are separate, because a full store can still be read.
     """
 
     def __init__(self, store: str, location: str, *errors: type[Exception]) -> None:
@@ -85,7 +86,7 @@ class Guard:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Raise the library's errors as `OsrerankError`. Used in `size`, `prune` and `drop`."""
+        """Raise the library's errors as `OsrerankError`, in `size`, `prune` and `drop`."""
         try:
             yield
         except self._errors as error:
@@ -93,6 +94,7 @@ class Guard:
             raise OsrerankError(f"the document vectors in {self._location} cannot be used: {error}") from error
 
     def _report(self, action: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
+        """Count an error of an action, "read" or "write". Log the error if it began a pause."""
         ERRORS.labels(self._store).inc()
         if is_first:
             reason = f"{action}s of document vectors pause for {PAUSE_S:g} s: {type(error).__name__}: {error}"

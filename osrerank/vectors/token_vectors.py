@@ -4,8 +4,8 @@ Khattab, Zaharia: ColBERT: Efficient and Effective Passage Search via Contextual
 arXiv 2004.12832, section 3.3, equation 3.
 
 Clavié, Chaffin, Adams: Reducing the Footprint of Multi-Vector Retrieval with Minimal Performance Impact via Token
-Pooling, 2024, arXiv 2409.14683, section 3. As in PyLate and sentence-transformers, Ward's method (1963) forms the
-clusters, and 1 - cosine is the distance. As in sentence-transformers, merged vectors have norm 1.
+Pooling, 2024, arXiv 2409.14683, section 3. Token vectors are clustered by Ward's method (1963) with the distance
+1 - cosine, as in PyLate and sentence-transformers. Merged vectors have norm 1, as in sentence-transformers.
 """
 
 from collections.abc import Iterable
@@ -19,8 +19,8 @@ from osrerank.types.vectors import Floats
 PROTECTED_TOKENS = 1
 """The number of tokens at the start of a text that are never merged: only [CLS]."""
 MAX_MULTIPLICATIONS = 1 << 18
-"""OpenBLAS computes products of at most this many multiplications in one thread. On busy cores, several threads wait
-for each other and take ten times as long (docs/research/late-interaction.md)."""
+"""The maximum number of multiplications in a matrix product that OpenBLAS computes in one thread. On busy cores, its
+threads wait for each other and take ten times as long (docs/research/late-interaction.md)."""
 
 Doubles = npt.NDArray[np.float64]
 
@@ -41,13 +41,14 @@ def maxsim(query: Floats, documents: Iterable[Floats]) -> Floats:
 
 
 def pool_tokens(vectors: Floats, factor: float) -> Floats:
-    """Merge similar token vectors of a text. Returns the merged vectors in the order of their first tokens.
+    """Merge similar token vectors of a text. Return the merged vectors in the order of their first tokens.
 
     The time grows with the square of the number of tokens. A hundred tokens take about a millisecond.
 
     Args:
         vectors: the token vectors, of norm 1 ``(tokens, dimensions)``.
-        factor: the mean number of vectors that are merged into one, at least 1. With 1, nothing is merged.
+        factor: the mean number of vectors that are merged into one, at least 1. A factor of 2 halves the number of
+            vectors, and a factor of 1 merges none.
     """
     protected, mergeable = vectors[:PROTECTED_TOKENS], vectors[PROTECTED_TOKENS:]
     count = max(int(len(mergeable) // factor), 1)
@@ -61,11 +62,11 @@ def pool_tokens(vectors: Floats, factor: float) -> Floats:
 
 
 def _cluster_rows(rows: Floats, count: int) -> npt.NDArray[np.intp]:
-    """Divide rows into ``count`` clusters by Ward's method. Returns the index of the first row in each row's cluster.
+    """Divide rows into ``count`` clusters by Ward's method. Return the index of the first row in each row's cluster.
 
-    The two nearest clusters are merged until ``count`` remain. In Ward's method, a merged cluster is at least as far
-    from a third one as the nearer of its two parts was. So a new nearest neighbour is needed only by clusters whose
-    nearest neighbour was merged.
+    For rows 0 and 2 in one cluster, and row 1 in another, the result is [0, 1, 0]. The two nearest clusters are merged
+    until ``count`` remain. In Ward's method, the distance from a merged cluster to a third one is at least that of the
+    nearer of its two parts. So only clusters whose nearest neighbour was merged need a new nearest neighbour.
     """
     squares: Doubles = np.square(np.clip(1 - _multiply(rows, rows).astype(np.float64), 0, 2))
     np.fill_diagonal(squares, np.inf)
@@ -80,7 +81,8 @@ def _cluster_rows(rows: Floats, count: int) -> npt.NDArray[np.intp]:
         sizes[first] += sizes[second]
         clusters[clusters == second] = first
         outdated: Any = np.append(np.flatnonzero((nearest == first) | (nearest == second)), first)
-        nearest[outdated], nearest_squares[outdated] = squares[outdated].argmin(axis=1), squares[outdated].min(axis=1)
+        nearest[outdated] = squares[outdated].argmin(axis=1)
+        nearest_squares[outdated] = squares[outdated].min(axis=1)
         nearest_squares[second] = np.inf
     return clusters
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from osrerank import Client, connect
-from osrerank.indexing.build import MAX_DOCUMENTS, Builder, BuildSummary, build_vectors
+from osrerank.indexing.build import MAX_BATCH_SIZE, Builder, BuildSummary, build_vectors
 from osrerank.indexing.documents import document_vectors
 from osrerank.indexing.prune import prune_indices
 from osrerank.indexing.side_index import find_side_indices
@@ -109,7 +109,7 @@ def test_builders_that_are_killed_at_any_moment_lose_nothing(
     assert client.coverage(notes).built == COUNT
     encoded = Counter(log.read_text().splitlines())
     assert set(encoded) == {*texts}
-    assert encoded.total() - COUNT <= kills * MAX_DOCUMENTS / 2  # what a killed one had encoded, and not yet stored
+    assert encoded.total() - COUNT <= kills * MAX_BATCH_SIZE / 2  # what a killed one had encoded, and not yet stored
 
 
 def test_following_sees_changes_deletions_and_a_rebuilt_index(
@@ -149,7 +149,7 @@ def test_an_alias_that_moves_during_a_build_is_left_to_the_next(client: Client, 
         builder = Builder(client, "notes-now", None)
         client.indices.put_alias(index=f"{notes}-2", name="notes-now")
         assert builder.build_by_sequence_number(builder.read_heads()).documents == COUNT
-        assert build_vectors(client, "notes-now").documents == 10
+        assert build_vectors(client, "notes-now").n_documents == 10
     finally:
         client.indices.delete(index=[f"{notes}-2", side_index(f"{notes}-2")], ignore_unavailable=True)
 
@@ -157,7 +157,7 @@ def test_an_alias_that_moves_during_a_build_is_left_to_the_next(client: Client, 
 def test_what_was_indexed_and_not_refreshed_is_built(client: Client, notes: str) -> None:
     build_vectors(client, notes)
     client.index(index=notes, id="late", body={"text": "late"})
-    assert build_vectors(client, notes).documents == 1
+    assert build_vectors(client, notes).n_documents == 1
     assert missing(client, notes, ["late"]) == 0
 
 
@@ -168,9 +168,9 @@ def test_an_index_made_anew_or_cloned_is_read_whole(client: Client, notes: str) 
     client.indices.delete(index=notes)
     fill(client, notes, NOTES[:10])
     try:
-        assert build_vectors(client, notes).documents == 10
+        assert build_vectors(client, notes).n_documents == 10
         client.cluster.health(index=f"{notes}-2", wait_for_status="yellow")
-        assert build_vectors(client, f"{notes}-2").documents == COUNT
+        assert build_vectors(client, f"{notes}-2").n_documents == COUNT
     finally:
         client.indices.delete(index=[f"{notes}-2", side_index(f"{notes}-2")], ignore_unavailable=True)
 

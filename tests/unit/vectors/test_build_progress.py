@@ -12,25 +12,25 @@ EMPTY = BuildProgress().with_shards(HEADS)
 
 
 def test_builders_claim_disjoint_ranges():
-    first, mine = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
-    _, other = first.claim("b", HEADS, now_s=1, until_s=61)
+    first, mine = EMPTY.claim("a", HEADS, now_s=0, expires_at_s=60)
+    _, other = first.claim("b", HEADS, now_s=1, expires_at_s=61)
     assert (mine.shard, other.shard) == ("0", "1")
     assert (mine.first, mine.last) == (0, LEASE_SIZE - 1)
     assert (other.first, other.last) == (0, 99)
 
 
 def test_an_expired_lease_is_continued_where_its_builder_stopped():
-    progress, lease = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
-    progress, lease = progress.advance(lease, 100, term=1, until_s=60)
-    progress, claimed = progress.claim("b", HEADS, now_s=61, until_s=121)
+    progress, lease = EMPTY.claim("a", HEADS, now_s=0, expires_at_s=60)
+    progress, lease = progress.advance(lease, 100, term=1, expires_at_s=60)
+    progress, claimed = progress.claim("b", HEADS, now_s=61, expires_at_s=121)
     assert (claimed.first, claimed.last, claimed.owner) == (100, LEASE_SIZE - 1, "b")
-    assert progress.advance(lease, 200, term=1, until_s=200) == (progress, None)  # the first one lost it
+    assert progress.advance(lease, 200, term=1, expires_at_s=200) == (progress, None)  # the first one lost it
 
 
 def test_no_range_can_be_claimed_while_other_builders_hold_the_rest():
     heads = {"1": HEADS["1"]}
-    progress, _ = BuildProgress().with_shards(heads).claim("a", heads, now_s=0, until_s=60)
-    assert progress.claim("b", heads, now_s=1, until_s=61) == (progress, None)
+    progress, _ = BuildProgress().with_shards(heads).claim("a", heads, now_s=0, expires_at_s=60)
+    assert progress.claim("b", heads, now_s=1, expires_at_s=61) == (progress, None)
     assert progress.count_unbuilt(heads) == 100
 
 
@@ -42,9 +42,9 @@ def test_a_shard_with_another_history_is_read_from_its_beginning(head):
 
 
 def test_ranges_built_since_an_earlier_state_are_open_again():
-    before, lease = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
-    after, _ = before.advance(lease, LEASE_SIZE, term=1, until_s=60)
-    after, _ = after.claim("a", HEADS, now_s=0, until_s=60)
+    before, lease = EMPTY.claim("a", HEADS, now_s=0, expires_at_s=60)
+    after, _ = before.advance(lease, LEASE_SIZE, term=1, expires_at_s=60)
+    after, _ = after.claim("a", HEADS, now_s=0, expires_at_s=60)
     assert after.reopen_built_since(before).count_unbuilt(HEADS) == before.count_unbuilt(HEADS)
 
 

@@ -99,14 +99,14 @@ def test_pruning_reads_both_generations_and_keeps_the_age_of_vectors(tmp_path: P
         store.write(records(50, start=start))
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
     stored = store.read([key(number) for number in range(400)])
-    before = min(generation.created_s for generation in store._generations)
+    before = min(generation.created_at_s for generation in store._generations)
     assert store.prune([record_key] for record_key in stored) == len(stored)  # more than a generation may be kept
     assert store.read(list(stored)) == stored
     kept_keys = list(stored)[::7]
     assert store.prune([kept_keys]) == len(kept_keys)
     assert store.read(list(stored)) == {record_key: stored[record_key] for record_key in kept_keys}
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 1
-    assert [generation.created_s for generation in store._generations] == [pytest.approx(before)]
+    assert [generation.created_at_s for generation in store._generations] == [pytest.approx(before)]
     store.close()
 
 
