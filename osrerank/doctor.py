@@ -207,7 +207,7 @@ def choose_engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) 
         return NO_SERVER_FIX
     if status == HTTPStatus.FORBIDDEN:
         is_blocked = engine_error.kind == "cluster_block_exception"  # the error describes the block
-        return "" if is_blocked else "grant this user the missing right; docs/operations.md has the roles"
+        return "" if is_blocked else "grant this user the missing permission; docs/operations.md has the roles"
     if status == HTTPStatus.NOT_FOUND:
         return not_found_fix
     if status in BUSY_STATUSES:

@@ -233,6 +233,7 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
     def _call_reranked(
         self, method: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]
     ) -> Any:
+        """Record the request that a method would send for these arguments, and perform a reranked search with it."""
         calls: list[RecordedCall] = []
         getattr(super(RerankingElasticsearch, self._copy(calls)), method)(**arguments)
         (call,) = calls
@@ -242,6 +243,7 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
             return call.build_response(body)
 
     def _send(self, call: RecordedCall, step: ClientStep) -> Any:
+        """Send a step's request, and return the body of the response."""
         client, request = self._prepare_request(step, call)
         response = client.perform_request(**request)
         if not isinstance(step, SideRequest):
@@ -292,6 +294,7 @@ class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsea
     async def _call_reranked(
         self, method: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]
     ) -> Any:
+        """Record the request that a method would send for these arguments, and perform a reranked search with it."""
         calls: list[RecordedCall] = []
         await getattr(super(RerankingAsyncElasticsearch, self._copy(calls)), method)(**arguments)
         (call,) = calls
@@ -301,6 +304,7 @@ class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsea
             return call.build_response(body)
 
     async def _send(self, call: RecordedCall, step: ClientStep) -> Any:
+        """Send a step's request, and return the body of the response."""
         client, request = self._prepare_request(step, call)
         response = await client.perform_request(**request)
         if not isinstance(step, SideRequest):

@@ -171,6 +171,7 @@ class Settings(BaseSettings):
         if cloud_address is not None:
             return SecretStr(cloud_address)
         for address in url.get_secret_value().split(","):
+            # A host must follow the user and the password. The password can contain any character except @.
             if not re.match(r"https?://(?:[^@]*@)?+[^/@]|embedded:.", address.strip()):
                 raise ValueError(
                     "it must be http(s)://host:port (or several, separated by commas), a cloud id, or embedded:FOLDER"
@@ -202,6 +203,7 @@ class Settings(BaseSettings):
         from redis.connection import parse_url  # noqa: PLC0415 - only where a Redis is configured
 
         url = secret.get_secret_value()
+        # A scheme such as redis+sentinel, or several hosts separated by commas.
         if re.match(r"[a-z+]*(sentinel|cluster)[a-z+]*:|[a-z]+://(?:[^@]*@)?+[^/@?]*,", url):
             raise ValueError(ONLY_ONE_REDIS)
         if not re.match(r"(rediss?|unix)://.", url):

@@ -213,7 +213,7 @@ class Builder:
         self._side_indices = _find_side_indices(client, index, to, self._vectors)
         self._options = client.options_of(index)
         self._fields = client.fields_of(index, uses_build_fields=uses_build_fields)
-        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"  # such as "web-1:4711:9f3c21ab"
         self._summary = BuildSummary()
         self._backlog = Backlog(self._side_indices)
         self._lock = threading.Lock()
@@ -326,7 +326,7 @@ class Builder:
         """Return whether a shard lost changes that a build read, and used their sequence numbers again.
 
         This can happen if a cluster acknowledges writes before they are on disk. The new changes have a higher primary
-        term, the number of times that the shard has got another primary copy.
+        term, which counts how often another copy of the shard has become the primary one.
         """
         last_built = progress.find_built_checkpoint(shard)
         if last_built < 0 or self._is_embedded:

@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 def prune_indices(client: Client, names: Sequence[str]) -> int:
-    """Delete outdated vectors from the side indices of indices, the hidden indices that store their vectors.
+    """Delete outdated vectors from side indices, the hidden indices that store the vectors of other indices.
 
     Vectors are kept if a search by one of the names needs them. Return how many vectors remain.
 
     Args:
         client: a client of the indices.
-        names: names, aliases or patterns.
+        names: the names of indices whose side indices are pruned, or aliases or patterns for them.
 
     Raises:
         ConfigError: the model has no vectors, or they are in a store that other indices share.

@@ -184,17 +184,17 @@ class DocumentVectors:
         self._running_searches.add(search)
         try:
             documents = [DocumentRecords(text, records.get(key)) for text, key in zip(texts, keys, strict=True)]
-            already_stored = sum([len(document.records) for document in documents])
+            n_stored = sum([len(document.records) for document in documents])
             missing = [(key, document) for key, document in zip(keys, documents, strict=True) if not document.records]
             if not missing:
-                return CompletedRecords(documents, already_stored, 0)
+                return CompletedRecords(documents, n_stored, 0)
             missing_documents = [document for _, document in missing]
-            encoded = self._encode_documents(missing_documents, deadline, raise_error=not already_stored)
+            n_encoded = self._encode_documents(missing_documents, deadline, raise_error=not n_stored)
             new_records = _collect_text_records(missing)
             self.records.write_later(new_records)
             if not deadline.is_withdrawn:
                 self._encode_later([document.text for document in documents if document.is_unfinished])
-            return CompletedRecords(documents, already_stored, encoded, new_records)
+            return CompletedRecords(documents, n_stored, n_encoded, new_records)
         finally:
             self._running_searches.discard(search)
 
@@ -238,7 +238,7 @@ class DocumentVectors:
         missing_texts = {key: text for key, text in texts_by_key.items() if key not in stored_records}
         local_records = {} if store is self.store else self.records.read_stored(list(missing_texts))  # to be copied
         new_texts = {key: text for key, text in missing_texts.items() if key not in local_records}
-        new_records, encoded = self._compute_records(new_texts, deadline)
+        new_records, n_encoded = self._compute_records(new_texts, deadline)
         added_records = {**local_records, **new_records}
         if added_records and not self.records.write(store, added_records):
             raise OsrerankError(f"could not write document vectors to the store {store.name!r}; the log has the error")
@@ -246,7 +246,7 @@ class DocumentVectors:
             self.records.write(self.store, new_records)  # a later build of a new index with the same texts reads them
         records = [*stored_records.values(), *added_records.values()]
         n_texts = sum(len(record.passages) if isinstance(record, LongRecord) else 1 for record in records)
-        return BuildCounts(n_texts, encoded)
+        return BuildCounts(n_texts, n_encoded)
 
     def close(self) -> None:
         """Stop encoding in the background, wait for pending writes, and close the store."""
@@ -266,7 +266,7 @@ class DocumentVectors:
             raise_error: whether to raise the encoder's error if it occurs before any passage is encoded. Otherwise, the
                 error becomes the failure of the passages.
         """
-        remaining_documents, encoded = iter(documents), 0
+        remaining_documents, n_encoded = iter(documents), 0
         while not deadline.passed:
             group = []
             for document in take_half_the_time(remaining_documents, deadline):
@@ -274,8 +274,8 @@ class DocumentVectors:
                 group.append(document)
             if not group:
                 break
-            encoded += self._encode_passages(group, deadline, raise_error=raise_error and not encoded)
-        return encoded
+            n_encoded += self._encode_passages(group, deadline, raise_error=raise_error and not n_encoded)
+        return n_encoded
 
     def _encode_passages(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
         """Encode the passages of split documents, and return how many were encoded. Equal passages are encoded once.
@@ -287,22 +287,22 @@ class DocumentVectors:
         for number, part in interleave_parts([len(document.parts) for document in documents]):
             passage, _span = documents[number].parts[part]
             locations[passage].append((number, part))
-        passages, encoded = list(locations), 0
+        passages, n_encoded = list(locations), 0
         has_deadline = deadline.at_s is not None or deadline.withdrawn is not None
         batch_size = BATCH_SIZE if has_deadline else len(passages)
         for start in range(0, len(passages), batch_size):
             batch = passages[start : start + batch_size]
-            vectors = self._encode(batch, deadline, raise_error=raise_error and not encoded)
+            vectors = self._encode(batch, deadline, raise_error=raise_error and not n_encoded)
             for index, passage in enumerate(batch):
                 row, record = vectors.rows[index], None
-                if np.isfinite(row).all():  # NaN marks a failure
+                if np.isfinite(row).all():  # NaN marks a text that was not encoded
                     record = VectorRecord.from_vector(row, self.records.bits, is_truncated=index in vectors.cut)
-                    encoded += 1
+                    n_encoded += 1
                 for number, part in locations[passage]:
                     documents[number].set_part(part, record, vectors.failures.get(index))
             if deadline.passed:
                 break
-        return encoded
+        return n_encoded
 
     def _encode(self, texts: Sequence[str], deadline: Deadline, *, raise_error: bool) -> Vectors:
         """Encode texts. If the encoder fails and ``raise_error`` is False, return its error as each text's failure."""
@@ -319,11 +319,11 @@ class DocumentVectors:
     ) -> tuple[dict[bytes, TextRecord], int]:
         """Compute the records of texts. Return them by key, and the number of encoded texts or passages."""
         documents = {key: DocumentRecords(text, None) for key, text in texts.items()}
-        encoded = self._encode_documents(list(documents.values()), deadline, raise_error=True)
+        n_encoded = self._encode_documents(list(documents.values()), deadline, raise_error=True)
         for document in documents.values():
             if document.failures:
                 raise InferenceError(next(iter(document.failures.values())), model=self.encoder.model)
-        return _collect_text_records(documents.items()), encoded
+        return _collect_text_records(documents.items()), n_encoded
 
     def _encode_later(self, texts: Sequence[str | LongText]) -> None:
         """Encode texts and store their records in the background."""

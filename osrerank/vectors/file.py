@@ -252,9 +252,8 @@ class FileStore:
             if changed_at_ns != self._changed_at_ns or not all(map(self._has_all_pages, self._generations)):
                 _check_file_system(self.folder)
                 self._generations = tuple(self._open_files())
-                self._changed_at_ns = (
-                    self.folder.stat().st_mtime_ns
-                )  # later than changed_at_ns if a lock file was created
+                # Opening a file can create a lock file, which changes the folder again.
+                self._changed_at_ns = self.folder.stat().st_mtime_ns
             return self._generations
 
     def _has_all_pages(self, generation: _Generation) -> bool:

@@ -179,7 +179,7 @@ def answering(status: int, *, knows_itself: bool) -> Any:
 STATUSES = {
     400: "",
     401: "the password",
-    403: "the missing right",
+    403: "the missing permission",
     404: "",
     405: "correct the address",
     407: "of the proxy",
