@@ -82,14 +82,17 @@ class Recipe:
         if self.vector_stage is not None and self.make_pipeline is not None and self.max_depth > self.depth:
             if ranking.vectors is None:
                 ranking = replace(ranking, vectors=self.vector_stage.read_vectors(ranking, self.max_depth, deadline))
-            pipeline = self.make_pipeline(self.vector_stage.find_depth(ranking, self.depth, self.max_depth))
+            depth = self.vector_stage.find_depth(ranking, self.depth, self.max_depth)  # grows with the stored vectors
+            pipeline = self.make_pipeline(depth)
         try:
             ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure)
         except Exception as error:
             if on_failure == "raise" or isinstance(pipeline, Pipeline):  # a `Pipeline` reports its stages' failures
                 raise
             ranked = with_failure(ranking, "pipeline", error)
-        return replace(ranked, warnings=(*ranked.warnings, *self.warnings)) if self.warnings else ranked
+        if self.warnings:
+            ranked = replace(ranked, warnings=(*ranked.warnings, *self.warnings))
+        return ranked
 
     def prefetch_query(self, query: str) -> None:
         """Begin to encode a query, so that its vector is ready when the search engine responds."""
@@ -129,7 +132,7 @@ class FailedStage:
     Attributes:
         name: the stage's name.
         error: the error.
-        depth: the number of candidates that the stage would rerank.
+        depth: the number of candidates that the stage would rerank. The default is higher than any option allows.
     """
 
     name: str

@@ -187,7 +187,7 @@ def _check_score(score: Any, rank: int) -> float:
 
 
 def squash(score: float) -> float:
-    """Map a first-pass score s to s / (1 + s), which is in [0, 1). Negative scores become 0."""
+    """Map a first-pass score s to s / (1 + s), which is in [0, 1), such as 3 to 0.75. Negative scores become 0."""
     return min(score / (1.0 + score), MAX_UNIT) if score > 0 else 0.0
 
 
@@ -249,7 +249,7 @@ def _read_field(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
         texts = _read_texts_at(requested_fields, keys)  # Elasticsearch nests fields under their path
     if any(texts):
         return texts
-    return [] if _has_text_at(source, keys) else None
+    return [] if _has_text_at(source, keys) else None  # [] if the field has only empty texts
 
 
 def _read_inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
@@ -300,7 +300,7 @@ def _read_value_at(source: Any, path: Sequence[str]) -> Any:
         key = ".".join(path[:length])
         if key in source:
             values.append(_read_value_at(source[key], path[length:]))
-    return max((value for value in values if value is not _ABSENT), key=bool, default=_ABSENT)
+    return max((value for value in values if value is not _ABSENT), key=bool, default=_ABSENT)  # not empty, if possible
 
 
 def _has_text_at(source: Any, path: Sequence[str]) -> bool:

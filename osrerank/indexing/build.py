@@ -233,10 +233,10 @@ class Builder:
 
     def build_all(self) -> BuildSummary:
         """Read all documents, and build the missing vectors."""
-        count = int(self._client.count(index=self._index)["count"])
+        n_documents = int(self._client.count(index=self._index)["count"])
         for batch in read_batches(self._client, self._index, self._fields):
             self._build_batch(batch)
-            self._report(self._summary.n_documents, count)
+            self._report(self._summary.n_documents, n_documents)
         return self._finish()
 
     def build_by_date(self, field: str) -> BuildSummary:
@@ -253,13 +253,13 @@ class Builder:
             progress = SideIndexProgress(side_index, self._hash_key(f"{name}/{field}"))
             changes[name] = DateFieldChanges.find(self._client, name, progress, field)
         queries = {name: index_changes.query for name, index_changes in changes.items()}
-        count = sum(
+        n_documents = sum(
             int(self._client.count(index=name, body={"query": query})["count"]) for name, query in queries.items()
         )
         for name, query in queries.items():
             for batch in read_batches(self._client, self._index, self._fields, query, subset=name):
                 self._build_batch(batch)
-                self._report(self._summary.n_documents, count)
+                self._report(self._summary.n_documents, n_documents)
             changes[name].save_highest_value()
         return self._finish()
 
@@ -270,19 +270,19 @@ class Builder:
             name: progress for name, progress in stored_progress.items() if progress.latest.count_unbuilt(heads[name])
         }
         for name in unfinished:
-            self._client.indices.refresh(index=name)
-        document_counts = {
+            self._client.indices.refresh(index=name)  # so that the build finds all changes up to the heads
+        n_changed_documents = {
             name: self._count_changed_documents(name, progress.latest, heads[name])
             for name, progress in unfinished.items()
         }
-        number_counts = {name: progress.latest.count_unbuilt(heads[name]) for name, progress in unfinished.items()}
+        n_unbuilt_numbers = {name: progress.latest.count_unbuilt(heads[name]) for name, progress in unfinished.items()}
 
         def report() -> None:
             n_done = 0.0  # estimated, because other builders count only sequence numbers
             for name, progress in unfinished.items():
-                unbuilt_fraction = progress.latest.count_unbuilt(heads[name]) / number_counts[name]
-                n_done += document_counts[name] * (1 - unbuilt_fraction)
-            self._report(round(n_done), sum(document_counts.values()))
+                unbuilt_fraction = progress.latest.count_unbuilt(heads[name]) / n_unbuilt_numbers[name]
+                n_done += n_changed_documents[name] * (1 - unbuilt_fraction)
+            self._report(round(n_done), sum(n_changed_documents.values()))
 
         try:
             for name, progress in unfinished.items():
@@ -320,6 +320,7 @@ class Builder:
         return self._hash_key(index_identity(name, heads))
 
     def _hash_key(self, identity: str) -> bytes:
+        """Return the key of the progress of an index with this identity, such as ``news/kT2...``."""
         return self._vectors.records.compute_progress_key(identity, describe_input(self._options, self._fields))
 
     def _is_rewritten(self, name: str, shard: str, progress: BuildProgress) -> bool:

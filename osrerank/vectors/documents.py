@@ -211,9 +211,11 @@ class DocumentVectors:
             InferenceError: a text could not be encoded.
         """
         began_s = self._clock()
-        records, _ = self._compute_records(dict(zip(self.records.compute_keys(texts), texts, strict=True)), NEVER)
+        texts_by_key = dict(zip(self.records.compute_keys(texts), texts, strict=True))
+        records, _ = self._compute_records(texts_by_key, NEVER)
         took_s = self._clock() - began_s
-        return took_s, sum(map(len, self.records.to_contents(records).values()))
+        contents = self.records.to_contents(records)
+        return took_s, sum(len(content) for content in contents.values())
 
     def build(
         self, texts: Sequence[str | LongText], store: VectorStore | None = None, deadline: Deadline = NEVER

@@ -31,6 +31,7 @@ FILE_PATTERN = f"vectors-{6 * '[0-9]'}.lmdb"
 PRUNE_FOLDER = "pruned-{}"
 """The folder into which a process copies records while it prunes. The process id is filled in."""
 MAX_GENERATIONS = 2
+"""The maximum number of files. Each has half of the maximum size."""
 CREATED_KEY = b"created"
 """The key of the creation time of a generation, in seconds since the epoch. The keys of records are longer."""
 BUILD_PREFIX = b"position-"

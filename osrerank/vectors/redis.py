@@ -114,7 +114,7 @@ class RedisStore:
             pipeline = self._redis.pipeline(transaction=False)
             for batch in batches:
                 pipeline.hmget(generation, batch)
-            for batch, values in zip(batches, pipeline.execute(), strict=True):
+            for batch, values in zip(batches, pipeline.execute(), strict=True):  # a value is None without a record
                 records |= {key: value for key, value in zip(batch, values, strict=True) if isinstance(value, bytes)}
         if records:
             self._record_bytes = max(1, sum(map(len, records.values())) // len(records))
