@@ -74,7 +74,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
     finally:
         client.close()
     if wants_json(context):
-        counts = {"documents": result.n_documents, "texts": result.n_texts, "encoded": result.n_encoded}
+        counts = {"documents": result.documents, "texts": result.texts, "encoded": result.encoded}
         click.echo(json.dumps({**counts, **sizes}))
         return
     click.echo(f"{index}: {result}")

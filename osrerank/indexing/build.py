@@ -68,34 +68,34 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """What a build of document vectors has read and encoded.
+    """What a build of document vectors has read and encoded. Commands print its fields as JSON.
 
     Attributes:
-        n_documents: the number of documents read from the index.
-        n_texts: the number of texts for the model: whole documents, or passages.
-        n_encoded: the number of texts that had no stored vector and were encoded.
-        n_empty: the number of documents without text in the fields that are read.
+        documents: the number of documents read from the index.
+        texts: the number of texts for the model: whole documents, or passages.
+        encoded: the number of texts that had no stored vector and were encoded.
+        empty: the number of documents without text in the fields that are read.
     """
 
-    n_documents: int = 0
-    n_texts: int = 0
-    n_encoded: int = 0
-    n_empty: int = 0
+    documents: int = 0
+    texts: int = 0
+    encoded: int = 0
+    empty: int = 0
 
     def add(self, other: "BuildSummary") -> "BuildSummary":
         """Return the sums of the numbers of two summaries."""
         return BuildSummary(
-            self.n_documents + other.n_documents,
-            self.n_texts + other.n_texts,
-            self.n_encoded + other.n_encoded,
-            self.n_empty + other.n_empty,
+            self.documents + other.documents,
+            self.texts + other.texts,
+            self.encoded + other.encoded,
+            self.empty + other.empty,
         )
 
     def __str__(self) -> str:
-        if not self.n_documents:
+        if not self.documents:
             return "nothing changed since the last build"
-        empty = f"; {self.n_empty:,} documents have no text in the fields that are read" if self.n_empty else ""
-        return f"{self.n_documents:,} documents, {self.n_texts:,} texts, {self.n_encoded:,} of them encoded now{empty}"
+        empty = f"; {self.empty:,} documents have no text in the fields that are read" if self.empty else ""
+        return f"{self.documents:,} documents, {self.texts:,} texts, {self.encoded:,} of them encoded now{empty}"
 
 
 def build_vectors(
@@ -178,7 +178,7 @@ def follow_vectors(
             time.sleep(RETRY_S)
             continue
         has_built = True
-        if summary.n_documents:
+        if summary.documents:
             report(summary)
         time.sleep(FOLLOW_S)
 
@@ -236,7 +236,7 @@ class Builder:
         n_documents = int(self._client.count(index=self._index)["count"])
         for batch in read_batches(self._client, self._index, self._fields):
             self._build_batch(batch)
-            self._report(self._summary.n_documents, n_documents)
+            self._report(self._summary.documents, n_documents)
         return self._finish()
 
     def build_by_date(self, field: str) -> BuildSummary:
@@ -259,7 +259,7 @@ class Builder:
         for name, query in queries.items():
             for batch in read_batches(self._client, self._index, self._fields, query, subset=name):
                 self._build_batch(batch)
-                self._report(self._summary.n_documents, n_documents)
+                self._report(self._summary.documents, n_documents)
             changes[name].save_highest_value()
         return self._finish()
 
@@ -457,7 +457,7 @@ class Builder:
         n_texts, n_encoded = sum(count.n_texts for count in counts), sum(count.n_encoded for count in counts)
         added = BuildSummary(batch.n_documents, n_texts, n_encoded, batch.n_empty)
         with self._lock:
-            self._summary = self._summary.add(BuildSummary(n_encoded=n_encoded) if is_early else added)
+            self._summary = self._summary.add(BuildSummary(encoded=n_encoded) if is_early else added)
 
     def _build_texts(self, texts: Sequence[str | LongText], side_index: IndexStore | None) -> BuildCounts:
         """Build the vectors of texts. While the workers' queue is full, wait, because searches have priority."""

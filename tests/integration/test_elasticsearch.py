@@ -293,7 +293,7 @@ def test_the_documented_roles_are_enough_to_build_vectors_and_to_search(
         admin.security.put_user(username=name, password="a-password", roles=[name])
     helpers.bulk(admin, [{"_index": "notes", "_id": str(n), "text": f"blood {n}"} for n in range(20)], refresh=True)
     with osrerank.connect(secured.replace("//", "//osrerank_vectors:a-password@")) as builder:
-        assert build_vectors(builder, "notes").n_encoded == 20
+        assert build_vectors(builder, "notes").encoded == 20
         assert str(build_vectors(builder, "notes")) == "nothing changed since the last build"
     with osrerank.connect(secured.replace("//", "//osrerank_search:a-password@")) as client:
         response = client.search("blood", index="notes", rerank={"deadline_ms": None})

@@ -149,7 +149,7 @@ def test_an_alias_that_moves_during_a_build_is_left_to_the_next(client: Client, 
         builder = Builder(client, "notes-now", None)
         client.indices.put_alias(index=f"{notes}-2", name="notes-now")
         assert builder.build_by_sequence_number(builder.read_heads()).documents == COUNT
-        assert build_vectors(client, "notes-now").n_documents == 10
+        assert build_vectors(client, "notes-now").documents == 10
     finally:
         client.indices.delete(index=[f"{notes}-2", side_index(f"{notes}-2")], ignore_unavailable=True)
 
@@ -157,7 +157,7 @@ def test_an_alias_that_moves_during_a_build_is_left_to_the_next(client: Client, 
 def test_what_was_indexed_and_not_refreshed_is_built(client: Client, notes: str) -> None:
     build_vectors(client, notes)
     client.index(index=notes, id="late", body={"text": "late"})
-    assert build_vectors(client, notes).n_documents == 1
+    assert build_vectors(client, notes).documents == 1
     assert missing(client, notes, ["late"]) == 0
 
 
@@ -168,9 +168,9 @@ def test_an_index_made_anew_or_cloned_is_read_whole(client: Client, notes: str) 
     client.indices.delete(index=notes)
     fill(client, notes, NOTES[:10])
     try:
-        assert build_vectors(client, notes).n_documents == 10
+        assert build_vectors(client, notes).documents == 10
         client.cluster.health(index=f"{notes}-2", wait_for_status="yellow")
-        assert build_vectors(client, f"{notes}-2").n_documents == COUNT
+        assert build_vectors(client, f"{notes}-2").documents == COUNT
     finally:
         client.indices.delete(index=[f"{notes}-2", side_index(f"{notes}-2")], ignore_unavailable=True)
 

@@ -38,9 +38,9 @@ def client(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def test_vectors_are_built_once_and_read_by_searches(client: Client) -> None:
-    assert build_vectors(client, INDEX).n_encoded == len(TEXTS)
+    assert build_vectors(client, INDEX).encoded == len(TEXTS)
     assert client.coverage(INDEX).share == 1.0
-    assert build_vectors(client, INDEX).n_encoded == 0
+    assert build_vectors(client, INDEX).encoded == 0
     stage = client.search(QUERY, index=INDEX, size=20, rerank=True)["rerank"]["stages"][0]
     assert (stage["kind"], stage["encoded"], stage["known"]) == ("late-interaction", 0, stage["candidates"])
     assert prune_everything(client) == len(TEXTS)

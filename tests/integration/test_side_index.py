@@ -205,7 +205,7 @@ def test_a_build_by_a_date_field_reads_what_has_changed(
     day = "2026-01-{:02}T00:00:00Z"
     dated = [{**document, "changed": day.format(index % 20 + 1)} for index, document in enumerate(DOCUMENTS)]
     fill(client, index_name, dated)
-    assert build_vectors(client, index_name, date_field="changed").n_documents == COUNT
+    assert build_vectors(client, index_name, date_field="changed").documents == COUNT
     newer = {"title": "new", "text": "what has changed since", "changed": day.format(25)}
     client.index(index=index_name, id="new", body=newer, refresh=True)
     client.index(index=index_name, id="without", body={"text": "without a date"}, refresh=True)
@@ -213,7 +213,7 @@ def test_a_build_by_a_date_field_reads_what_has_changed(
     del encodings[:]
     built = build_vectors(client, index_name, date_field="changed")
     assert (built.documents, built.encoded) == (2 + COUNT // 20, 2)  # the last day's once more, and those without one
-    assert build_vectors(client, index_name, date_field="changed").n_documents == 2
+    assert build_vectors(client, index_name, date_field="changed").documents == 2
     with pytest.raises(ConfigError, match="title is not a date or number"):
         build_vectors(client, index_name, date_field="title")
 
@@ -222,7 +222,7 @@ def test_the_option_to_decides_where_a_build_stores_vectors(
     file_client: Client, engine_url: str, model: Path, index_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(file_client, index_name, DOCUMENTS)
-    assert build_vectors(file_client, index_name, to="index").n_encoded == COUNT
+    assert build_vectors(file_client, index_name, to="index").encoded == COUNT
     built = build_vectors(file_client, index_name, to="file")
     assert (built.documents, built.encoded) == (COUNT, 0)  # this machine's file has what it encoded
     monkeypatch.setenv("OSRERANK_VECTORS", "off")

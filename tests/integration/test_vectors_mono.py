@@ -32,7 +32,7 @@ def client(tmp_path, monkeypatch):
 
 def test_vectors_are_built_with_the_vector_model_and_read(client):
     assert client.coverage(INDEX).share == 0
-    assert build_vectors(client, INDEX).n_encoded == len(TEXTS)
+    assert build_vectors(client, INDEX).encoded == len(TEXTS)
     assert client.coverage(INDEX).share == 1.0
     vectors, blend, mono = client.search(QUERY, index=INDEX, size=30, rerank=True)["rerank"]["stages"]
     assert (vectors["model"], vectors["kind"], blend["name"]) == ("osrerank/e5-small", "bi-encoder", "blend")

@@ -145,7 +145,7 @@ def test_a_whole_index_is_built_by_workers(
         filled(client)
         done = build_vectors(client, "notes")
         assert (done.documents, done.texts, done.encoded) == (60, 60, 60)
-        assert build_vectors(client, "notes").n_encoded == 0
+        assert build_vectors(client, "notes").encoded == 0
         stage = client.search(QUERY, index="notes", rerank={"depth": 40})["rerank"]["stages"][0]
         assert (stage["known"], stage["encoded"], stage["inferences"], stage["cached"]) == (40, 0, 40, 0)
         assert isinstance(document_vectors(client).encoder, RemoteEncoder)

@@ -70,7 +70,7 @@ def test_an_interrupted_build_continues_with_the_interrupted_batch(tmp_path, int
         with pytest.raises(KeyboardInterrupt):
             build_vectors(client, "notes")
         built = build_vectors(client, "notes")
-        assert (built.n_documents, built.n_encoded) == (len(NOTES) - 3 * BATCH_SIZE, len(NOTES) - 3 * BATCH_SIZE)
+        assert (built.documents, built.encoded) == (len(NOTES) - 3 * BATCH_SIZE, len(NOTES) - 3 * BATCH_SIZE)
         assert build_vectors(client, "notes") == BuildSummary()
 
 
@@ -81,7 +81,7 @@ def test_a_build_reads_only_documents_that_changed_since_the_last_build(tmp_path
         client.index(index="notes", id="1", body={"text": "changed"}, refresh=True)
         client.delete(index="notes", id="2", refresh=True)
         built = build_vectors(client, "notes")
-        assert (built.n_documents, built.n_encoded) == (1, 1)
+        assert (built.documents, built.encoded) == (1, 1)
         assert client.coverage("notes").built == len(NOTES) - 1
 
 
@@ -89,7 +89,7 @@ def test_an_index_that_was_made_anew_is_read_whole(tmp_path):
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         for _ in range(2):
             fill(client, "notes", NOTES)
-            assert build_vectors(client, "notes").n_documents == len(NOTES)
+            assert build_vectors(client, "notes").documents == len(NOTES)
             client.indices.delete(index="notes")
 
 
@@ -98,7 +98,7 @@ def test_an_index_that_an_alias_newly_stands_for_is_read_whole(tmp_path):
         for name in ("old", "new"):
             fill(client, name, NOTES)
             client.indices.put_alias(index=name, name="notes")
-            assert build_vectors(client, "notes").n_documents == len(NOTES)
+            assert build_vectors(client, "notes").documents == len(NOTES)
 
 
 def test_after_vectors_were_dropped_every_document_is_read(tmp_path):
@@ -107,7 +107,7 @@ def test_after_vectors_were_dropped_every_document_is_read(tmp_path):
         build_vectors(client, "notes")
         document_vectors(client).store.drop()
         assert client.coverage("notes").lacks == len(NOTES)
-        assert build_vectors(client, "notes").n_encoded == len(NOTES)
+        assert build_vectors(client, "notes").encoded == len(NOTES)
 
 
 def test_a_build_of_other_fields_reads_every_document(tmp_path):
@@ -116,7 +116,7 @@ def test_a_build_of_other_fields_reads_every_document(tmp_path):
         build_vectors(client, "notes")
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters(), rerank={"fields": "text"}) as client:
         assert client.coverage("notes").lacks == len(NOTES)
-        assert build_vectors(client, "notes").n_encoded == len(NOTES)
+        assert build_vectors(client, "notes").encoded == len(NOTES)
 
 
 def test_an_interrupted_build_by_a_date_field_reads_the_same_changes_again(interrupted_encoder):

@@ -178,8 +178,8 @@ def test_a_missing_model_of_an_index_is_named(open_client, models):
 
 def test_vectors_are_built_and_pruned_by_each_indexs_model(open_client):
     client = open_client()
-    assert build_vectors(client, "shop-de").n_encoded == 3
-    assert build_vectors(client, "notes").n_encoded == 3
+    assert build_vectors(client, "shop-de").encoded == 3
+    assert build_vectors(client, "notes").encoded == 3
     assert prune_everything(client) == 6
     assert [client.coverage(index).share for index in ("shop-de", "notes")] == [1.0, 1.0]
     assert marks(client, "shop-de")["stages"][0]["known"] == 3
@@ -210,7 +210,7 @@ def test_side_vectors_of_an_alias_are_pruned_by_the_aliass_model(open_client, mo
     monkeypatch.setenv("OSRERANK_VECTORS", "index")
     client = open_client()
     client.indices.put_alias(index="notes", name="shop-de-all")
-    assert build_vectors(client, "shop-de-all", to="index").n_encoded == 3
+    assert build_vectors(client, "shop-de-all", to="index").encoded == 3
     assert marks(client, "shop-de-all")["stages"][0]["known"] == 3
     prune_indices(client, ["shop-de-all"])
     (side,) = find_side_indices(client, ["notes"])

@@ -279,8 +279,8 @@ def test_vectors_built_in_torch_are_searched_with_the_exported_graph(
     with connect(url, model=str(directory), backend="torch") as building:
         fill(building, "notes", [{"text": text} for text in DOCUMENTS[1:]])
         done = build_vectors(building, "notes")
-        assert done.n_texts > done.n_documents == done.n_encoded  # the long one's passages are equal
-        assert build_vectors(building, "notes").n_encoded == 0
+        assert done.texts > done.documents == done.encoded  # the long one's passages are equal
+        assert build_vectors(building, "notes").encoded == 0
     with connect(url, model=str(directory)) as client:
         (stage, *_) = client.search(QUERY, index="notes", rerank={"depth": 20})["rerank"]["stages"]
     assert (stage["name"], stage["kind"]) == ("vectors", "bi-encoder")
