@@ -95,7 +95,8 @@ class Bm25Scales:
             return scale
         try:
             scale = yield from _read_scale(index, options)
-        except (EngineError, AttributeError, KeyError, TypeError, ValueError) as error:  # failed, or odd response
+        except (EngineError, AttributeError, KeyError, TypeError, ValueError) as error:
+            # a request failed, or a response does not have the expected form
             if self._log_throttle.should_log(str(index)):
                 logger.warning(
                     "[score-scale-unread] osrerank cannot read the engine's version or the similarity of %s: it "
@@ -109,6 +110,7 @@ class Bm25Scales:
 
 
 def _read_scale(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest, Any, Bm25Scale]:
+    """Read the engine's version, then the similarity of each index if this version multiplies BM25."""
     version = (yield SideRequest("GET", "/"))["version"]
     is_opensearch = version.get("distribution") == "opensearch"
     if is_opensearch and int(version["number"].partition(".")[0]) >= FIRST_VERSION_WITHOUT_FACTOR:

@@ -107,6 +107,7 @@ class FieldFinder:
         entry = self._entries.get(key)
         fields = None if entry is None else entry.fields_by_choice.get(choice)
         is_fresh = entry is not None and self._clock() - entry.loaded_at_s < MIN_AGE_S
+        # if the cached mapping does not have a field that the caller named, the field might have been added since
         if fields is not None and (is_fresh or not (refresh or fields.names.missing)):
             return fields
         try:
@@ -118,6 +119,7 @@ class FieldFinder:
             warning = SearchWarning(sentence, WarningCode.MAPPING_UNREAD)
             if self._log_throttle.should_log(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
+            # another attempt would fail, too, so it waits until the warning expires
             if not isinstance(error, EngineError) or error.is_forbidden:
                 self._mapping_warnings.put(key, warning)
             timed_out = isinstance(error, EngineError) and error.timed_out
@@ -132,9 +134,9 @@ class FieldFinder:
         *,
         must_read_mapping: bool,
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Read what is missing of the mapping and the last build's fields. Cache and return the search's fields.
+        """Choose and cache a search's fields. Read the mapping and the last build's fields unless they are cached.
 
-        ``must_read_mapping`` says whether to read the mapping even if ``entry`` has one.
+        ``must_read_mapping`` says whether to read the mapping even if it is cached in ``entry``.
         """
         if entry is None or must_read_mapping:
             response = yield SideRequest("GET", build_path(index, "_mapping"), params=options)

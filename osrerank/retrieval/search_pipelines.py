@@ -136,7 +136,8 @@ class SearchPipelines:
                 "GET", build_path(index, f"_settings/{DEFAULT_PIPELINE_SETTING}"), params=params
             )
             names = {entry["settings"][DEFAULT_PIPELINE_SETTING] for entry in response.values()} - {NO_PIPELINE_NAME}
-        except (EngineError, AttributeError, KeyError, TypeError) as error:  # failed, or an unexpected response
+        except (EngineError, AttributeError, KeyError, TypeError) as error:
+            # the request failed, or the response does not have the expected form
             if isinstance(error, EngineError) and error.is_absent:
                 # The search itself will raise this error, unless the index is on another cluster.
                 if ":" in str(index):

@@ -1,4 +1,4 @@
-"""Remove reranked hits below a minimum probability, or below the threshold that reaches a precision."""
+"""Remove reranked hits below a minimum probability, which is an option, or follows from a minimum precision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ class CutReport:
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the entry as JSON values: ``{"by": "precision", "value": 0.7, "hits": 93, ...}``."""
         return {
             "by": self.option,
             "value": self.value,
