@@ -374,10 +374,7 @@ def add_body_fields(leaves_by_index: Mapping[str, Leaves], choice: FieldChoice) 
 def _find_nested_indices(
     leaves_by_index: Mapping[str, Leaves], nested: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return `MappedTraits.nested_indices`: the indices in which an object is nested, if it is not nested in others.
-
-    ``nested`` is `MappedTraits.nested`.
-    """
+    """Return `MappedTraits.nested_indices`, given `MappedTraits.nested`."""
     indices_by_object: dict[str, tuple[str, ...]] = {}
     for path in dict.fromkeys(nested.values()):
         names = [name for name, object_path in nested.items() if object_path == path]
@@ -397,11 +394,7 @@ def union(names: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def _may_alter_values(mappings: Sequence[Leaves], name: str) -> bool:
-    """Return whether ``fields`` might return another text than ``_source``.
-
-    It might do so if a mapping says so, or if no mapping has the field and it is inside another one, as
-    ``labels.color`` is inside the flat object ``labels``.
-    """
+    """Return whether ``fields`` might return another text than ``_source``, as for ``a.b`` in a flat object ``a``."""
     mapped_leaves = [leaves[name] for leaves in mappings if name in leaves]
     if mapped_leaves:
         return any(leaf.may_alter_values and leaf.is_in_source for leaf in mapped_leaves)
