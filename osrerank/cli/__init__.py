@@ -18,12 +18,16 @@ COMMANDS = (
     "advise", "calibrate", "demo", "distill", "doctor", "evaluate", "export", "init", "interleave", "pipeline",
     "pretrain", "reproduce", "rerank", "run", "search", "serve", "shadow", "tradeoff", "train", "tune", "vectors",
 )  # fmt: skip
-"""The commands. Each is a function of the same name in its module, which imports heavy libraries only when it runs."""
+"""The commands. Each is a function in the module of the same name, such as ``demo`` in `osrerank.cli.demo`.
+
+The functions import heavy libraries only when they run, so that ``--help`` is fast.
+"""
 ENTRY_POINT_GROUP = "osrerank.commands"
 """Other packages add commands as entry points of this group."""
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+"""The exit code that shells give a program that was ended by Ctrl-C: 128 and the number of SIGINT."""
 
 
 class LazyGroup(click.Group):
@@ -41,6 +45,7 @@ class LazyGroup(click.Group):
         return remaining
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command. The error for a removed command says what replaces it."""
         if cmd_name in COMMANDS:
             command: click.Command = getattr(importlib.import_module(f"osrerank.cli.{cmd_name}"), cmd_name)
             return command
@@ -76,7 +81,7 @@ def _refuse_repeated_options(command: click.Command, context: click.Context, arg
 def _validate_backend(_context: click.Context, _option: click.Parameter, backend: str | None) -> str | None:
     from osrerank.scoring.registry import check_backend
 
-    return backend and check_backend(backend)
+    return check_backend(backend) if backend else backend
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -131,19 +136,23 @@ def _suggest_replacement(error: click.ClickException) -> click.ClickException:
     if isinstance(error, click.NoSuchOption):
         fix = find_replacement(f"osrerank {command} {error.option_name}")
         return click.UsageError(f"No such option {error.option_name}; {fix}.", error.ctx) if fix else error
-    name = error.message.partition("No such command ")[2].rstrip(".")
-    fix = find_replacement(f"osrerank {command} {name.strip(chr(39))}")
-    return click.UsageError(f"No such command {name}; {fix}.", error.ctx) if fix else error
+    quoted_name = error.message.partition("No such command ")[2].rstrip(".")
+    name = quoted_name.strip("'")
+    fix = find_replacement(f"osrerank {command} {name}")
+    return click.UsageError(f"No such command {quoted_name}; {fix}.", error.ctx) if fix else error
 
 
 def _find_extra(module: str) -> str:
-    """Return the extra of osrerank with the fewest packages that installs a module, or "" if no extra does."""
+    """Return the extra of osrerank that installs a module, such as ``eval`` for ``scipy.stats``, or "" if none does.
+
+    If several extras install the module, the one with the fewest packages is returned.
+    """
     from importlib.metadata import requires
 
     distribution = module.partition(".")[0].replace("_", "-").lower()
     package_counts = Counter[str]()
     candidates = set()
-    for requirement in requires("osrerank") or ():
+    for requirement in requires("osrerank") or ():  # such as: scipy>=1.11; extra == 'eval'
         name = re.split(r"[^\w.-]", requirement.replace("_", "-").lower(), maxsplit=1)[0]
         for extra in re.findall(r"extra == ['\"]([\w-]+)", requirement):
             package_counts[extra] += 1

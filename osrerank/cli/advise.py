@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 NO_CACHE = {"cache_mb": 0, "cache_local_mb": 0}
 """These settings turn the score caches off, so that the measured times are those of the model."""
 BI_ENCODERS = ("osrerank/e5-small", "osrerank/minilm-l6")
+"""The models to compare without ``--models``."""
 LOCAL_BACKENDS = ("auto", "onnx", "torch")
+"""The backends that load models on this machine. With other backends, `BI_ENCODERS` are not compared."""
 
 
 @click.command()
@@ -106,7 +108,8 @@ def advise(context: click.Context, /, **options: Any) -> None:
         click.echo(json.dumps(report.as_json(advice)))
         return
     click.echo("\n".join([*report.lines(advice), *report.extreme_lines(advice), f"{output}: {changes}"]))
-    if advice.recommended and advice.best.hits_key != advice.current.hits_key:
+    uses_other_texts_or_model = advice.best.hits_key != advice.current.hits_key
+    if advice.recommended and uses_other_texts_or_model:
         click.echo(
             f"the stored vectors belong to other texts or another model: run osrerank vectors build --index {index}"
         )
@@ -122,11 +125,11 @@ def _choose_alternatives(context: click.Context, client: Any, options: dict[str,
     from osrerank.decision.advice.template import QueryTemplate
 
     settings = client.searcher.service.settings
-    current = tuple(client.options_of(options["index"]).fields or ())
+    current_fields = tuple(client.options_of(options["index"]).fields or ())
     field_lists = [tuple(name.strip() for name in option.split(",")) for option in options["fields"]]
     models = list(options["models"])
     if not options["quick"]:
-        field_lists = field_lists or list_field_choices(current)
+        field_lists = field_lists or list_field_choices(current_fields)
         if not models and settings.backend in LOCAL_BACKENDS:
             models = list(BI_ENCODERS)
     # vectors of alternatives are stored in a file on this machine, so that the cluster is not changed
@@ -136,7 +139,7 @@ def _choose_alternatives(context: click.Context, client: Any, options: dict[str,
         alternative = open_client(context, settings={**NO_CACHE, "vectors": store}, model=model)
         return stack.enter_context(closing(alternative))
 
-    field_lists = [choice for choice in dict.fromkeys(field_lists) if choice != current]
+    field_lists = [fields for fields in dict.fromkeys(field_lists) if fields != current_fields]
     clients = [open_alternative(name) for name in dict.fromkeys(models) if name != settings.model]
     template = None if options["template"] is None else QueryTemplate.read(options["template"])
     fields_client = open_alternative(settings.model) if field_lists else None
@@ -144,13 +147,17 @@ def _choose_alternatives(context: click.Context, client: Any, options: dict[str,
 
 
 def list_field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the field lists to compare: each current field alone, and the first two, three, ... together."""
+    """Return the field lists to compare: each current field alone, and the first two, three, ... together.
+
+    For ``("title", "abstract", "body")``, these are the three fields alone and ``("title", "abstract")``.
+    """
     if len(current) < 2:
         return []
     return [*((name,) for name in current), *(current[:count] for count in range(2, len(current)))]
 
 
 def _report_missing_vectors(client: Any, index: str) -> None:
+    """If documents lack stored vectors, print how long it takes to build them."""
     from osrerank.errors import ConfigError
     from osrerank.indexing.estimate import estimate
 
@@ -165,6 +172,6 @@ def build_settings_table(advice: "IndexAdvice") -> dict[str, Any]:
     options = advice.options
     table = {"fields": options.fields, **advice.recommended, "query_fields": options.query_fields}
     table.pop("model", None)
-    if isinstance(options.passages, Passages) and "passages" in table:
+    if isinstance(options.passages, Passages) and "passages" in table:  # the advice contains only their aggregation
         table["passages"] = {name: value for name, value in asdict(options.passages).items() if value is not None}
     return table

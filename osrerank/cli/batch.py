@@ -137,9 +137,9 @@ def digest(queries: Sequence[Query]) -> str:
 
 
 def resolve_ranking_options(argument: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
-    """Return the options, settings and model identities that determine the rankings of a run, by name.
+    """Return what determines the rankings of a run, such as ``{"rerank": True, "rerank.depth": 100, "model": ...}``.
 
-    This loads the models: a model's name does not identify its weights.
+    This loads the models and adds what identifies their weights, because a model's name does not.
     """
     options = Rerank.of(argument, defaults)
     if options is None:
@@ -159,7 +159,7 @@ def resolve_ranking_options(argument: RerankArgument, defaults: Rerank, reranker
 def progress(total: int, n_resumed: int) -> Iterator[Callable[[], None]]:
     """Show progress as a bar in a terminal, or else as lines. Yield a function to call after each query.
 
-    An earlier run has finished ``n_resumed`` of the ``total`` queries.
+    ``n_resumed`` of the ``total`` queries were finished by an earlier run.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""``osrerank calibrate``: fit the model's probabilities of relevance to the judgments of an index's documents."""
+"""``osrerank calibrate``: use judged queries to fit the map from a hit's score to its probability of relevance."""
 
 import json
 from contextlib import closing
@@ -55,10 +55,9 @@ def calibrate(
     write_calibration(file, index, fitted.calibration)
     if plot:
         bins_by_label = {"not calibrated": fitted.before, "calibrated, on held-out queries": fitted.after}
-        curves = {
-            label: [(bin_.predicted, bin_.measured) for bin_ in bins if bin_.hits]
-            for label, bins in bins_by_label.items()
-        }
+        curves = {}
+        for label, bins in bins_by_label.items():
+            curves[label] = [(bin_.predicted, bin_.measured) for bin_ in bins if bin_.hits]
         plot_reliability(plot, curves)
     _print_report(file, index, fitted, as_json=wants_json(context))
 

@@ -28,6 +28,7 @@ from osrerank.types import Qrels, Query
 Measure = Callable[[Sequence[str], Mapping[str, int]], float]
 INDEX = "osrerank-demo"
 DEPTH, DUO_DEPTH = 30, 10
+"""The numbers of BM25's hits to rerank, and of top hits that a duo model compares."""
 CROSS_ENCODER = "osrerank/monobert-l6"
 """The demo's default model for pipelines with the stage ``mono``."""
 MAX_SHOWN_HITS = 5
@@ -51,7 +52,13 @@ MAPPING = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The documents, queries and judgments of the demo."""
+    """The data of the demo.
+
+    Attributes:
+        documents: the paragraphs, with ``id``, ``title`` and ``text``.
+        queries: the question of each query id.
+        relevant: the grade of each relevant paragraph, by query id: ``{"q1": {"p7": 1}}``.
+    """
 
     documents: tuple[dict[str, Any], ...]
     queries: dict[str, str]
@@ -166,7 +173,7 @@ def index_sample(client: Client, sample: Sample) -> None:
 
 
 def _choose_model(global_options: Mapping[str, Any], pipeline: str) -> dict[str, str]:
-    """Return the option ``model``, with `CROSS_ENCODER`, if the pipeline needs one and the user has set no model.
+    """Return ``{"model": CROSS_ENCODER}`` if the pipeline needs one and the user has set no model, otherwise ``{}``.
 
     Raises:
         ModelLoadError: the pipeline needs a duo model, and the user has set none.
@@ -183,13 +190,12 @@ def _choose_model(global_options: Mapping[str, Any], pipeline: str) -> dict[str,
 
 def _search_all_ways(context: click.Context, questions: Sequence[str], pipeline: str) -> list[DemoRow]:
     """Search with BM25, then with reranking, and once more if the first reranking stored document vectors."""
-    rows = [
-        DemoRow("bm25", _search_all(context, questions, NO_STAGES)),
-        DemoRow("first_search", _search_all(context, questions, pipeline)),
-    ]
-    if rows[1].median_encoded() is not None and Settings.load().vectors != "off":
-        rows.append(DemoRow("known_texts", _search_all(context, questions, pipeline)))
-    return rows
+    first_pass = DemoRow("bm25", _search_all(context, questions, NO_STAGES))
+    reranked = DemoRow("first_search", _search_all(context, questions, pipeline))
+    uses_vectors = reranked.median_encoded() is not None
+    if not uses_vectors or Settings.load().vectors == "off":
+        return [first_pass, reranked]
+    return [first_pass, reranked, DemoRow("known_texts", _search_all(context, questions, pipeline))]
 
 
 def _search_all(context: click.Context, questions: Sequence[str], pipeline: str) -> tuple[dict[str, Any], ...]:
@@ -261,6 +267,7 @@ def _doc_ids(response: Mapping[str, Any]) -> list[str]:
 
 
 def _gain(before: Mapping[str, Any], after: Mapping[str, Any], relevance: Mapping[str, int]) -> float:
+    """Return by how much the reciprocal rank of a question rises from one response to another."""
     return reciprocal_rank(_doc_ids(after), relevance) - reciprocal_rank(_doc_ids(before), relevance)
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     type=click.Choice(["t", "randomisation"]),
     default="t",
     show_default=True,
-    help="Significance test behind the letters.",
+    help="Significance test for the letters beside the values.",
 )
 @click.option(
     "--alpha",
@@ -149,9 +149,9 @@ def _warn_of_self_hits(runs: "Sequence[Run]") -> None:
 
 
 def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
-    queries_by_run = {evaluation.run: set().union(*evaluation.per_query.values()) for evaluation in evaluations}
-    if len({frozenset(queries) for queries in queries_by_run.values()}) > 1:
-        counts = ", ".join(f"{run} {len(queries)}" for run, queries in queries_by_run.items())
+    ids_by_run = {evaluation.run: frozenset().union(*evaluation.per_query.values()) for evaluation in evaluations}
+    if len(set(ids_by_run.values())) > 1:
+        counts = ", ".join(f"{run} {len(query_ids)}" for run, query_ids in ids_by_run.items())
         _warn(f"the runs cover different judged queries ({counts}); set --complete to count all")
 
 
@@ -163,7 +163,7 @@ def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
         side_file = path.with_name(f"{path.name}.jsonl")
         if not side_file.is_file():
             continue
-        with suppress(EvaluationError):  # not a side file
+        with suppress(EvaluationError):  # it is raised if the file is not a side file
             n_partial = sum(record.is_partial for record in read_records(side_file))
             if n_partial:
                 _warn(f"{path} contains {n_partial} partly reranked queries; see {side_file}")

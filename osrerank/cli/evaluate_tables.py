@@ -6,7 +6,7 @@ from osrerank.cli.tables import table
 from osrerank.evaluation.report import Report, count_queries
 from osrerank.evaluation.significance import get_run_letter
 
-# Unicode has no superscript q
+# Unicode has no superscript q, so the letter q stays as it is
 SUPERSCRIPTS = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
 MIN_SHOWN_P = 0.0001
 COUNT_MEASURES = ("NumQ", "NumRel", "NumRet")
@@ -58,8 +58,8 @@ def per_query_table(report: Report) -> Table:
 
 def comparison_table(report: Report) -> Table:
     """Return a table with a row for each comparison of two runs by a measure."""
-    columns = ["measure", "run", "against", "difference", "d_z", "wins/ties/losses", "p (t)", "Holm"]
-    columns += ["p (rand.)", "Holm"]
+    test_columns = ["p (t)", "Holm", "p (rand.)", "Holm"]
+    columns = ["measure", "run", "against", "difference", "d_z", "wins/ties/losses", *test_columns]
     rows = [
         [
             comparison.measure,

@@ -11,6 +11,7 @@ from osrerank.settings import Settings
 
 
 def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse kinds other than duo. The error for a removed kind says what replaces it."""
     if value not in (None, "duo"):
         fix = find_replacement(f"osrerank export --kind {value}") or "leave --kind out to keep the kind of SOURCE"
         raise click.BadParameter(f"{value!r} is not 'duo'; {fix}.")

@@ -28,7 +28,10 @@ def open_index_texts(context: click.Context, index: str | None) -> "Iterator[Tex
 
 
 def _read_documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that the index contains, with the texts of the model's input fields."""
+    """Yield ``{"id": "d1", "text": "...", "title": "..."}`` for each document that the index contains.
+
+    ``text`` joins the model's input fields other than the title.
+    """
     from osrerank.response import read_hit_text
 
     fields = tuple(client.options_of(index).fields or ())

@@ -25,7 +25,7 @@ INVENTED_TEXT = " ".join(["some words of an invented document"] * 17)
 """About 100 words, which are scored if the index has no documents with text."""
 DEFAULT_DEADLINE_MS = 1000.0
 SCORING_SHARE = 0.5
-"""All candidates should be scored in this share of the deadline. The rest is a reserve for a busy machine."""
+"""The depth is chosen so that scoring takes this share of the deadline. The rest is a reserve for a busy machine."""
 MIN_DEPTH = 10
 MAX_DEPTH = 100
 DEPTH_STEP = 10
@@ -34,12 +34,12 @@ DEPTH_STEP = 10
 class Speed(NamedTuple):
     """The measured speed of scoring on this machine."""
 
-    documents: int
+    n_documents: int
     pairs_per_s: float
 
 
 class BaseOptions(NamedTuple):
-    """The options for all indices, and a note about how they were chosen, for the file's comment."""
+    """The options for all indices, such as ``{"depth": 100}``, and a note for the file's comment on their choice."""
 
     options: dict[str, Any]
     note: str
@@ -112,7 +112,8 @@ def _find_fields(client: Any, index: str) -> SearchFields:
     # samples are read without the index's search pipeline, which might cost money or refuse the requests
     pipeline = client.search_pipeline_of(index)
     groups = choose_fields_by_samples(index, fields_by_index, pipeline.replacement)
-    samples = () if pipeline.blocking_reason else client.perform_steps(groups, index)
+    can_read_samples = not pipeline.blocking_reason
+    samples = client.perform_steps(groups, index) if can_read_samples else ()
     return resolve_fields(fields_by_index, samples, caller_fields) if samples else client.fields_of(index)
 
 
@@ -142,7 +143,7 @@ def _options_without_vectors(
     if deadline_ms is None:
         deadline_ms = DEFAULT_DEADLINE_MS
     documents = f"documents of {index}" if texts else "invented documents of 100 words"
-    note = f"{speed.documents} {documents} were scored at {speed.pairs_per_s:.0f} a second here"
+    note = f"{speed.n_documents} {documents} were scored at {speed.pairs_per_s:.0f} a second here"
     return BaseOptions({"depth": _choose_depth(speed.pairs_per_s, deadline_ms), "deadline_ms": deadline_ms}, note)
 
 
@@ -172,14 +173,13 @@ def _measure_speed(client: Any, sampled_texts: Sequence[str]) -> Speed:
     from osrerank.scoring.card import POINTWISE
 
     texts = list(sampled_texts) or [INVENTED_TEXT] * SAMPLE_DOCUMENTS
-
     scorer = as_scorer(load(client.searcher.service.settings, POINTWISE))
-    tuples = [(index,) for index in range(len(texts))]
+    indices_to_score = [(index,) for index in range(len(texts))]  # a duo model would score tuples of two indices
     with closing(scorer):
-        scorer.score("a question of five words", texts, tuples)
-        started_s = time.perf_counter()
-        scorer.score("another question of six words", texts, tuples)
-        return Speed(len(texts), len(texts) / (time.perf_counter() - started_s))
+        scorer.score("a question of five words", texts, indices_to_score)
+        began_s = time.perf_counter()
+        scorer.score("another question of six words", texts, indices_to_score)
+        return Speed(len(texts), len(texts) / (time.perf_counter() - began_s))
 
 
 def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:
@@ -196,6 +196,7 @@ def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:
 
 
 def _choose_depth(pairs_per_s: float, deadline_ms: float) -> int:
-    """Return how many candidates can be scored in `SCORING_SHARE` of the deadline, as a multiple of `DEPTH_STEP`."""
+    """Return how many candidates can be scored in half of the deadline, as a multiple of 10 from 10 to 100."""
     count = pairs_per_s * SCORING_SHARE * deadline_ms / 1000
-    return int(min(MAX_DEPTH, max(MIN_DEPTH, count // DEPTH_STEP * DEPTH_STEP)))
+    rounded_count = count // DEPTH_STEP * DEPTH_STEP
+    return int(min(MAX_DEPTH, max(MIN_DEPTH, rounded_count)))

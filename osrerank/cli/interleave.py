@@ -38,7 +38,13 @@ def interleave() -> None:
 @click.option("--application", default="", help="Only count the searches of this application.")
 @click.option("--since", default="", help="ISO 8601 time of the first search and event that count.")
 @click.option("--until", default="", help="ISO 8601 time of the last search and event that count.")
-@click.option("--confidence", type=click.FloatRange(0.5, 1, max_open=True), default=0.95, show_default=True)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 1, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Confidence level of the interval.",
+)
 @click.option(
     "--least-share",
     type=click.FloatRange(0.5, 1, min_open=True),
@@ -73,6 +79,7 @@ def report(
 
 
 def _read_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
+    """Return the pages with their clicks, and the number of clicks that belong to none of the pages."""
     if clicks is not None:
         from osrerank.decision.use.clicks import read_clicks
 
@@ -85,6 +92,7 @@ def _read_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]
 
 
 def _describe(outcome: "Preference", confidence: float) -> str:
+    """Describe an experiment's result in up to four lines, such as "depth: B wins. B has 61.0% of the ..."."""
     name = f"{outcome.experiment}: " if outcome.experiment else ""
     verdict = f"{outcome.winner} wins" if outcome.winner else "undecided"
     interval = f"{confidence:.0%} interval {outcome.low:.1%} to {outcome.high:.1%}, p = {outcome.p_value:.3g}"

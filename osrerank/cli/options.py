@@ -23,25 +23,27 @@ DURATION_MS = click.FloatRange(0, MAX_MS, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL_SETTINGS = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
+"""The global options that a model needs. A client also needs the global option ``url``."""
 RANKING_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
 """The search options that determine how candidates are ranked."""
 SEARCH_OPTIONS = (*RANKING_OPTIONS, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
-"""All search options: also those of the first pass and of the whole search."""
+"""The options of ``osrerank search`` and ``osrerank run``: also those of the first pass and of the whole search."""
 OPTION_CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
 NAME_LIST_OPTIONS = ("fields", "query_fields")
+"""These options' values are names separated by commas, such as ``--fields title,body``."""
 VALUE_OPTIONAL = ("sentences", "rm3")
 """These options can be set without a value, such as ``--rm3``."""
 
 
 class IndexParam(click.ParamType[str]):
-    """The type of a parameter that names an index. An engine would take an empty name for all indices."""
+    """The type of a parameter that names an index."""
 
     name = "text"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse an empty name, such as that of an unset shell variable."""
+        """Refuse an empty name, such as that of an unset shell variable. An engine would search all indices."""
         if not value.strip():
             self.fail("the name of the index is empty", param, ctx)
         return value
@@ -60,7 +62,7 @@ class CheckpointParam(click.ParamType[Path]):
         from osrerank.scoring.locate import locate
         from osrerank.scoring.registry import list_weight_patterns
 
-        # the README lists the languages
+        # README.md lists the languages that the model supports
         return locate(str(value), weight_patterns=list_weight_patterns("torch"), extra_files=("README.md",))
 
 
@@ -80,10 +82,13 @@ CHECKPOINT = CheckpointParam()
 MODEL = ModelParam()
 
 
-def split_options(text: str, default_name: str = "") -> dict[str, str]:
-    """Split a text such as ``maxp,limit=5`` into options. If the first value has no name, it sets ``default_name``."""
+def split_options(value: str, default_name: str = "") -> dict[str, str]:
+    """Split a value into options, such as ``maxp,limit=5`` into ``{"aggregation": "maxp", "limit": "5"}``.
+
+    If the first part has no name, it sets ``default_name``, which is ``aggregation`` in this example.
+    """
     options: dict[str, str] = {}
-    for index, part in enumerate(text.split(",")):
+    for index, part in enumerate(value.split(",")):
         name, equals, content = part.strip().partition("=")
         if default_name and index == 0 and not equals:
             name, content = default_name, name
@@ -107,7 +112,7 @@ def option_parser(default_name: str) -> Callable[..., dict[str, Any] | None]:
 
 
 def _parse_value(content: str) -> Any:
-    """Parse true, false, a number, or a list separated by slashes. Return any other content as a string."""
+    """Parse true, false, a number, or a list such as ``1/0.5``. Return any other content as a string."""
     if content in ("true", "false"):
         return content == "true"
     if "/" in content:
@@ -142,7 +147,13 @@ class SearchOption(click.ParamType[Any]):
         labels = {int: "INTEGER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,NAME"}
         is_union = get_origin(self.annotation) in (Union, UnionType)
         types = get_args(self.annotation) if is_union else (self.annotation,)
-        return "|".join(labels.get(type_) or "|".join(get_args(type_)) for type_ in types if type_ is not type(None))
+        parts = []
+        for type_ in types:
+            if type_ in labels:
+                parts.append(labels[type_])
+            elif type_ is not type(None):
+                parts.append("|".join(get_args(type_)))  # the strings of a Literal
+        return "|".join(parts)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse and check the value."""
@@ -180,7 +191,8 @@ def search_options(*names: str) -> Callable[[Command], Command]:
             if name in GROUPS:
                 text += _describe_group(GROUPS[name][0])
             elif default is not None and not isinstance(default, bool):
-                text += f"  [default: {default if str(default).strip() else repr(default)}]"
+                shown_default = default if str(default).strip() else repr(default)  # repr shows spaces, as in ' '
+                text += f"  [default: {shown_default}]"
             if isinstance(default, bool):
                 option = click.option(flag, is_flag=True, default=None, help=text)
             elif name in OPTION_CHOICES:
@@ -196,7 +208,7 @@ def search_options(*names: str) -> Callable[[Command], Command]:
 
 
 def _describe_group(group: type) -> str:
-    """Return a sentence that lists a group's options and their defaults, or "" if the group has a single option."""
+    """Return a sentence such as " Options: limit=5, stride=2." with the defaults, or "" for a group of one option."""
     if len(fields(group)) == 1:
         return ""
     defaults = []

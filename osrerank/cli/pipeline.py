@@ -17,6 +17,7 @@ name_option = click.option("--name", default="osrerank", show_default=True, help
 yes_option = click.option("--yes", is_flag=True, help="Change or remove an installation without asking.")
 SECONDS = click.IntRange(1, 600)
 CALL_LIMITS = ("connect_timeout", "read_timeout", "retries", "connections")
+"""The options of ``install`` that limit the cluster's calls to the server: the fields of `CallLimits`, in order."""
 OPENSEARCH_OPTIONS = ("oversample", *CALL_LIMITS, "template")
 """The options of ``install`` that do not apply to Elasticsearch."""
 
@@ -58,7 +59,7 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
     engine = _find_engine(context)
     installer = _create_installer(context, engine, options["name"])
     spec = _create_spec(context, engine, options)
-    steps = installer.plan(spec)
+    steps = installer.plan(spec)  # a sentence for each change, or none if everything is installed
     settings = installer.find_missing_settings(spec) if steps else {}
     if settings:
         click.echo(f"PUT _cluster/settings\n{json.dumps(settings, indent=2)}")
@@ -157,7 +158,7 @@ def _check_server(url: str) -> str:
 
 
 def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
-    """Check the options, and return what to install: a `PipelineSpec` or an `EndpointSpec`."""
+    """Check the options, and return a `PipelineSpec` for OpenSearch or an `EndpointSpec` for Elasticsearch."""
     from osrerank.errors import ConfigError
     from osrerank.server.elasticsearch import install as elasticsearch
     from osrerank.server.fields import choose_fields

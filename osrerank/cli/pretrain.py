@@ -1,4 +1,4 @@
-"""``osrerank pretrain``: train a masked language model on the texts of a collection, before it is trained to rank."""
+"""``osrerank pretrain``: train an encoder on a collection's texts by masked language modelling, before ``train``."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from osrerank.cli.train import print_output, print_progress, recipe_option, time
     required=True,
     multiple=True,
     type=FILE,
-    help="Texts: JSON lines with a field text, or plain lines.",
+    help="Texts: JSON lines with a field text, or one text per line.",
 )
 @click.option("--init-from", "source", type=MODEL, help="Model to start from: a directory or a hub id.")
 @click.option(
@@ -28,7 +28,7 @@ from osrerank.cli.train import print_output, print_progress, recipe_option, time
 @click.option("--output", "-o", required=True, type=FOLDER, help="Directory to write.")
 @time_option
 def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) -> None:
-    """Train an encoder on plain texts, before it is trained to rank.
+    """Train an encoder on unlabelled texts, before it is trained to rank.
 
     \b
     osrerank pretrain --init-from bert-large --recipe target-corpus --corpus collection.jsonl --output bert-marco
@@ -50,7 +50,7 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
 
 
 def _create_encoder(size_options: dict[str, Any], options: dict[str, Any]) -> Path:
-    """Return an untrained encoder in a directory beside the output. An interrupted call might have created it."""
+    """Return the directory of an untrained encoder, OUTPUT.new. If an interrupted run has created it, it is reused."""
     from osrerank.errors import ConfigError
     from osrerank.training.pretrain import EncoderSize, create_encoder
 

@@ -82,11 +82,11 @@ def _print_report(reproduction: "Reproduction") -> None:
     collection = reproduction.collection
     click.echo(f"{collection.description}: BM25's top {reproduction.depth}, {reproduction.queries} queries")
     sources = list(dict.fromkeys(published.source for published in reproduction.published))
+    # each row begins with the value, by which the rows are sorted and which is not shown
     rows = [(value, name, f"{value:.4f}", "here") for name, value in reproduction.values.items()]
-    rows += [
-        (published.value, published.system, f"{published.value:.3f}", f"[{sources.index(published.source) + 1}]")
-        for published in reproduction.published
-    ]
+    for published in reproduction.published:
+        source_number = f"[{sources.index(published.source) + 1}]"
+        rows.append((published.value, published.system, f"{published.value:.3f}", source_number))
     console().print(table(["system", MEASURE, "source"], [row[1:] for row in sorted(rows)]))
     for number, source in enumerate(sources, start=1):
         click.echo(f"[{number}] {source}")

@@ -85,6 +85,7 @@ def _read_candidates(options: dict[str, Any]) -> Any:
     from osrerank.formats.candidates import assemble_candidates, candidate_lists
 
     run_inputs = [options["run"], options["corpus"], options["queries"]]
+    # with --index alone, corpus is not a path but the function that reads the index
     has_two_corpora = options["index"] is not None and isinstance(options["corpus"], Path)
     if options["candidates"] and not any(run_inputs):
         return candidate_lists(options["candidates"])

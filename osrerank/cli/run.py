@@ -9,7 +9,7 @@ from osrerank.cli.options import INDEX, build_rerank_argument, open_client, rera
 from osrerank.cli.path_types import SOURCE
 
 MAX_HITS = 10_000
-"""By default, OpenSearch returns at most this many hits (index setting ``max_result_window``)."""
+"""The maximum number of hits that OpenSearch returns by default (index setting ``max_result_window``)."""
 
 
 @click.command()
@@ -61,8 +61,8 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
 
     index = cli_options["index"]
     n_hits = cli_options["hits"]
-    excludes_self_hit = cli_options["exclude_query_ids"]
-    size = min(n_hits + 1, MAX_HITS) if excludes_self_hit else n_hits
+    exclude_query_ids = cli_options["exclude_query_ids"]
+    size = min(n_hits + 1, MAX_HITS) if exclude_query_ids else n_hits  # one more, because one can be left out
     rerank_argument: Any = build_rerank_argument(cli_options)
     effective_options = Rerank.of(rerank_argument, client.searcher.defaults.options_for(index))
     reranks = effective_options is not None and effective_options.pipeline != NO_STAGES
@@ -75,7 +75,7 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
     def search(query: Any, started_s: float) -> Any:
         response = client.search(query.text, index=index, size=size, **search_arguments)
         record = QueryRecord.from_response(query.query_id, response, started_s)
-        return record.remove_document(query.query_id, n_hits) if excludes_self_hit else record
+        return record.remove_document(query.query_id, n_hits) if exclude_query_ids else record
 
     options_with_fields = client.options_of(index, rerank=rerank_argument)
     ranking_argument = False if rerank_argument is False else options_with_fields
@@ -84,15 +84,15 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
         if reranks:
             allow_long_retries(service)
     ranking_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **ranking_options}
-    if excludes_self_hit:
+    if exclude_query_ids:
         ranking_options["exclude_query_ids"] = True
     return QuerySetRun(read_queries(cli_options["queries"]), search, ranking_options, reranks, cli_options["workers"])
 
 
 def _identify_index(client: Any, index: str) -> dict[str, Any]:
-    """Return what identifies an index: the cluster's URLs without credentials, and the UUIDs of the indices.
+    """Return what identifies an index, such as ``{"url": ["https://host:9200"], "uuids": {"articles": "xJ2..."}}``.
 
-    The UUIDs are None if the user is not allowed to read them.
+    The URLs contain no credentials. ``uuids`` is None if the user is not allowed to read them.
     """
     from urllib.parse import urlsplit
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from osrerank.server.run import Access
 
 PAGE_OPTIONS = ("hosts", "queries", "qrels", "save_judgments")
-"""These options need ``--ui``."""
+"""The options that need ``--ui``."""
 FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -182,7 +182,7 @@ def _warm_up(reranker: Any) -> None:
     except (WorkerError, ScoringError) as error:
         if not (error.retryable or isinstance(error, WorkerError | DeadlineExceeded)):
             raise
-        scorer = "a worker" if isinstance(error, WorkerError) else "that server"
+        scorer = "a worker" if isinstance(error, WorkerError) else "that server"  # the error names the server
         click.echo(f"The server cannot score yet ({error}): it responds with 503 until {scorer} is ready.", err=True)
 
 

@@ -11,6 +11,7 @@ from osrerank.errors import ConfigError
 from osrerank.formats.files import write_atomically
 
 Table = Mapping[str, Any]
+"""A TOML table, such as ``{"depth": 50, "fields": ["title", "body"]}``."""
 
 
 def refuse_existing(output: Path, *, force: bool) -> None:
@@ -36,8 +37,8 @@ def format_settings(
     Args:
         notes: the comment at the beginning.
         base_options: the options for all indices.
-        options_by_index: for each index, the options that override them.
-        models: the model of each index that does not use the default model.
+        options_by_index: the options that override them, by index: ``{"articles": {"depth": 50}}``.
+        models: the models of indices that do not use the default model: ``{"articles": "osrerank/e5-multilingual"}``.
         http: the table ``[http]``. If it is empty, the file gets no such table.
     """
     lines = [f"# {line}" for line in notes.splitlines()]
@@ -54,9 +55,9 @@ def format_settings(
 
 
 def write_index_settings(output: Path, notes: str, index: str, table: Table, model: str | None = None) -> str:
-    """Write the options of an index to a settings file, and return the file's content.
+    """Write the options in ``table`` for an index to a settings file, and return the file's content.
 
-    All other options in the file stay, also those of the index, but comments are lost. ``notes`` is the new comment. If
+    The file's other options stay, including those of the index, but its comments are replaced with ``notes``. If
     ``model`` is None, the index's model stays.
 
     Raises:
@@ -69,9 +70,9 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table, mod
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             reason = f"the settings file {output} is not TOML: {error}"
             raise ConfigError(reason, setting="settings_file", source=str(output)) from None
-    tables = content.get("index", {})
-    options_by_index = {name: settings["rerank"] for name, settings in tables.items() if "rerank" in settings}
-    models = {name: settings["model"] for name, settings in tables.items() if "model" in settings}
+    index_tables = content.get("index", {})
+    options_by_index = {name: settings["rerank"] for name, settings in index_tables.items() if "rerank" in settings}
+    models = {name: settings["model"] for name, settings in index_tables.items() if "model" in settings}
     if model is not None:
         models[index] = model
     merged = {**options_by_index.pop(index, {}), **table}
@@ -87,7 +88,7 @@ def _format_entries(table: Table) -> list[str]:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as TOML, which is like JSON except for inline tables."""
+    """Return a value as TOML, which is like JSON except for inline tables, such as ``{limit = 5}``."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(_format_entries(value)) + "}"
     if isinstance(value, list | tuple):

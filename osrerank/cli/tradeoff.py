@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 DEFAULT_K0 = (0, 10, 20, 50, 100, 200, 500, 1000)
 DEFAULT_K1 = (0, 10, 20, 30, 40, 50)
 PAIR_OPTIONS = ("scorer", "mono", "duo", "blend", "vectors_weight", "rerank.fields", "rerank.separator")
-"""The options that determine the scores of pairs. Pairs of runs can be combined if these options are equal."""
+"""The options that determine pair probabilities. Only runs in which they are equal can be combined."""
 DEFAULT_SAMPLE_SIZE = 10
 COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
+Row = tuple[str, int, int, float, float]
+"""The values of `COLUMNS` for a point of a curve, such as ``("monoBERT", 100, 0, 100.0, 0.712)``."""
 
 
 class IntegersParam(click.ParamType[tuple[int, ...]]):
@@ -110,6 +112,7 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _compute_curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
+    """Return the points of each curve, by the curve's label."""
     from osrerank.evaluation.measures import Averaging
     from osrerank.evaluation.tradeoff import add_pairs, compute_curve, find_max_k1
     from osrerank.formats.trec import read_qrels
@@ -148,7 +151,10 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
 
 
 def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[RerankSetting]]":
-    """Return each curve's settings, by its label. If ``k1_limit`` is 0, duoBERT did not run."""
+    """Return each curve's settings by its label, such as ``duoBERT Sum, k0 = 1000``.
+
+    ``k1_limit`` is the number of candidates that duoBERT compared, or 0 if it did not run.
+    """
     from osrerank.evaluation.tradeoff import RerankSetting, find_max_k0
 
     k0_limit = find_max_k0(run.depths)
@@ -163,7 +169,8 @@ def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> 
     sizes = tuple(dict.fromkeys(chain.from_iterable(options["sample_sizes"]))) or (DEFAULT_SAMPLE_SIZE,)
     aggregations = options["pairs"] or [name for name in PAIR_AGGREGATIONS if name != "sample"]
     for duo_k0, pairs in product(options["duo_k0"] or (k0_limit,), aggregations):
-        for size in sizes if pairs == "sample" else sizes[:1]:
+        pair_sizes = sizes if pairs == "sample" else sizes[:1]  # other aggregations ignore the size
+        for size in pair_sizes:
             size_label = f" of {size}" if pairs == "sample" and len(sizes) > 1 else ""
             label = f"duoBERT {pairs.capitalize()}{size_label}, k0 = {duo_k0}"
             sampling = {"sample_size": size, "seed": options["seed"], "uses_blend": run.is_blended}
@@ -172,10 +179,11 @@ def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> 
 
 
 def _default_depths(depths: Sequence[int], limit: int) -> tuple[int, ...]:
+    """Return the depths below the limit, and the limit itself."""
     return (*(depth for depth in depths if depth < limit), limit)
 
 
-def _rows(curves: "Mapping[str, Sequence[Point]]") -> list[tuple[str, int, int, float, float]]:
+def _rows(curves: "Mapping[str, Sequence[Point]]") -> list[Row]:
     return [
         (label, point.setting.k0, point.setting.k1, point.inferences, point.quality)
         for label, points in curves.items()
@@ -183,9 +191,7 @@ def _rows(curves: "Mapping[str, Sequence[Point]]") -> list[tuple[str, int, int, 
     ]
 
 
-def _print_points(
-    rows: Sequence[tuple[str, int, int, float, float]], measure: str, *, as_json: bool, as_csv: bool
-) -> None:
+def _print_points(rows: Sequence[Row], measure: str, *, as_json: bool, as_csv: bool) -> None:
     if as_json:
         points = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
         click.echo(json.dumps({"measure": measure, "points": points}, indent=2))

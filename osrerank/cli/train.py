@@ -13,14 +13,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def parse_sources(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-    """Parse the value of ``--dev`` or the values of ``--data``, which are ``KIND=FILE,OPTION=VALUE,...``."""
+    """Parse the value of ``--dev`` or the values of ``--data``.
+
+    The value ``run=bm25.run,depth=50`` becomes ``{"run": "bm25.run", "depth": "50"}``.
+    """
     if value is None:
         return None
-    return split_options(value) if isinstance(value, str) else [split_options(text) for text in value]
+    return split_options(value) if isinstance(value, str) else [split_options(source) for source in value]
 
 
 def _parse_passages(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Parse how documents are split into passages, as in ``osrerank rerank --passages``. None means not at all."""
+    """Parse how documents are split into passages, such as ``kmaxavgp,k=2``. None means that they are not split."""
     from osrerank.options.passages import AUTO, Passages
 
     passages = option_parser("aggregation")(context, parameter, value)
@@ -30,7 +33,7 @@ def _parse_passages(context: click.Context, parameter: click.Parameter, value: s
 
 
 def passages_option(name: str, help_text: str) -> Callable[[Command], Command]:
-    """Return a click option for splitting documents into passages. If it has no value, it means ``maxp``."""
+    """Return a click option for splitting documents into passages. Without a value, it is set to ``maxp``."""
     return click.option(
         name, is_flag=False, flag_value="maxp", callback=_parse_passages, metavar="[OPTIONS]", help=help_text
     )
@@ -93,7 +96,7 @@ def print_progress(line: str) -> None:
 
 
 def print_output(directory: Path | None, hint: str = "osrerank export writes an ONNX graph of it") -> None:
-    """Print the trained model's directory and a hint. If ``directory`` is None, print how to resume the training."""
+    """Print the trained model's directory and a hint. If ``directory`` is None, print how to resume."""
     if directory is None:
         click.echo("stopped: the time is up; run the same command to resume")
     else:
@@ -115,7 +118,7 @@ def train() -> None:
     pairs=F                             WikiQA's four columns, or Birch's eight
     microblog=F,qrels=F,tweets=F        TREC Microblog's topics, judgments and tweets
 
-    The same command resumes a training that was stopped or killed.
+    If training was stopped or killed, the same command resumes it.
     """
 
 
@@ -169,7 +172,7 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
     osrerank train average trained minilm --shares 0.6,0.4 --output mono
 
     The card and the tokenizer are copied from the first model. The average of a trained model and its start often keeps
-    most of the training's gain, and forgets less of what the start had learned.
+    most of what training gained, and forgets less of what the start had learned.
     """
     from osrerank.training.weights.averaging import average as average_weights
 

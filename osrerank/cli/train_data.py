@@ -16,6 +16,7 @@ from osrerank.training.examples.first_pass import Search, examples_from_index, e
 from osrerank.training.examples.sources import open_source
 
 DEFAULT_HARD_DOCUMENTS = 30
+"""The number of irrelevant documents that ``--hardest`` keeps for each query without ``--keep``."""
 
 
 def create_examples(options: dict[str, Any], open_client: Callable[[], Client]) -> Iterator[Example]:
@@ -49,6 +50,7 @@ def _read_examples(options: dict[str, Any], open_client: Callable[[], Client]) -
 
 
 def _transform_examples(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[Example]:
+    """Apply the options ``--passages``, ``--hardest`` and ``--score``, in this order."""
     if options["passages"]:
         scorer = load_scorer(options["judge"]) if options["judge"] else None
         keep = options["keep"] or DEFAULT_KEEP

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from osrerank.evaluation.tune import Fold, SentenceScores, Weights
 
 GRID_STEPS = 10
-"""Weights are tried in steps of a tenth."""
+"""The weights 0, 1/10, 2/10, ... are tried."""
 
 
 @click.command()
@@ -103,10 +103,10 @@ def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[st
 
 
 def _summary(folds: "Sequence[Fold[Weights]]") -> dict[str, Any]:
-    queries = sum(len(fold.held_out_ids) for fold in folds)
+    n_queries = sum(len(fold.held_out_ids) for fold in folds)
     return {
-        "AP": sum(fold.held_out_mean * len(fold.held_out_ids) for fold in folds) / queries,
-        "queries": queries,
+        "AP": sum(fold.held_out_mean * len(fold.held_out_ids) for fold in folds) / n_queries,
+        "queries": n_queries,
         "folds": [
             {
                 "a": fold.setting.a,
@@ -125,7 +125,8 @@ def _print_folds(folds: "Sequence[Fold[Weights]]") -> None:
 
     rows = []
     for number, fold in enumerate(folds, start=1):
-        weights = [f"{weight:g}" for weight in (fold.setting.a, *fold.setting.sentences[1:])]
+        _best_weight, w2, w3 = fold.setting.sentences  # the best sentence always has the weight 1
+        weights = [f"{weight:g}" for weight in (fold.setting.a, w2, w3)]
         means = [f"{fold.training_mean:.4f}", f"{fold.held_out_mean:.4f}"]
         rows.append([str(number), *weights, *means, str(len(fold.held_out_ids))])
     console().print(table(["fold", "a", "w2", "w3", "AP training", "AP held out", "queries"], rows))

@@ -1,6 +1,7 @@
 """``osrerank vectors``: compute document vectors before searches need them, count them, prune them or drop them.
 
-Vectors are stored in a file on this machine, in Redis, or on the cluster, where each index gets a side index.
+Vectors are stored in a file on this machine, in Redis, or on the cluster. There, a *side index* beside each index
+contains the vectors of its documents.
 """
 
 import json
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 SEQUENCE_NUMBER = "_seq_no"
-"""The value of ``--follow`` without a date field. Changes are then found by the writes' sequence numbers."""
+"""The value of ``--follow`` without a date field. Changed documents are then found by their sequence numbers."""
 
 
 @click.group()
@@ -114,6 +115,10 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
 def _read_status(
     context: click.Context, index: str | None, *, estimates_time: bool
 ) -> "tuple[dict[str, Any], Estimate | None]":
+    """Return the sizes of the stores, and an estimate for the index: None without an index, or if it is impossible.
+
+    If ``estimates_time`` is false, the estimate contains only the share of documents with vectors.
+    """
     from osrerank.errors import ConfigError
     from osrerank.indexing.estimate import Estimate, estimate
 
@@ -176,7 +181,7 @@ def drop(context: click.Context, /, *, index: str | None) -> None:
 
 @contextmanager
 def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequence[VectorStore]]":
-    """Yield the store in the settings, or an index's side indices, even if searches do not use them.
+    """Yield the side indices of ``index``, even if searches do not use them, or without it the store in the settings.
 
     Raises:
         ConfigError: ``index`` is None, and the settings turn vectors off.
@@ -199,6 +204,7 @@ def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequenc
 
 
 def _select_stores(client: Any, index: str, *, uses_side_index: bool) -> "Sequence[VectorStore]":
+    """Return the side indices of an index if it uses them or no other store is set, otherwise the file or Redis."""
     from osrerank.indexing.side_index import find_side_indices
 
     store = _open_configured_store(client.searcher.service.settings)
@@ -214,7 +220,7 @@ def _open_configured_store(settings: Any) -> "VectorStore | None":
 
 
 def _sum_sizes(stores: "Sequence[VectorStore]") -> dict[str, Any]:
-    """Return the total size of stores of one kind: ``stored`` bytes of at most ``most``, where 0 means no maximum."""
+    """Return the total size of stores of one kind, in bytes: ``stored``, and the maximum ``most`` (0 if unlimited)."""
     totals: dict[str, Any] = {"store": "index", "records": 0, "stored": 0, "most": 0}
     models: Counter[str] = Counter()
     for store in stores:
