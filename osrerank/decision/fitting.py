@@ -18,19 +18,19 @@ N_BINS = 15
 Z_95 = 1.645
 """The z-score of a one-sided 95% interval."""
 MIN_HITS = 25
-"""The minimum number of hits at or above a threshold whose precision is reported."""
+"""A threshold's precision is reported if at least this many hits reach the threshold."""
 Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredHits:
-    """Hits of several queries with their scores and judgments, ``(n,)`` each.
+    """The hits of several queries, as arrays with an element for each hit, ``(n,)``.
 
     Attributes:
         scores: the scores to map to probabilities.
         relevant: whether each hit is relevant.
-        queries: the index of each hit's query.
+        queries: the index of each hit's query, such as 0 for all hits of the first query.
     """
 
     scores: Floats
@@ -44,13 +44,13 @@ class ScoredHits:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """The hits whose probability is in an interval.
+    """A bin of a reliability diagram: the hits whose probability is in an interval.
 
     Attributes:
         low, high: the bounds of the interval.
         hits: the number of hits.
-        predicted: the mean probability of the hits, or 0 without hits.
-        measured: the share of relevant hits, or 0 without hits.
+        predicted: the mean of the hits' probabilities, or 0 if there are no hits.
+        measured: the fraction of hits that are relevant, or 0 if there are no hits.
     """
 
     low: float
@@ -63,23 +63,24 @@ class Bin:
 def fit_isotonic(scored: ScoredHits) -> Isotonic:
     """Fit a map that never decreases, by pooling adjacent blocks that violate the order.
 
-    Each block's share of relevant hits is smoothed as if it contained one more hit with the overall share, so that no
-    probability is 0 or 1.
+    A block contains hits with adjacent scores. Its probability is the fraction of its hits that are relevant. This is
+    smoothed as if the block contained one more hit with the overall fraction, so that no probability is 0 or 1.
     """
-    values, indices = np.unique(scored.scores, return_inverse=True)
-    counts = np.bincount(indices).astype(np.float64)
-    positives = np.bincount(indices, weights=scored.relevant)
-    blocks: list[Floats] = []  # each block: hits, relevant hits, sum of scores
-    for block in np.stack([counts, positives, values * counts], axis=1):
+    scores, indices = np.unique(scored.scores, return_inverse=True)
+    n_hits = np.bincount(indices).astype(np.float64)
+    n_relevant = np.bincount(indices, weights=scored.relevant)
+    blocks: list[Floats] = []  # each block: number of hits, number of relevant hits, sum of scores
+    for block in np.stack([n_hits, n_relevant, scores * n_hits], axis=1):
         merged = block
+        # merge while the block before has at least as high a fraction: a/b >= c/d, as a*d >= c*b
         while blocks and blocks[-1][1] * merged[0] >= merged[1] * blocks[-1][0]:
             merged = merged + blocks.pop()
         blocks.append(merged)
-    table = np.array(blocks)
-    prior = float(scored.relevant.mean())
-    shares = np.maximum.accumulate((table[:, 1] + prior) / (table[:, 0] + 1))
-    means, last_indices = np.unique(table[:, 2] / table[:, 0], return_index=True)
-    return Isotonic(tuple(means.tolist()), tuple(shares[last_indices].tolist()))
+    block_hits, block_relevant, block_score_sums = np.array(blocks).T
+    overall_fraction = float(scored.relevant.mean())
+    probabilities = np.maximum.accumulate((block_relevant + overall_fraction) / (block_hits + 1))
+    mean_scores, first_indices = np.unique(block_score_sums / block_hits, return_index=True)
+    return Isotonic(tuple(mean_scores.tolist()), tuple(probabilities[first_indices].tolist()))
 
 
 Fit = Callable[[ScoredHits], ProbabilityMap]
@@ -87,10 +88,11 @@ FITS: dict[str, Fit] = {
     "platt": lambda scored: fit_platt(scored.scores, scored.relevant),
     "isotonic": fit_isotonic,
 }
+"""The function that fits each kind of map."""
 
 
 def held_out_probabilities(scored: ScoredHits, fit: Fit, folds: Sequence[Indices]) -> Floats:
-    """Return the probabilities ``(n,)`` of hits, each from a map that was fitted to the queries of all other folds.
+    """Return the probabilities ``(n,)`` of hits. For each fold, the map is fitted to the queries of all other folds.
 
     ``folds`` has the indices of each fold's queries. Each query is in exactly one fold.
     """
@@ -103,12 +105,12 @@ def held_out_probabilities(scored: ScoredHits, fit: Fit, folds: Sequence[Indices
 
 
 def log_loss(probabilities: Floats, relevant: Flags) -> float:
-    """Return the mean negative log-likelihood; lower is better."""
+    """Return the mean negative log-likelihood of the judgments. Lower is better."""
     return cross_entropy(probabilities, relevant.astype(np.float64)) / len(relevant)
 
 
 def reliability(probabilities: Floats, relevant: Flags, n_bins: int = N_BINS) -> list[Bin]:
-    """Divide hits into bins of equal width by probability, and compare each bin's probability with its relevance."""
+    """Divide hits into bins of equal width by probability, and measure the fraction of relevant hits in each bin."""
     bin_indices = np.minimum((probabilities * n_bins).astype(np.intp), n_bins - 1)
     bins = []
     for index in range(n_bins):
@@ -121,26 +123,27 @@ def reliability(probabilities: Floats, relevant: Flags, n_bins: int = N_BINS) ->
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """Return the ECE: the mean difference between a bin's probability and relevance, weighted by hits, in [0, 1]."""
+    """Return the ECE: the mean of the bins' ``|predicted - measured|``, weighted by their hits, in [0, 1]."""
     total = sum(bin_.hits for bin_ in bins)
     return sum(bin_.hits * abs(bin_.predicted - bin_.measured) for bin_ in bins) / total
 
 
 def precision_thresholds(probabilities: Floats, relevant: Flags, max_count: int = 200) -> list[tuple[float, float]]:
-    """Return pairs of a probability threshold and the minimum precision at or above it, by rising threshold.
+    """Return pairs (threshold, precision of the hits with at least this probability), by rising threshold.
 
-    The precision is the lower bound of a 95% interval (`precision_lower_bound`). Thresholds with fewer than 25 hits are
-    left out, because the best of many such thresholds is best by chance.
+    The pair ``(0.6, 0.85)`` means that 85% of the hits with a probability of at least 0.6 are relevant. The precision
+    is the lower bound of a 95% interval (`precision_lower_bound`). Thresholds that fewer than 25 hits reach are left
+    out, because the best of many such thresholds is best by chance.
 
     Args:
         probabilities: the hits' probabilities ``(n,)``, from maps that were fitted to other queries.
         relevant: whether each hit is relevant ``(n,)``.
-        max_count: the maximum number of thresholds, which divide the relevant hits into equal shares.
+        max_count: the maximum number of thresholds. Between two thresholds, there are about equally many relevant hits.
     """
     order = np.argsort(-probabilities, kind="stable")
     values, relevant_so_far = probabilities[order], np.cumsum(relevant[order])
-    last_of_value = np.flatnonzero(np.append(values[1:] < values[:-1], True))
-    targets = np.linspace(0, relevant_so_far[-1], max_count + 1)[1:]
+    last_of_value = np.flatnonzero(np.append(values[1:] < values[:-1], True))  # the last hit with each probability
+    targets = np.linspace(0, relevant_so_far[-1], max_count + 1)[1:]  # numbers of relevant hits
     indices = np.unique(last_of_value[np.searchsorted(relevant_so_far[last_of_value], targets)])
     return [
         (float(values[index]), precision_lower_bound(int(relevant_so_far[index]), int(index) + 1))
@@ -149,8 +152,8 @@ def precision_thresholds(probabilities: Floats, relevant: Flags, max_count: int 
     ]
 
 
-def precision_lower_bound(relevant: int, hits: int) -> float:
+def precision_lower_bound(n_relevant: int, n_hits: int) -> float:
     """Return the lower bound of Wilson's one-sided 95% interval of a precision."""
-    share, z_squared = relevant / hits, Z_95**2
-    half_width = Z_95 * math.sqrt(share * (1 - share) / hits + z_squared / (4 * hits * hits))
-    return (share + z_squared / (2 * hits) - half_width) / (1 + z_squared / hits)
+    precision, z_squared = n_relevant / n_hits, Z_95**2
+    half_width = Z_95 * math.sqrt(precision * (1 - precision) / n_hits + z_squared / (4 * n_hits * n_hits))
+    return (precision + z_squared / (2 * n_hits) - half_width) / (1 + z_squared / n_hits)

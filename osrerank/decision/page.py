@@ -47,7 +47,10 @@ def heading(text: str, level: int = 2) -> str:
 
 
 def compare_lists(summary: str, before: Iterable[str], after: Iterable[str]) -> str:
-    """Return the hits of the first pass and the reranked hits side by side: HTML's ``<li>`` under a plain summary."""
+    """Return the hits of the first pass and the reranked hits side by side, under a summary that can be clicked.
+
+    ``summary`` is plain text, and the hits are HTML, such as ``<li>d7</li>``.
+    """
     lists = "".join(
         f"<div><strong>{title}</strong><ol>{''.join(items)}</ol></div>"
         for title, items in (("First pass", before), ("Reranked", after))

@@ -25,7 +25,7 @@ from osrerank.types import Qrels, Run
 
 FOLDS = 5
 N_RANDOMISATIONS = 1_000
-"""The randomisation test exchanges values at random this many times."""
+"""The number of random exchanges in the randomisation test."""
 SEED = 0
 
 
@@ -35,7 +35,8 @@ class Choice:
 
     Attributes:
         setting: the setting with the highest mean over all queries.
-        promised: the mean of the measure over all queries, each ranked with the setting chosen on the other folds.
+        promised: the estimate: the mean of the measure over all queries, each ranked with the setting that was chosen
+            without the query's fold.
         low, high: the bounds of the 95% confidence interval of ``promised``.
         verdict: the comparison with the current setting, by a randomisation test.
         by_fold: for each fold, the setting chosen on the other folds.
@@ -50,7 +51,7 @@ class Choice:
 
 
 def measure_setting(all_hits: Sequence[QueryHits], qrels: Qrels, measure: str, setting: SearchSetting | None) -> Floats:
-    """Return a measure's value for each query with a setting ``(queries,)``. The setting None is the first pass.
+    """Return a measure's value for each query with a setting ``(queries,)``. None means the first pass.
 
     Raises:
         EvaluationError: the measure is unknown.
@@ -77,9 +78,10 @@ def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSett
     by_query = dict(zip(query_ids, table, strict=True))
     folds = split_into_blocks(query_ids, FOLDS)
     chosen: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)
-    held_out_by_query = {
-        query_id: by_query[query_id][settings.index(fold.setting)] for fold in chosen for query_id in fold.held_out_ids
-    }
+    held_out_by_query = {}
+    for fold in chosen:
+        column = settings.index(fold.setting)
+        held_out_by_query |= {query_id: by_query[query_id][column] for query_id in fold.held_out_ids}
     held_out = np.array([held_out_by_query[query_id] for query_id in query_ids])
     rows = {query_id: row for row, query_id in enumerate(query_ids)}
     fold_rows = [np.array([rows[query_id] for query_id in fold]) for fold in folds]
@@ -94,10 +96,10 @@ def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSett
 def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[npt.NDArray[np.intp]]) -> Verdict:
     """Replace the t-test of a verdict by a randomisation test that repeats the choice of the setting.
 
-    Held-out values are not independent, because each query is in the training folds of others. At the 5% level, a
-    t-test therefore has 8% false positives (measured). Here, its statistic is compared with the statistics of random
-    exchanges: for some queries, the current setting's values are exchanged with those of the other settings, and the
-    setting is chosen again.
+    Held-out values are not independent, because each query also helps to choose the setting for other queries. At the
+    5% level, a t-test therefore has 8% false positives (measured). So the test's statistic is compared with those of
+    random exchanges: for about half of the queries, the current setting's values are exchanged with those of the other
+    settings, which negates the differences, and the setting is chosen again.
 
     Args:
         verdict: the verdict of a t-test on the held-out values.
@@ -105,14 +107,14 @@ def _correct_for_choice(verdict: Verdict, differences: Floats, folds: Sequence[n
         folds: the rows of each fold's queries.
     """
     count = len(differences)
-    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(N_RANDOMISATIONS, count))
+    signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(N_RANDOMISATIONS, count))  # -1 is an exchange
     sums = signs @ differences  # (randomisations, settings)
     totals, totals_of_squares = np.zeros(N_RANDOMISATIONS), np.zeros(N_RANDOMISATIONS)
     for fold in folds:
-        held_out = signs[:, fold] @ differences[fold]
-        means = (sums - held_out) / max(1, count - len(fold))
-        best_settings = np.argmax(np.round(means, DECIMALS), axis=1)
-        totals += held_out[np.arange(N_RANDOMISATIONS), best_settings]
+        held_out_sums = signs[:, fold] @ differences[fold]
+        training_means = (sums - held_out_sums) / max(1, count - len(fold))
+        best_settings = np.argmax(np.round(training_means, DECIMALS), axis=1)
+        totals += held_out_sums[np.arange(N_RANDOMISATIONS), best_settings]
         totals_of_squares += (differences[fold] ** 2).sum(axis=0)[best_settings]
     errors = np.sqrt(np.maximum(totals_of_squares - totals**2 / count, TOLERANCE) / (count - 1) / count)
     random_statistics = np.abs(totals / count) / errors

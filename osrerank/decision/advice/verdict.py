@@ -17,8 +17,11 @@ from osrerank.evaluation.significance import paired_t_test
 
 ALPHA, POWER = 0.05, 0.8
 MIN_QUERIES = 10
+"""The minimum number of judged queries for a test."""
 MAX_QUERIES = 1_000_000
+"""The maximum number of queries that `more_queries` estimates."""
 TOLERANCE = 1e-12
+"""Differences up to this size are rounding errors."""
 Outcome = Literal["helps", "hurts", "undecided"]
 Floats = npt.NDArray[np.float64]
 
@@ -35,9 +38,9 @@ class Verdict:
         difference: the mean of after minus before.
         low, high: the bounds of the difference's 95% confidence interval.
         p_value: the two-tailed p-value of the test.
-        better, equal, worse: the numbers of queries whose value rises, stays equal or falls.
-        more_queries: the number of additional queries needed for a decision with a power of 80%, if the difference is
-            as measured. 0 means that the test was significant, and None that over a million queries would be needed.
+        better, equal, worse: the numbers of queries for which the measure rises, stays equal or falls.
+        more_queries: how many more queries are needed for a decision with a power of 80%, if the true difference is
+            the measured one. 0 means that the test was significant, and None that over a million would be needed.
         detectable: the smallest difference that this number of queries detects with a power of 80%.
     """
 
@@ -110,13 +113,16 @@ def confidence_interval(values: Floats) -> tuple[float, float]:
 
 
 def t_quantile(count: int) -> float:
-    """Return half the width of the 95% confidence interval of a mean of ``count`` values, in standard errors."""
+    """Return half the width of a mean's 95% confidence interval, in standard errors: about 1.98 for 100 values."""
     stats = require("scipy.stats", extra="eval")
     return float(stats.t.ppf(1 - ALPHA / 2, count - 1))
 
 
 def more_queries(differences: Floats) -> int | None:
-    """Return how many more queries a decision needs if mean and deviation stay the same. None means over a million."""
+    """Return how many more queries a decision needs, if mean and standard deviation stay the same.
+
+    None means that over a million queries would be needed.
+    """
     mean, deviation = abs(float(differences.mean())), float(differences.std(ddof=1))
     if mean <= TOLERANCE:
         return None
