@@ -1,8 +1,8 @@
 """Test on judged queries whether reranking helps on an index, and recommend a setting.
 
-A *setting* (`SearchSetting`) is a combination of search options. Every judged query is searched once, and all depths
-and blends are computed from these hits. An alternative, such as another model, other fields or another form of query,
-needs hits of its own, so every query is searched again.
+A *setting* (`SearchSetting`) is a combination of search options. Every judged query is searched once, and the rankings
+at all depths and blends are computed from these hits. An *alternative*, such as another model, other fields or another
+form of query, retrieves or scores other hits, so every query is searched again for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +31,7 @@ from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, Rerank
 from osrerank.types import Qrels, Query
 
 TOP_HITS = 10
+"""The number of top hits that are checked for judgments and shown in the report."""
 MAX_IDS_PER_REQUEST = 1000
 
 
@@ -44,21 +45,21 @@ class IndexAdvice:
         options: the index's current options.
         current: the current options as a setting.
 
-        verdict: the comparison of the current setting with the first pass. If both are the same, the verdict of
-            ``choice``.
+        verdict: the comparison of the current setting with the first pass. If the index is not reranked, it is the
+            verdict of ``choice``.
         choice: the best setting, and its comparison with the current setting.
         best_by_key: the best setting with the current hits, then the best with those of each alternative. Empty if
             there are no alternatives.
 
         current_hits: the hits of each judged query with the current model, fields and form of query.
-        alternative_hits: the hits with other fields, another model or the caller's own query, by their key.
+        alternative_hits: the hits with other fields, another model or the caller's own query, by `HitsKey`.
         first_pass_values: the measure of each query in the first pass ``(queries,)``, in the order of ``current_hits``.
         values: for each setting, the measure of each query ``(queries,)``, in the same order.
 
-        judged_shares: the shares of the top ten hits that are judged, in the first pass and after reranking.
+        judged_shares: the fractions of the top ten hits that are judged: in the first pass and after reranking.
         missing_documents: the number of documents judged relevant that are not in the index, and the number of all
             documents judged relevant.
-        self_hits: the number of queries with their own id among their top ten hits.
+        self_hits: the number of queries whose top ten hits contain a document with the query's id.
     """
 
     index: str
@@ -109,10 +110,10 @@ class IndexAdvice:
 
     @property
     def recommended(self) -> Mapping[str, Any]:
-        """The options to write to a settings file, with ``model`` if another model is better.
+        """The options to write to a settings file, such as ``{"pipeline": "auto", "depth": 50, ...}``.
 
-        They are empty if the current setting should stay: it does, unless other options are better on held-out queries
-        at the 5% level, or reranking hurts.
+        ``model`` is one of them if another model is better. They are empty if the current setting should stay, which it
+        does unless other options are significantly better on held-out queries, or reranking hurts.
         """
         if self.choice.verdict.outcome == "helps":
             model = {} if self.best.model == self.current.model else {"model": self.best.model}
@@ -125,10 +126,10 @@ class Alternatives:
     """The fields, models and query to compare with an index's current ones.
 
     Attributes:
-        fields: lists of fields, each of which is compared as the model's input.
+        fields: the field lists to compare as the model's input, such as ``[("title",), ("title", "body")]``.
         clients: clients that search the same index with other models.
         template: the caller's own query. None if only the queries' texts are searched.
-        fields_client: the client that searches with ``fields``. If None, the client of `advise` does.
+        fields_client: the client that searches with ``fields``. If None, the client passed to `advise` does.
     """
 
     fields: Sequence[Sequence[str]] = ()
@@ -189,8 +190,9 @@ def advise(
             )
         )
         settings = settings_to_try(setting, depths, vectors_blend=vectors_blend(search_client, index))
-        if len(hits_by_key) > 1 and template is None:  # other fields and models do not change the first pass
-            settings = [each for each in settings if not each.is_first_pass]
+        is_alternative = len(hits_by_key) > 1
+        if is_alternative and template is None:  # other fields and models do not change the first pass
+            settings = [candidate for candidate in settings if not candidate.is_first_pass]
         settings_by_key[key] = settings
 
     search_all(client, current)
@@ -205,11 +207,10 @@ def advise(
     if alternatives.template is not None:
         search_all(client, replace(reranking, query=alternatives.template.name), (), alternatives.template)
     first_pass_values = measure_setting(current_hits, qrels, measure, None)
-    values = {
-        setting: measure_setting(hits_by_key[key], qrels, measure, setting)
-        for key, settings in settings_by_key.items()
-        for setting in settings
-    }
+    values = {}
+    for key, settings in settings_by_key.items():
+        for setting in settings:
+            values[setting] = measure_setting(hits_by_key[key], qrels, measure, setting)
     query_ids = [query_hits.query.query_id for query_hits in current_hits]
     choice = choose(query_ids, values[current], values)
     best_by_key = [
@@ -236,36 +237,39 @@ def advise(
 
 def _count_missing_documents(client: Client, index: str, qrels: Qrels, query_ids: Sequence[str]) -> tuple[int, int]:
     """Return the number of documents judged relevant that are not in the index, and of all that are judged relevant."""
-    relevant = sorted(
-        {doc_id for query_id in query_ids for doc_id, grade in qrels.judgments[query_id].items() if grade > 0}
-    )
+    relevant_ids = set()
+    for query_id in query_ids:
+        relevant_ids |= {doc_id for doc_id, grade in qrels.judgments[query_id].items() if grade > 0}
+    sorted_ids = sorted(relevant_ids)
     n_present = 0
-    for start in range(0, len(relevant), MAX_IDS_PER_REQUEST):
-        ids = relevant[start : start + MAX_IDS_PER_REQUEST]
+    for start in range(0, len(sorted_ids), MAX_IDS_PER_REQUEST):
+        ids = sorted_ids[start : start + MAX_IDS_PER_REQUEST]
         body = {"query": {"ids": {"values": ids}}, "size": 0, "track_total_hits": True}
-        n_present += min(len(ids), client.search(index=index, body=body)["hits"]["total"]["value"])
-    return len(relevant) - n_present, len(relevant)
+        n_hits = client.search(index=index, body=body)["hits"]["total"]["value"]
+        n_present += min(len(ids), n_hits)  # an alias can find an id in several indices
+    return len(sorted_ids) - n_present, len(sorted_ids)
 
 
 def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
     """Return the queries for which a document is judged relevant.
 
     Raises:
-        EvaluationError: no query has such a document.
+        EvaluationError: there is no such query.
     """
-    queries_with_relevant = [
-        query for query in queries if any(grade > 0 for grade in qrels.judgments.get(query.query_id, {}).values())
-    ]
+    queries_with_relevant = []
+    for query in queries:
+        grades = qrels.judgments.get(query.query_id, {}).values()
+        if any(grade > 0 for grade in grades):
+            queries_with_relevant.append(query)
     if not queries_with_relevant:
         raise EvaluationError("no query has a document judged relevant; are queries and judgments from the same set?")
     return queries_with_relevant
 
 
 def _judged_share(all_hits: Sequence[QueryHits], qrels: Qrels, setting: SearchSetting | None) -> float:
-    """Return which share of all queries' top ten hits is judged. Without hits, it is 1."""
-    is_judged = [
-        doc_id in qrels.judgments[query_hits.query.query_id]
-        for query_hits in all_hits
-        for doc_id in query_hits.order(setting)[:TOP_HITS]
-    ]
+    """Return the fraction of all queries' top ten hits that are judged, or 1 if there are no hits."""
+    is_judged: list[bool] = []
+    for query_hits in all_hits:
+        judged = qrels.judgments[query_hits.query.query_id]
+        is_judged += [doc_id in judged for doc_id in query_hits.order(setting)[:TOP_HITS]]
     return float(np.mean(is_judged)) if is_judged else 1.0

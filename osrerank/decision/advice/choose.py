@@ -78,7 +78,7 @@ def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSett
     by_query = dict(zip(query_ids, table, strict=True))
     folds = split_into_blocks(query_ids, FOLDS)
     chosen: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)
-    held_out_by_query = {}
+    held_out_by_query: dict[str, float] = {}
     for fold in chosen:
         column = settings.index(fold.setting)
         held_out_by_query |= {query_id: by_query[query_id][column] for query_id in fold.held_out_ids}

@@ -15,12 +15,15 @@ from osrerank.types import Candidate, Query, Ranking, StageScore
 
 DEPTHS = (10, 20, 50, 100)
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""First-pass weights in a linear blend, relative to logits. 0 means no blend."""
+"""The first pass's weights to try in a linear blend, relative to the model's logit. 0 means no blend."""
 MONO_DEPTHS = (10, 20, 50)
-"""Numbers of top candidates of the stage ``vectors`` that a cross-encoder scores."""
+"""The values of ``mono_depth`` to try."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
 HitsKey = tuple[str, tuple[str, ...], str]
-"""The model, its input fields, and the name of the caller's own query. Another key needs another search."""
+"""The model, its input fields, and the name of the caller's own query: ``("osrerank/e5-small", ("title",), "")``.
+
+The rankings of settings with the same key are computed from the same hits. Another key needs another search.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,10 @@ class SearchSetting:
 
     Attributes:
         model: the model's name, as for ``--model``.
-        passages: the option ``passages``, as in a settings file.
+        passages: the option ``passages``, such as ``maxp`` or ``off``.
         depth: the number of candidates to rerank.
         blend: ``replace``, ``linear`` or ``rrf``.
-        weight: the weight of the first pass in the blend.
+        weight: the weight of the first pass in a ``linear`` blend.
         duo_depth: the number of candidates to compare in pairs. Only the current setting can compare pairs.
         pipeline: the search's pipeline. ``none`` is the first pass, which ignores depths and blends.
         mono_depth: the number of top candidates that the cross-encoder scores in ``vectors-mono``.
@@ -124,10 +127,10 @@ class QueryHits:
         query: the query.
         candidates: the hits in first-pass order. ``trace`` contains the first-pass score, then the model's score if the
             hit was reranked.
-        texts: the model's input text of each document.
+        texts: the model's input text of each document, by document id.
         pairwise_order: the document ids in the order of the current setting, if it compares pairs. Otherwise empty.
-        vector_candidates: if the model is a cross-encoder, the hits with the stage ``vectors`` in ``trace``. Otherwise
-            empty.
+        vector_candidates: if the model is a cross-encoder, the hits in first-pass order, with the score of the stage
+            ``vectors`` in ``trace``. Otherwise empty.
         vectors_weight: the weight of the logit from vectors in ``vectors-mono``, relative to the cross-encoder's logit.
         stage_ms: the time of each stage for all hits, in milliseconds. Empty if the search encoded documents.
     """
@@ -153,13 +156,15 @@ class QueryHits:
         return [candidate.doc_id for candidate in self._blend(candidates, setting)]
 
     def _blend(self, candidates: Sequence[Candidate], setting: SearchSetting) -> tuple[Candidate, ...]:
-        """Return the candidates, ordered by a blend of their last scores with their first-pass scores."""
-        block, tail = candidates[: setting.depth], candidates[setting.depth :]
-        scored = sorted(
-            (candidate for candidate in block if len(candidate.trace) > 1),
-            key=lambda candidate: (-candidate.score, candidate.rank),
-        )
-        reranked = (*scored, *(candidate for candidate in block if len(candidate.trace) == 1), *tail)
+        """Order the top ``setting.depth`` candidates by the blend of model and first pass, and return all candidates.
+
+        Candidates that the model did not score have only the first-pass entry in ``trace``, and follow the scored ones.
+        """
+        top, tail = candidates[: setting.depth], candidates[setting.depth :]
+        scored = [candidate for candidate in top if len(candidate.trace) > 1]
+        scored.sort(key=lambda candidate: (-candidate.score, candidate.rank))
+        unscored = [candidate for candidate in top if len(candidate.trace) == 1]
+        reranked = (*scored, *unscored, *tail)
         if setting.blend == "replace" or not scored:
             return reranked
         ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(reranked, start=1))
@@ -180,12 +185,14 @@ def current_setting(client: Client, index: str) -> SearchSetting:
     """Return the setting of a search of the index with ``rerank=True``."""
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
-    one_stage = options if options.pipeline in (*VECTORS, *VECTORS_MONO) else replace(options, pipeline=AUTO_PIPELINE)
+    options_without_duo = options
+    if options.pipeline not in (*VECTORS, *VECTORS_MONO):
+        options_without_duo = replace(options, pipeline=AUTO_PIPELINE)
     with client.searcher.service_for(index) as service:
-        identity = service.identity(one_stage)
+        blend, weight = _parse_blend(service.identity(options_without_duo)["blend"])
         model = service.settings.model
         is_cross_encoder = service.resolve_pipeline(Rerank())[0] == MONO_STAGE
-    setting = SearchSetting(model, passages, options.min_depth, *_parse_blend(identity["blend"]))
+    setting = SearchSetting(model, passages, options.min_depth, blend, weight)
     if options.is_first_pass:
         return replace(setting, pipeline=NO_STAGES)
     if options.pipeline in VECTORS_MONO:
@@ -198,7 +205,10 @@ def current_setting(client: Client, index: str) -> SearchSetting:
 
 
 def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
-    """Return blend and weight of the stage ``vectors`` before a cross-encoder. Return None for other kinds of model."""
+    """Return the blend after the stage ``vectors`` if the model is a cross-encoder, otherwise None.
+
+    The blend is a pair of method and first-pass weight, such as ``("linear", 0.5)``.
+    """
     options = client.options_of(index)
     if options.pipeline not in VECTORS_MONO:
         options = replace(options, pipeline="vectors-mono", blend="card", blend_weight=None)
@@ -208,6 +218,7 @@ def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
 
 
 def _parse_blend(blend: object) -> tuple[str, float]:
+    """Return method and weight: ``("linear", 0.5)`` for ``["linear", 0.5]``, and ``("replace", 0.0)`` for None."""
     return (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
 
 
@@ -216,8 +227,7 @@ def settings_to_try(
 ) -> list[SearchSetting]:
     """Return the settings to compare: the current one, the first pass, then other settings by increasing depth.
 
-    If settings are equally good, the first is chosen. ``vectors_blend`` is the blend and weight of the stage
-    ``vectors`` before a cross-encoder, or None for other models.
+    If settings are equally good, the first is chosen. ``vectors_blend`` comes from the function `vectors_blend`.
     """
     first_pass_weight = current.weight if current.blend == "linear" else 0.0
     weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
@@ -264,12 +274,13 @@ def search_queries(
         options = replace(options, fields=tuple(fields))
     search_options = scoring_options(options, depth)
     vectors_weight = 0.0
+    model_stages: tuple[str, ...] = FIRST_STAGES
     with client.searcher.service_for(index) as service:
-        if (
-            service.resolve_pipeline(Rerank())[0] == MONO_STAGE
-        ):  # a cross-encoder, whose vectors come from another model
+        is_cross_encoder = service.resolve_pipeline(Rerank())[0] == MONO_STAGE
+        if is_cross_encoder:  # the same searches also score by the vectors of another model
             search_options = replace(search_options, pipeline="vectors-mono")
             vectors_weight = cast("float", service.identity(search_options)["vectors_weight"])
+            model_stages = (MONO_STAGE,)
 
     searcher = _QuerySearcher(client, index, depth, template, exclude_query_ids)
     all_hits = []
@@ -277,9 +288,8 @@ def search_queries(
         response = searcher.search(query, search_options)
         hits = response["hits"]["hits"]
         texts = {hit["_id"]: read_hit_text(hit, text_fields) or "" for hit in hits}
-        stages = FIRST_STAGES if search_options.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
-        query_hits = QueryHits(query, _candidates(hits, texts, stages), texts, stage_ms=_stage_times(response))
-        if search_options.pipeline != AUTO_PIPELINE:
+        query_hits = QueryHits(query, _candidates(hits, texts, model_stages), texts, stage_ms=_stage_times(response))
+        if is_cross_encoder:
             vector_candidates = _candidates(hits, texts, (VECTORS_STAGE,))
             query_hits = replace(query_hits, vector_candidates=vector_candidates, vectors_weight=vectors_weight)
         if _compares_pairs(options):
@@ -302,7 +312,8 @@ class _QuerySearcher:
 
     def search(self, query: Query, options: Rerank) -> dict[str, Any]:
         """Return a query's response, with at most ``depth`` hits."""
-        response = self._request(query, options, self.depth + self.exclude_query_ids)
+        size = self.depth + 1 if self.exclude_query_ids else self.depth
+        response = self._request(query, options, size)
         hits = response["hits"]["hits"]
         if self.exclude_query_ids:
             hits = [hit for hit in hits if hit["_id"] != query.query_id]
@@ -320,7 +331,10 @@ class _QuerySearcher:
 
 
 def _stage_times(response: Mapping[str, Any]) -> dict[str, float]:
-    """Return each stage's time in milliseconds, or none if a stage encoded documents, which later searches do not."""
+    """Return each stage's time in milliseconds, such as ``{"vectors": 3.1, "mono": 240.0}``.
+
+    The times are left out if a stage encoded documents. Later searches are faster, because the vectors are then stored.
+    """
     stages = response["rerank"]["stages"]
     if any(stage.get("encoded") for stage in stages):
         return {}
@@ -328,7 +342,7 @@ def _stage_times(response: Mapping[str, Any]) -> dict[str, float]:
 
 
 def scoring_options(options: Rerank, depth: int) -> Rerank:
-    """Return options that only score ``depth`` candidates with the first stage's model.
+    """Return options that score ``depth`` candidates with one model, without blend, cutoffs and deadline.
 
     Raises:
         ConfigError: the options rerank sentences or have a custom pipeline.
@@ -367,14 +381,13 @@ def _pairwise_options(search_options: Rerank, options: Rerank) -> Rerank:
 def _candidates(
     hits: Sequence[Mapping[str, Any]], texts: Mapping[str, str], stages: Sequence[str]
 ) -> tuple[Candidate, ...]:
-    """Return hits as candidates in first-pass order, with the scores of the stages that ran."""
-    return tuple(
-        sorted((_candidate(hit, texts[hit["_id"]], stages) for hit in hits), key=lambda candidate: candidate.rank)
-    )
+    """Return hits as candidates in first-pass order, with the scores of those of the ``stages`` that ran."""
+    candidates = [_candidate(hit, texts[hit["_id"]], stages) for hit in hits]
+    return tuple(sorted(candidates, key=lambda candidate: candidate.rank))
 
 
 def _candidate(hit: Mapping[str, Any], text: str, stages: Sequence[str]) -> Candidate:
-    entries = hit.get("_rerank", {})
+    entries = hit.get("_rerank", {})  # such as {"first_pass": {"score": 15.8, "rank": 3}, "mono": {...}}
     first_pass = entries.get(FIRST_PASS) or {"score": hit["_score"] or 0.0, "rank": 1}
     trace = [StageScore(FIRST_PASS, first_pass["score"], first_pass["rank"], squash(first_pass["score"]))]
     for stage, entry in entries.items():

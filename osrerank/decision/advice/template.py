@@ -13,11 +13,11 @@ PLACEHOLDER = "{{query}}"
 
 @dataclass(frozen=True, slots=True)
 class QueryTemplate:
-    """A search body with a placeholder.
+    """A search body with a placeholder, such as ``{"query": {"match": {"title": "{{query}}"}}}``.
 
     Attributes:
         name: the file's name.
-        body: an ordinary ``_search`` body, in which ``{{query}}`` stands for the query's text.
+        body: the body of a ``_search`` request, in which ``{{query}}`` stands for the query's text.
     """
 
     name: str
@@ -46,11 +46,14 @@ class QueryTemplate:
 
 
 def _fill_value(value: Any, text: str) -> Any:
+    """Return a copy of a JSON value in which all strings contain the query's text instead of the placeholder."""
     if isinstance(value, str):
         return value.replace(PLACEHOLDER, text)
     if isinstance(value, Mapping):
         return {name: _fill_value(element, text) for name, element in value.items()}
-    return [_fill_value(element, text) for element in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_fill_value(element, text) for element in value]
+    return value
 
 
 def _template_error(path: Path, reason: str) -> ConfigError:

@@ -26,8 +26,8 @@ class ShownPage:
         doc_ids: the ids of the page's documents, from top to bottom.
         clicked: the ids of the clicked documents, all of which are on the page.
         session: the id of the user's session, or "" if unknown.
-        first_rank: the rank of the page's first document, from 1.
-        teams: for each document of an interleaved page, ``A`` or ``B``, the ranking that it comes from. Empty for other
+        first_rank: the rank of the page's first document: 1 for the first page, and 11 for the second page of ten.
+        teams: the ranking that each document of an interleaved page comes from, such as ``ABBA``. Empty for other
             pages.
         experiment: the name of the page's experiment, or "".
     """
@@ -55,26 +55,26 @@ def read_clicks(path: Path) -> Iterator[ShownPage]:
     Raises:
         FormatError: a line is not a valid page. The message contains its number.
     """
-    for number, line in read_numbered_objects(path):
+    for number, page_fields in read_numbered_objects(path):
         try:
-            yield _parse_page(line)
+            yield _parse_page(page_fields)
         except (TypeError, ValueError) as error:
             raise line_error(path, number, str(error)) from None
 
 
-def _parse_page(line: dict[str, Any]) -> ShownPage:
-    texts = {name: line.get(name, "") for name in ("query", "session", "teams", "experiment")}
-    for name, value in texts.items():
+def _parse_page(page_fields: dict[str, Any]) -> ShownPage:
+    strings = {name: page_fields.get(name, "") for name in ("query", "session", "teams", "experiment")}
+    for name, value in strings.items():
         if not isinstance(value, str):
             raise TypeError(f"{name} is {value!r}; it must be a string")
-    if not texts["query"].strip():
+    if not strings["query"].strip():
         raise ValueError("query is missing; each line needs the text of the query")
-    lists = {name: line.get(name) for name in ("documents", "clicks")}
+    lists = {name: page_fields.get(name) for name in ("documents", "clicks")}
     for name, value in lists.items():
         if not isinstance(value, list) or not all(isinstance(doc_id, str) for doc_id in value):
             raise TypeError(f"{name} is {value!r}; it must be a list of document ids")
-    rank = line.get("first_rank", 1)
+    rank = page_fields.get("first_rank", 1)
     if type(rank) is not int:
         raise TypeError(f"first_rank is {rank!r}; it must be a whole number from 1 on")
     doc_ids, clicked = tuple(lists["documents"] or ()), frozenset(lists["clicks"] or ())
-    return ShownPage(doc_ids=doc_ids, clicked=clicked, first_rank=rank, **texts)
+    return ShownPage(doc_ids=doc_ids, clicked=clicked, first_rank=rank, **strings)

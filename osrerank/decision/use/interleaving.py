@@ -1,9 +1,9 @@
 """Test which of two interleaved rankings users prefer, and estimate how many sessions a decision needs.
 
-The documents of an interleaved page come from ranking A or ranking B, and form that ranking's *team*. A session
-prefers the team whose documents get more of its clicks (Radlinski, Kurup, Joachims: How does clickthrough data
+Each document of an interleaved page comes from ranking A or ranking B. The documents from a ranking are its *team*. A
+session prefers the team whose documents get more of its clicks (Radlinski, Kurup, Joachims: How does clickthrough data
 reflect retrieval quality?, CIKM 2008, section 4). Under the null hypothesis, half of the sessions with a preference
-prefer B, so their share has an exact binomial interval (Clopper, Pearson: Biometrika 1934).
+prefer B. The share of sessions that prefer B has an exact binomial interval (Clopper, Pearson: Biometrika 1934).
 """
 
 import math
@@ -29,16 +29,16 @@ class Preference:
         experiment: the experiment's name.
         sessions: the number of sessions with interleaved pages. A page without a session id counts as a session.
         wins_a, wins_b: the numbers of sessions with more clicks on team A's documents, and on team B's.
-        ties: the number of sessions with clicks on both teams' documents, equally many on each.
+        ties: the number of sessions with as many clicks on team A's documents as on team B's, and at least one on each.
         silent: the number of sessions without a click on an interleaved page.
-        share_b: among sessions with a preference, the share that prefer B, in [0, 1]. 0.5 without such sessions.
+        share_b: the fraction of sessions with a preference that prefer B, in [0, 1]. It is 0.5 if no session has one.
         low, high: the bounds of the confidence interval of ``share_b``.
         p_value: the two-tailed p-value of the exact binomial test of no preference.
         winner: ``A`` or ``B``, or "" if the interval contains 0.5.
         needed: the number of sessions needed to detect a share of ``least_share`` with a power of 0.8, or None if no
             session has a preference.
-        needed_as_seen: the number of sessions needed to detect the observed share, or None if it is 0.5.
-        least_share: the minimum share of preferences that is worth detecting.
+        needed_as_seen: the number of sessions needed to detect the measured share, or None if that is 0.5.
+        least_share: the minimum share of preferences for a team that is worth detecting, such as 0.55.
     """
 
     experiment: str
@@ -77,7 +77,7 @@ def preferences(
     clicks: defaultdict[str, dict[object, list[int]]] = defaultdict(dict)  # experiment -> session -> clicks on [A, B]
     for number, page in enumerate(pages):
         if page.teams:
-            session: object = page.session or number
+            session: object = page.session or number  # without an id, the page is a session by itself
             clicked = [team for doc_id, team in zip(page.doc_ids, page.teams, strict=True) if doc_id in page.clicked]
             counts = clicks[page.experiment].setdefault(session, [0, 0])
             counts[0] += clicked.count("A")
@@ -92,36 +92,36 @@ def _preference(name: str, clicks: Mapping[object, list[int]], confidence: float
     wins_a = sum(a > b for a, b in clicks.values())
     wins_b = sum(b > a for a, b in clicks.values())
     silent = sum(a == b == 0 for a, b in clicks.values())
-    decided, sessions = wins_a + wins_b, len(clicks)
-    share = wins_b / decided if decided else 0.5
-    low, high = binomial_interval(wins_b, decided, confidence)
+    n_decided, n_sessions = wins_a + wins_b, len(clicks)
+    share_b = wins_b / n_decided if n_decided else 0.5
+    low, high = binomial_interval(wins_b, n_decided, confidence)
     winner = ""
     if low > 0.5:
         winner = "B"
     elif high < 0.5:
         winner = "A"
-    p_value = float(require("scipy.stats", extra="eval").binomtest(wins_b, decided).pvalue) if decided else 1.0
-    rate = decided / sessions
+    p_value = float(require("scipy.stats", extra="eval").binomtest(wins_b, n_decided).pvalue) if n_decided else 1.0
+    decided_rate = n_decided / n_sessions
     return Preference(
         experiment=name,
-        sessions=sessions,
+        sessions=n_sessions,
         wins_a=wins_a,
         wins_b=wins_b,
-        ties=sessions - decided - silent,
+        ties=n_sessions - n_decided - silent,
         silent=silent,
-        share_b=share,
+        share_b=share_b,
         low=low,
         high=high,
         p_value=p_value,
         winner=winner,
-        needed=sessions_needed(least_share, rate, confidence=confidence),
-        needed_as_seen=sessions_needed(share, rate, confidence=confidence),
+        needed=sessions_needed(least_share, decided_rate, confidence=confidence),
+        needed_as_seen=sessions_needed(share_b, decided_rate, confidence=confidence),
         least_share=least_share,
     )
 
 
 def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the exact confidence interval of a share of successes, or [0, 1] without trials."""
+    """Return the exact confidence interval of the fraction of trials that succeed, or [0, 1] if there are no trials."""
     if not trials:
         return 0.0, 1.0
     exact = require("scipy.stats", extra="eval").binomtest(successes, trials).proportion_ci(confidence)
@@ -131,9 +131,9 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
 def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, power: float = POWER) -> int | None:
     """Return the number of sessions needed to detect a share of preferences other than 0.5, or None if no number does.
 
-    By the normal approximation of the binomial test, it takes
-    ``n = ((z_confidence / 2 + z_power sqrt(p (1 - p))) / (p - 1/2))^2`` sessions with a preference. This is divided by
-    the rate of such sessions.
+    For a share p, the normal approximation of the binomial test needs
+    ``n = ((z_confidence / 2 + z_power sqrt(p (1 - p))) / (p - 1/2))^2`` sessions with a preference, which takes
+    ``n / rate`` sessions.
 
     Args:
         share: the share of preferences for a team, in [0, 1].

@@ -18,14 +18,12 @@ def headline(report: ShadowReport) -> str:
     counted = "1 search" if report.searches == 1 else f"{report.searches:,} searches"
     if not report.compared:
         return f"{counted} in shadow mode; none of them was reranked"
-    changed_share = _share(report.compared - report.new_hits[0], report.compared)
-    return (
-        f"{counted} in shadow mode; reranking brings new hits into the top ten in {changed_share} of the reranked ones"
-    )
+    percentage = _percentage(report.compared - report.new_hits[0], report.compared)
+    return f"{counted} in shadow mode; reranking brings new hits into the top ten in {percentage} of the reranked ones"
 
 
 def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return table rows that count the searches by outcome and by reason, and the dropped searches."""
+    """Return table rows that count the searches by outcome and by reason, such as ``("reranked", "940", "94.0%")``."""
     names = {"true": "reranked", "partial": "reranked in part", "false": "not reranked"}
     counts = [(name, report.applied[outcome]) for outcome, name in names.items() if report.applied[outcome]]
     reasons = report.reasons.most_common()
@@ -34,18 +32,21 @@ def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
         counts.append(("other reasons", sum(count for _, count in reasons[MAX_REASONS:])))
     counts.append(("dropped", report.dropped))
     total = report.searches + report.dropped
-    return [(name, f"{count:,}", _share(count, total)) for name, count in counts]
+    return [(name, f"{count:,}", _percentage(count, total)) for name, count in counts]
 
 
 def change_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return table rows that count the searches by number of new hits, and those whose top hit changes."""
+    """Return table rows that count the searches by number of new hits, such as ``("2 new hits", "15", "15.0%")``.
+
+    The last row counts the searches whose top hit changes.
+    """
     changes = [(_new_hits_text(count), report.new_hits[count]) for count in sorted(report.new_hits)]
     changes.append(("a different top hit", report.first_changed))
-    return [(name, f"{count:,}", _share(count, report.compared)) for name, count in changes]
+    return [(name, f"{count:,}", _percentage(count, report.compared)) for name, count in changes]
 
 
 def number_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return table rows with the median and the 95th percentile of moves and times."""
+    """Return table rows with the median and the 95th percentile of changed ranks and times."""
     measured: tuple[tuple[str, Sequence[float]], ...] = (
         ("hits of the new top ten that moved", report.moved),
         ("largest move of one of them, in ranks", report.farthest),
@@ -105,5 +106,5 @@ def _new_hits_text(count: int) -> str:
     return "1 new hit" if count == 1 else f"{count} new hits"
 
 
-def _share(count: int, total: int) -> str:
+def _percentage(count: int, total: int) -> str:
     return f"{count / total:.1%}" if total else "0.0%"

@@ -1,8 +1,9 @@
 """Read result pages and clicks from the indices of User Behavior Insights (UBI, schema 1.3).
 
 ``ubi_queries`` contains the pages that users saw: ``query_id``, ``user_query`` and ``query_response_hit_ids``.
-``ubi_events`` contains their actions: ``query_id``, ``action_name`` and ``event_attributes.object.object_id``. A click
-has its document's rank. ``event_attributes.position`` is ignored, because some applications start from 0.
+``ubi_events`` contains the users' actions: ``query_id``, ``action_name`` and ``event_attributes.object.object_id``. The
+rank of a click is that of its document on the page. ``event_attributes.position`` is ignored, because some applications
+count from 0.
 """
 
 from collections import defaultdict
@@ -20,6 +21,7 @@ from osrerank.search.ubi import EXPERIMENT, FIRST_RANK, SESSION, TEAMS
 
 CLICK_ACTIONS = ("click", "click_through")
 SCROLL_SIZE = 1_000
+"""The number of documents to read per request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class UbiSource:
 
 @dataclass(frozen=True, slots=True)
 class UbiPages:
-    """The pages that were read.
+    """The pages that were read, and the number of clicks that belong to none of them.
 
     Attributes:
         pages: the pages. Records without an id, a query text or hits are left out.
@@ -74,8 +76,8 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
     """
     source = source or UbiSource()
     clicks = _read_clicks(client, source)
-    records: dict[tuple[str, int], Mapping[str, Any]] = {}
-    other_applications: set[str] = set()
+    records: dict[tuple[str, int], Mapping[str, Any]] = {}  # by query id and first rank
+    other_applications: set[str] = set()  # the ids of their queries, whose clicks are ignored
     for record in _scroll_documents(client, source.queries, source):
         query_id = str(record.get("query_id") or "")
         key = query_id, _first_rank(record)
@@ -100,6 +102,7 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
 
 
 def _read_clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
+    """Return the clicks of each search, by query id."""
     clicks: defaultdict[str, _Clicks] = defaultdict(_Clicks)
     for event in _scroll_documents(client, source.events, source):
         query_id = event.get("query_id")
@@ -138,11 +141,13 @@ def _query_text(record: Mapping[str, Any]) -> str:
 
 
 def _first_rank(record: Mapping[str, Any]) -> int:
+    """Return the rank of the page's first document, which is 1 if the record does not contain a valid rank."""
     first_rank = str((record.get("query_attributes") or {}).get(FIRST_RANK, "1"))
     return max(int(first_rank), 1) if first_rank.isdigit() else 1
 
 
 def _scroll_documents(client: Client, index: str, source: UbiSource) -> Iterator[Mapping[str, Any]]:
+    """Yield the documents of an index whose timestamps are in the source's period."""
     bounds = {name: value for name, value in (("gte", source.since), ("lte", source.until)) if value}
     query: dict[str, Any] = {"range": {"timestamp": bounds}} if bounds else {"match_all": {}}
     body = {"size": SCROLL_SIZE, "query": query}
