@@ -82,7 +82,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[str, Any]) -> "list[Fold[Weights]]":
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.folds import read_folds, split_into_blocks
-    from osrerank.evaluation.tune import build_grid, compute_average_precisions, cross_validate, find_max_by_share
+    from osrerank.evaluation.tune import build_grid, compute_average_precisions, cross_validate, find_max_ap_by_a
     from osrerank.formats.trec import read_qrels
 
     n_values = GRID_STEPS if options["released_grid"] else GRID_STEPS + 1
@@ -97,7 +97,7 @@ def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[st
         from osrerank.evaluation.plots import plot_shares
 
         counts = range(1, options["sentences"] + 1)
-        curves = {f"{count}S": find_max_by_share(ap_by_query, settings, count) for count in counts}
+        curves = {f"{count}S": find_max_ap_by_a(ap_by_query, settings, count) for count in counts}
         plot_shares(options["plot"], curves)
     return learned
 

@@ -1,7 +1,7 @@
 """Compute nDCG, reciprocal rank and average precision of one ranking without ir-measures, for the demo and training.
 
-nDCG with linear gains and log2(rank + 1) discounts, as trec_eval's `ndcg_cut`; Järvelin, Kekäläinen: Cumulated
-gain-based evaluation of IR techniques, TOIS 2002.
+nDCG has linear gains and log2(rank + 1) discounts, as trec_eval's `ndcg_cut` (Järvelin, Kekäläinen: Cumulated
+gain-based evaluation of IR techniques, TOIS 2002).
 """
 
 import math
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 def ndcg(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) -> float:
     """Return nDCG of document ids in rank order, in [0, 1], or 0 if nothing is relevant."""
     gains = [max(relevance.get(doc_id, 0), 0) for doc_id in ranked[:cutoff]]
-    ideal = sorted((max(value, 0) for value in relevance.values()), reverse=True)[:cutoff]
-    best = _sum_discounted(ideal)
-    return _sum_discounted(gains) / best if best else 0.0
+    ideal_gains = sorted((max(grade, 0) for grade in relevance.values()), reverse=True)[:cutoff]
+    ideal_dcg = _sum_discounted(ideal_gains)
+    return _sum_discounted(gains) / ideal_dcg if ideal_dcg else 0.0
 
 
 def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int = 10) -> float:
@@ -30,8 +30,9 @@ def average_precision(ranked: Sequence[str], relevance: Mapping[str, int], cutof
     This is trec_eval's ``map``, whose option ``-M`` is the cutoff. It is 0 if nothing is relevant.
     """
     relevant_ranks = [rank for rank, doc_id in enumerate(ranked[:cutoff], start=1) if relevance.get(doc_id, 0) > 0]
-    precisions = math.fsum(number / rank for number, rank in enumerate(relevant_ranks, start=1))
-    return precisions / max(1, sum(grade > 0 for grade in relevance.values()))
+    sum_of_precisions = math.fsum(number / rank for number, rank in enumerate(relevant_ranks, start=1))
+    n_relevant = sum(grade > 0 for grade in relevance.values())
+    return sum_of_precisions / max(1, n_relevant)
 
 
 def _sum_discounted(gains: Sequence[int]) -> float:

@@ -1,7 +1,8 @@
 """Compute ``NumRel`` and ``IPrec`` as trec_eval 10 does, because pytrec-eval-terrier 0.5 differs.
 
-The package ignores the relevance level of ``NumRel``, and returns NaN for the ``IPrec`` of a query without documents.
-Its recall points are those of trec_eval 9, whereas trec_eval 10 rounds them to the nearest document.
+``NumRel`` is the number of relevant documents, and ``IPrec`` the interpolated precision at a recall. The package
+ignores the relevance level of ``NumRel``, and returns NaN for the ``IPrec`` of a query without documents. It finds the
+rank of a recall as trec_eval 9 does, whereas trec_eval 10 rounds the number of documents to the nearest one.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Divide queries into the folds of a cross-validation, as a published file does or into blocks of sorted ids."""
+"""Divide queries into the folds of a cross-validation: those of a published file, or blocks of sorted query ids."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ Folds = tuple[tuple[str, ...], ...]
 
 
 def read_folds(path: Path) -> Folds:
-    """Read a JSON file with the query ids of each fold: ``[["q1"], ["q2"]]`` or Capreolus' format.
+    """Read a JSON file with the query ids of each fold: ``[["q1", "q2"], ["q3"]]``, or Capreolus' format.
 
     Raises:
         EvaluationError: the file has neither format, a query is in two folds, or there are fewer than two folds.
@@ -40,9 +40,9 @@ def read_folds(path: Path) -> Folds:
 
 
 def split_into_blocks(query_ids: Iterable[str], count: int) -> Folds:
-    """Split the sorted query ids into consecutive blocks, as Birch does for Core17 and Core18.
+    """Split the sorted query ids into ``count`` consecutive blocks, as Birch does for Core17 and Core18.
 
-    Ids that are numbers come first, in numerical order.
+    Ids that are numbers come first, in numerical order: 2, 10, q1.
 
     Raises:
         EvaluationError: there are fewer queries than folds.

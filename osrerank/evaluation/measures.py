@@ -1,8 +1,8 @@
 """Measure runs with ir-measures, and average over queries as trec_eval does.
 
-ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) has each measure computed by a provider, such as pytrec_eval or
-gdeval. Providers differ in how they break ties and select queries. So they get only the queries that are averaged over,
-with rankings truncated to the depth, in trec_eval's order and with distinct scores.
+ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) lets other programs, its *providers*, compute the measures, such
+as pytrec_eval or gdeval. Providers differ in how they break ties and select queries. So they get only the queries that
+are averaged over, with rankings truncated to the depth, in trec_eval's order and with distinct scores.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ MSMARCO = "MRR@10 (MS MARCO)"
 MSMARCO_DEPTH = 10
 """The number of top ranks that the official script evaluates."""
 _GDEVAL_MAX_GRADE = 4
-"""The provider gdeval fails on grades above this."""
+"""The highest grade with which the provider gdeval works."""
 _MISSING_PACKAGE = re.compile(r"Unsupported measures {(.+?)}\..*?- (\S+) \(pip install ([^)]+)\)")
-"""ir-measures' message if the package of a provider is missing."""
+"""ir-measures' message if the package of a provider is missing: the measure, the package and what to install."""
 _UNSUPPORTED = re.compile(r"Unsupported measures {(.+)}\.?")
 """ir-measures' message if no provider computes a measure."""
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
@@ -108,14 +108,15 @@ class Evaluator:
         level = self._averaging.relevance_level
         self._parsed = parse_measures([name for name in measures if name != MSMARCO], level)
         names = (*self._parsed, *([MSMARCO] if MSMARCO in measures else []))
-        self._values: dict[str, dict[str, float]] = {name: {} for name in names}
+        self._values: dict[str, dict[str, float]] = {name: {} for name in names}  # measure -> query id -> value
         self._run_query_ids: set[str] = set()
 
     def add(self, batch: Run) -> None:
         """Measure a batch of the run's queries."""
         self._run_query_ids.update(batch.rankings)
         judgments = self._qrels.judgments
-        self._measure({query_id: judgments[query_id] for query_id in batch.rankings if query_id in judgments}, batch)
+        batch_judgments = {query_id: judgments[query_id] for query_id in batch.rankings if query_id in judgments}
+        self._measure(batch_judgments, batch)
 
     def summarise(self, run_name: str) -> Evaluation:
         """Return the values of all batches and their means.
@@ -124,10 +125,11 @@ class Evaluator:
             EvaluationError: a measure has no value for any query, or run and judgments share no query.
         """
         judgments = select_judgments(self._qrels, self._run_query_ids, run_name, complete=self._averaging.complete)
-        unranked_judgments = {
+        # queries that are averaged over although the run does not contain them
+        missing_judgments = {
             query_id: judged for query_id, judged in judgments.items() if query_id not in self._run_query_ids
         }
-        self._measure(unranked_judgments, Run({}))
+        self._measure(missing_judgments, Run({}))
         per_query = {
             measure: {query_id: values[query_id] for query_id in judgments if query_id in values}
             for measure, values in self._values.items()
@@ -170,7 +172,9 @@ def select_judgments(
 
 
 def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, Any]:
-    """Return ir-measures' objects for the named measures, by the names to display.
+    """Return ir-measures' objects for the named measures, by the names to display: ``{"AP(rel=2)": AP(rel=2)}``.
+
+    The name to display is the given one, or ir-measures' if the given name is an alias or its relevance level changes.
 
     Args:
         names: names from ir-measures or trec_eval. A trec_eval name can be an alias of several measures.
@@ -201,14 +205,11 @@ def msmarco_mrr(qrels: Qrels, run: Run) -> dict[str, float]:
 
 
 def _reciprocal_rank(judged: Mapping[str, int], run: Run, query_id: str) -> float:
-    documents = run.rankings.get(query_id, ())
-    ranks = (round(1 / document.score) if run.by_rank else rank for rank, document in enumerate(documents, start=1))
-    relevant = (
-        rank
-        for rank, document in zip(ranks, documents, strict=True)
-        if rank <= MSMARCO_DEPTH and judged.get(document.doc_id, 0) > 0
-    )
-    return 1 / next(relevant, math.inf)
+    for position, document in enumerate(run.rankings.get(query_id, ()), start=1):
+        rank = round(1 / document.score) if run.by_rank else position  # scores of a three-column run are 1 / rank
+        if rank <= MSMARCO_DEPTH and judged.get(document.doc_id, 0) > 0:
+            return 1 / rank
+    return 0.0
 
 
 def _compute_values(
@@ -217,7 +218,7 @@ def _compute_values(
     """Return each measure's values by query, in the order of the judgments."""
     rankings = {query_id: _rank_doc_ids(run, query_id, averaging) for query_id in judged}
     per_query: dict[str, dict[str, float]] = {name: {} for name in measures}
-    provider_measures = {}  # measure -> display name
+    provider_measures = {}  # measure -> name to display
     for name, measure in measures.items():
         if needs_correction(measure):
             per_query[name] = {
@@ -296,7 +297,7 @@ def _parse_name(ir_measures: ModuleType, name: str) -> list[Any]:
             if missing:
                 raise AssertionError(f"it needs {' and '.join(missing)}")  # noqa: TRY301 - as validate_params does
             measure.validate_params()
-            if measure.params.get("cutoff", 1) < 1:  # trec_eval's code aborts the process
+            if measure.params.get("cutoff", 1) < 1:  # trec_eval's code would abort the process
                 raise AssertionError("its cutoff must be 1 or above")  # noqa: TRY301 - as validate_params does
     except AssertionError as error:
         raise EvaluationError(
@@ -317,7 +318,10 @@ def _parse_trec_name(ir_measures: ModuleType, name: str) -> list[Any]:
 
 
 def _set_relevance_level(measure: Any, name: str, level: int) -> Any:
-    """Return the measure with a relevance level. It is unchanged if its name sets a level, or if it takes none."""
+    """Return the measure with a relevance level, such as ``AP(rel=2)`` for ``AP`` and 2.
+
+    The measure is unchanged if its name sets a level, or if it has no level that can be set.
+    """
     if level == 1 or "rel=" in name or "rel" not in measure.SUPPORTED_PARAMS:
         return measure
     if measure.SUPPORTED_PARAMS["rel"].default == 1 or "rel" in measure.params:
@@ -333,6 +337,7 @@ def _compute_overall(measure: Any, values: Mapping[str, float]) -> float:
 
 
 def _format_first_ids(query_ids: Iterable[str]) -> str:
+    """Return up to three ids, such as "q1, q2, q3, ..."."""
     sorted_ids = sorted(query_ids)
     return f"{', '.join(sorted_ids[:3])}{', ...' if len(sorted_ids) > 3 else ''}"
 

@@ -25,7 +25,8 @@ Marks = Literal["holm", "raw"]
 """Whether `letter_significant_runs` uses corrected p-values (``holm``) or uncorrected ones (``raw``)."""
 
 SAMPLES = 100_000
-_MAX_EXACT_QUERIES = 16  # up to here, all 2 ** n sign patterns are fewer than SAMPLES
+"""The number of random sign patterns of the randomisation test."""
+_MAX_EXACT_QUERIES = 16  # the largest n for which there are fewer sign patterns, 2 ** n, than SAMPLES
 _CHUNK_ELEMENTS = 2**22  # signs drawn at a time: 32 MiB of float64
 _TOLERANCE = 1e-12  # absorbs rounding errors when the same differences are summed in another order
 
@@ -88,7 +89,7 @@ def compare(
         runs: the runs by name, as for `evaluate`. The first run is the baseline.
         measures: the measures' names.
         averaging: the documents and queries to measure, as for `evaluate`.
-        all_pairs: whether to compare each run with all runs before it, not only with the first.
+        all_pairs: whether to compare every two runs, and not only each run with the first.
         seed: the seed of the randomisation test.
 
     Raises:
@@ -137,8 +138,9 @@ def randomisation_test(differences: Differences, *, seed: int = 0, samples: int 
     n_queries = len(differences)
     observed_sum = abs(differences.sum()) - _TOLERANCE
     if n_queries <= _MAX_EXACT_QUERIES:
-        patterns = np.arange(2**n_queries)[:, None] >> np.arange(n_queries) & 1
-        return float(np.mean(np.abs((1 - 2 * patterns) @ differences) >= observed_sum))
+        bits = np.arange(2**n_queries)[:, None] >> np.arange(n_queries) & 1  # row i: the binary digits of i
+        signs_of_patterns = 1 - 2 * bits
+        return float(np.mean(np.abs(signs_of_patterns @ differences) >= observed_sum))
     generator = np.random.default_rng(seed)
     chunk_size = max(1, _CHUNK_ELEMENTS // n_queries)
     n_extreme = 0
@@ -155,10 +157,10 @@ def format_p_value(p_value: float) -> str:
 
 
 def correct_by_holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected by Holm's step-down method, in the given order.
+    """Return p-values corrected by Holm's step-down method, in the given order: .01 and .04 become .02 and .04.
 
-    The i-th smallest of m p-values is multiplied by m - i + 1. Each corrected value is at least the one before it, and
-    at most 1.
+    The i-th smallest of m p-values is multiplied by m - i + 1. A corrected value is at most 1, and at least that of the
+    next smaller p-value.
     """
     corrected = [0.0] * len(p_values)
     previous = 0.0

@@ -1,8 +1,9 @@
 """Choose by cross-validation how Birch weights the scores of a document's best sentences against its BM25 score.
 
-Akkalyoncu Yilmaz et al., EMNLP 2019, section 4: a grid over a, w2 and w3, in steps of .1. The weights with the highest
-mean AP on the training folds rank the queries of the held-out fold. The sentence scores come from a run's side file
-(`evaluation.side_file`), so no model runs here.
+This is the method of Akkalyoncu Yilmaz et al., EMNLP 2019, section 4. A document's score is a times its BM25 score plus
+1 - a times (s1 + w2 s2 + w3 s3), where s1 to s3 are the scores of its three best sentences. The weights a, w2 and w3
+come from a grid with steps of .1. Those with the highest mean AP on the training folds rank the queries of the held-out
+fold. The sentence scores come from a run's side file (`evaluation.side_file`), so no model runs here.
 """
 
 import itertools
@@ -22,8 +23,9 @@ from osrerank.types.values import BM25
 
 STAGE = "sentences"
 DECIMALS = 4
-"""Means that are equal after rounding to this many decimals count as equal, because trec_eval prints them so."""
+"""The number of decimals to which means are rounded before they are compared, as many as trec_eval prints."""
 GRID_VALUES = tuple(step / 10 for step in range(11))
+"""The values 0, .1, ..., 1 of each weight."""
 Floats = npt.NDArray[np.float64]
 Setting = TypeVar("Setting")
 """The type of the settings that cross-validation chooses from."""
@@ -35,7 +37,7 @@ class Weights:
 
     Attributes:
         w2: the weight of the second-best sentence. The weight of the best sentence is 1.
-        a: the share of the first pass's score, in [0, 1].
+        a: the weight of the first pass's score, in [0, 1]. The weight of the sentences' weighted sum is 1 - a.
         w3: the weight of the third-best sentence.
     """
 
@@ -76,7 +78,7 @@ class SentenceScores:
         doc_ids = tuple(candidate["doc_id"] for candidate in candidates)
         first_pass = [candidate["first_pass"] for candidate in candidates]
         first_pass_scores = np.array([entry.get(BM25, entry["score"]) for entry in first_pass], dtype=np.float64)
-        names = [kind, *(f"{kind}_{number}" for number in range(2, REPORTED_SENTENCES + 1))]
+        names = [kind, *(f"{kind}_{number}" for number in range(2, REPORTED_SENTENCES + 1))]  # logit, logit_2, logit_3
         entries = [candidate["stages"].get(STAGE, {}) for candidate in candidates]
         scores = np.array([[entry.get(name, np.nan) for name in names] for entry in entries])
         return cls(record.query_id, doc_ids, first_pass_scores, scores.reshape(len(candidates), REPORTED_SENTENCES))
@@ -133,13 +135,13 @@ def compute_average_precisions(
     run_scores: Sequence[SentenceScores], qrels: Qrels, settings: Sequence[Weights]
 ) -> dict[str, Floats]:
     """Return query_id -> AP with each setting ``(n_settings,)``. Queries without judgments are left out."""
-    return {
-        scores.query_id: np.array(
-            [_compute_average_precision(scores, qrels.judgments[scores.query_id], weights) for weights in settings]
-        )
-        for scores in run_scores
-        if scores.query_id in qrels.judgments
-    }
+    ap_by_query = {}
+    for scores in run_scores:
+        judged = qrels.judgments.get(scores.query_id)
+        if judged is not None:
+            values = [_compute_average_precision(scores, judged, weights) for weights in settings]
+            ap_by_query[scores.query_id] = np.array(values)
+    return ap_by_query
 
 
 def cross_validate(
@@ -181,24 +183,25 @@ def build_held_out_run(run_scores: Iterable[SentenceScores], folds: Iterable[Fol
     return Run(rankings, name)
 
 
-def find_max_by_share(
-    precisions: Mapping[str, Floats], settings: Sequence[Weights], sentences: int
+def find_max_ap_by_a(
+    ap_by_query: Mapping[str, Floats], settings: Sequence[Weights], n_sentences: int
 ) -> list[tuple[float, float]]:
-    """Return pairs (a, value), by rising a: the value is the highest mean AP of the settings with this share a.
+    """Return pairs (a, highest mean AP of the settings with this a), by rising a.
 
-    ``precisions`` has the AP of each query with each setting ``(n_settings,)``. Settings that weight more than
-    ``sentences`` sentences are ignored.
+    ``ap_by_query`` has the AP of each query with each setting ``(n_settings,)``. Settings that use more than the best
+    ``n_sentences`` sentences are ignored.
     """
-    means = np.mean(list(precisions.values()), axis=0)
+    means = np.mean(list(ap_by_query.values()), axis=0)
     best: dict[float, float] = {}
     for weights, mean in zip(settings, means, strict=True):
-        if not any(weights.sentences[sentences:]):
+        uses_more_sentences = any(weights.sentences[n_sentences:])
+        if not uses_more_sentences:
             best[weights.a] = max(float(mean), best.get(weights.a, 0.0))
     return sorted(best.items())
 
 
 def _compute_average_precision(query_scores: SentenceScores, judged: Mapping[str, int], weights: Weights) -> float:
-    """Return a query's AP. Relevant documents that are not candidates have precision 0."""
+    """Return a query's AP. A relevant document that is not a candidate counts as precision 0."""
     n_relevant = sum(relevance > 0 for relevance in judged.values())
     if not n_relevant:
         return 0.0

@@ -79,7 +79,7 @@ def _parse_ranking(query_id: object, documents: Any) -> tuple[ScoredDocument, ..
 
 
 def score_by_rank(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
-    """Return documents with scores that encode their ranks: n, n-1, ..., 1."""
+    """Return documents whose scores decrease with their rank: n, n-1, ..., 1."""
     return tuple(ScoredDocument(doc_id, float(len(doc_ids) - index)) for index, doc_id in enumerate(doc_ids))
 
 

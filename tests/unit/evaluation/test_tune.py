@@ -18,7 +18,7 @@ from osrerank.evaluation.tune import (
     build_grid,
     compute_average_precisions,
     cross_validate,
-    find_max_by_share,
+    find_max_ap_by_a,
 )
 from osrerank.formats.trec import read_run
 from osrerank.types import Qrels
@@ -105,7 +105,7 @@ def test_curve_is_the_best_of_each_share():
     evidence, qrels = synthetic()
     settings = build_grid(2)
     by_query = compute_average_precisions(evidence, qrels, settings)
-    curves = {count: find_max_by_share(by_query, settings, count) for count in (1, 2)}
+    curves = {count: find_max_ap_by_a(by_query, settings, count) for count in (1, 2)}
     assert [a for a, _ in curves[1]] == [step / 10 for step in range(11)]
     assert max(curves[1], key=lambda point: point[1]) == (0.5, 1.0)
     assert all(two >= one for (_, one), (_, two) in zip(curves[1], curves[2], strict=True))
