@@ -80,7 +80,7 @@ def _print_report(reproduction: "Reproduction") -> None:
     from osrerank.evaluation.significance import format_p_value
 
     collection = reproduction.collection
-    click.echo(f"{collection.description}: BM25's top {reproduction.depth}, {reproduction.queries} queries")
+    click.echo(f"{collection.description}: BM25's top {reproduction.depth}, {reproduction.n_queries} queries")
     sources = list(dict.fromkeys(published.source for published in reproduction.published))
     # each row begins with the value, by which the rows are sorted and which is not shown
     rows = [(value, name, f"{value:.4f}", "here") for name, value in reproduction.values.items()]
@@ -94,7 +94,7 @@ def _print_report(reproduction: "Reproduction") -> None:
     if not reproduction.has_published_candidates:
         click.echo(
             f"These candidates are not the published ones, on which BM25 reaches {bm25.value:.4f} over "
-            f"{collection.queries} queries ({bm25.source}), so published values are left out."
+            f"{collection.n_queries} queries ({bm25.source}), so published values are left out."
         )
     elif not reproduction.published:
         click.echo(f"No values are published for these candidates, only for the top {min(DEPTHS)}.")

@@ -12,12 +12,12 @@ from osrerank.evaluation.side_file import SideFile
 from osrerank.types import Query, ScoredDocument
 
 MAX_CONSECUTIVE_FAILURES = 10
-"""A run stops after this many failures in a row, because the server or the model is probably unavailable."""
+"""The number of failures in a row after which a run stops, because the server or the model is probably unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A query that failed, and why. ``is_partial`` tells whether it was reranked in part."""
+    """A query that failed, and why. ``is_partial`` is true if it failed because it was reranked only in part."""
 
     query_id: str
     reason: str
@@ -44,7 +44,7 @@ def run_queries(
         workers: the number of threads.
         require_reranked: whether a query fails if it is not completely reranked.
         allow_partial: whether a query that is reranked in part counts as a success.
-        advance: called after each query.
+        advance: a function to call after each query, which shows the progress.
 
     Returns:
         The queries that failed or were not tried, in the order of the query set. They have no record.
@@ -82,7 +82,8 @@ def run_queries(
                     next_query = next(remaining, None)
                     if next_query is not None:
                         running[_submit(threads, search, next_query)] = next_query
-    finally:  # an interrupted batch does not wait for its queries; they end when the caller closes the client
+    finally:
+        # after Ctrl-C, running queries are not waited for: they end when the caller closes the client
         threads.close(wait=False)
     for query in remaining:
         reason = f"not tried after {MAX_CONSECUTIVE_FAILURES} consecutive failures"

@@ -6,6 +6,7 @@ All functions raise `ConfigError` for a file name with another suffix.
 import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,20 @@ DOTS_PER_INCH = 200
 MARKERS = "osD^vPX"
 """Matplotlib's characters for circle, square, diamond, triangles, plus and cross."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, which colour-blind readers can distinguish, without the yellow, which is too faint."""
+"""The colours of Okabe and Ito, which colour-blind readers can distinguish. Their yellow is left out as too faint."""
 
 
 def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: str) -> None:
     """Plot quality against inferences per query, with a line for each curve and points labelled with k0 or k1.
 
-    The same curves are always written as the same bytes.
+    The same curves are always written as the same bytes, except as PDF, which contains the time.
     """
     with _axes(path) as axes:
         for number, (label, points) in enumerate(curves.items()):
             sorted_points = sorted(points, key=lambda point: point.inferences)
             _draw_curve(axes, label, [(point.inferences, point.quality) for point in sorted_points], number)
-        _label_depths(
-            axes, (point for points in curves.values() for point in points if point.setting.pairs != "sample")
-        )
+        all_points = chain.from_iterable(curves.values())
+        _label_depths(axes, (point for point in all_points if point.setting.pairs != "sample"))
         axes.set_xlabel("Inferences per query")
         axes.set_ylabel(measure)
         axes.margins(x=0.08, y=0.12)
@@ -43,9 +43,9 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
 
 
 def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    """Plot AP against the share a of the first pass in the final score, with a line for each curve.
+    """Plot AP against a, the weight of the first pass in Birch's score, with a line for each curve.
 
-    Each curve has pairs (a, value), by rising a.
+    Each curve has pairs (a, AP), by rising a.
     """
     with _axes(path) as axes:
         for number, (label, points) in enumerate(curves.items()):
@@ -56,9 +56,9 @@ def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]])
 
 
 def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequence[tuple[int, float]]) -> None:
-    """Plot training loss against steps, and the measure on the development set on a second axis.
+    """Plot the training loss of each step, and on a second axis the measure on the development set.
 
-    ``losses`` and ``measures`` have pairs of step and value. Without a development set, there are no measures.
+    ``losses`` and ``measures`` have pairs (step, value). Without a development set, ``measures`` is empty.
     """
     with _axes(path) as axes:
         axes.plot(*zip(*losses, strict=True), linewidth=1.0, color=COLOURS[0])
@@ -71,9 +71,9 @@ def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequen
 
 
 def plot_reliability(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    """Plot the share of relevant hits against their probability, with a line for each curve, and the diagonal.
+    """Plot the fraction of relevant hits against their probability, with a line for each curve, and the diagonal.
 
-    Each curve has a pair (mean probability, relevant share) for each bin of hits, by rising probability.
+    Each curve has a pair (mean probability, fraction of relevant hits) for each bin, by rising probability.
     """
     with _axes(path) as axes:
         axes.plot([0, 1], [0, 1], linestyle="--", linewidth=1.0, color="0.5")
@@ -98,6 +98,7 @@ def check_plot(path: Path) -> None:
 
 @contextlib.contextmanager
 def _axes(path: Path) -> Iterator[Any]:
+    """Yield the axes of a new figure to draw into, then write the figure."""
     check_plot(path)
     matplotlib = require("matplotlib", extra="eval")
     figure_module = require("matplotlib.figure", extra="eval")
@@ -108,26 +109,27 @@ def _axes(path: Path) -> Iterator[Any]:
         axes.grid(visible=True, color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}  # no date, for equal files
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}  # SVG files would contain the date
         image = io.BytesIO()
         figure.savefig(image, format=path.suffix[1:].lower(), dpi=DOTS_PER_INCH, metadata=metadata)
         write_atomically(path, [image.getvalue()])
 
 
 def _draw_curve(axes: Any, label: str, points: Sequence[tuple[float, float]], number: int) -> None:
-    """Draw a line through points ``(x, y)``. The curves 0 to 48 differ in marker or colour."""
+    """Draw curve ``number`` through points ``(x, y)``. The curves 0 to 48 differ in marker or colour."""
     marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
     colour = COLOURS[number % len(COLOURS)]
     axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, linewidth=1.3, color=colour, label=label)
 
 
 def _label_depths(axes: Any, points: Iterable[Point]) -> None:
-    """Label each cost with its depth, below the lowest point of that cost."""
-    lowest: dict[float, Point] = {}
+    """Write the depth, such as k_1=50, below points. Of several points with the same cost, only the lowest gets it."""
+    lowest_by_cost: dict[float, Point] = {}
     for point in points:
-        if point.inferences not in lowest or point.quality < lowest[point.inferences].quality:
-            lowest[point.inferences] = point
-    for point in lowest.values():
+        lowest = lowest_by_cost.get(point.inferences)
+        if lowest is None or point.quality < lowest.quality:
+            lowest_by_cost[point.inferences] = point
+    for point in lowest_by_cost.values():
         depth = f"$k_1$={point.setting.k1}" if point.setting.k1 else f"$k_0$={point.setting.k0}"
         position = (point.inferences, point.quality)
         axes.annotate(depth, position, xytext=(4, -9), textcoords="offset points", fontsize=7, color="0.25")

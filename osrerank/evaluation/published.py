@@ -18,7 +18,7 @@ _CANDIDATES = "https://huggingface.co/datasets/castorini/rank_llm_data/resolve/m
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """A file to download, with the size and checksums that are published or that we computed.
+    """A file to download, with its size and checksums, which are published or were computed for this module.
 
     Attributes:
         name: the file's name.
@@ -55,16 +55,16 @@ class Collection:
     Attributes:
         name: the collection's name on the command line.
         description: a description in one line.
-        queries: the number of judged queries.
+        n_queries: the number of judged queries.
         qrels: the file with the judgments.
-        candidates: for each depth, the file with BM25's candidates and their texts.
+        candidates: the file with BM25's top candidates and their texts, by depth: ``{100: ..., 1000: ...}``.
         bm25: nDCG@10 of these candidates in BM25's order, to four decimals.
         values: the published values of other systems on the top 100, lowest first.
     """
 
     name: str
     description: str
-    queries: int
+    n_queries: int
     qrels: PublishedFile
     candidates: Mapping[int, PublishedFile]
     bm25: PublishedValue
@@ -72,9 +72,13 @@ class Collection:
 
 
 def _create_passage_collection(
-    year: int, version: str, queries: int, qrels: PublishedFile, bm25: float, values: Mapping[str, float], sha256: str
+    year: int, version: str, n_queries: int, qrels: PublishedFile, bm25: float, values: Mapping[str, float], sha256: str
 ) -> Collection:
-    """Create the collection of a year. ``sha256`` is that of the top 100 candidates, or "" if unknown."""
+    """Create the collection of a year's TREC Deep Learning track.
+
+    ``version`` is MS MARCO's. ``bm25`` and ``values`` are nDCG@10. ``sha256`` is the checksum of the file with the top
+    100 candidates, or "" if unknown.
+    """
     name = f"dl{year % 100}"
     source = _RANK_LLM.format(version)
     files = {depth: f"retrieve_results_{name}_top{depth}.jsonl" for depth in DEPTHS}
@@ -82,7 +86,7 @@ def _create_passage_collection(
     return Collection(
         name,
         f"TREC Deep Learning {year}, passages",
-        queries,
+        n_queries,
         qrels,
         MappingProxyType(
             {

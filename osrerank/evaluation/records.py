@@ -29,7 +29,7 @@ from osrerank.response import FIRST_PASS, compute_final_score
 from osrerank.types import Ranking, ScoredDocument
 
 NON_STAGE_KEYS = {FIRST_PASS, "failure", "explanation", "probability"}
-"""The keys of a hit's ``_rerank`` that are not names of stages."""
+"""The keys of a hit's ``_rerank`` that are not names of reranking stages, such as ``mono``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,11 @@ class QueryRecord:
         reason: object,
         started_s: float,
     ) -> Self:
-        """Create a record from its fields. Pair probabilities are moved from a stage's report to the record."""
+        """Create a record from its fields, whose meaning is in the module's docstring.
+
+        Pair probabilities, in the report of the duo stage, are moved to the record's field ``pairs``. ``outcome`` is
+        the field ``applied``.
+        """
         pairs = next((stage["pairs"] for stage in stages if stage.get("pairs")), None)
         return cls(
             query_id,
@@ -120,7 +124,7 @@ class QueryRecord:
 
     @property
     def failure_reason(self) -> str:
-        """Why the query was not completely reranked. It is empty if it was, or if there were no candidates."""
+        """Why the query was not completely reranked, or "" if it was, or if there were no candidates."""
         if self.fields["applied"] is True or not self.fields["candidates"]:
             return ""
         return str(self.fields["reason"] or "not reranked")
@@ -128,7 +132,7 @@ class QueryRecord:
     def remove_document(self, doc_id: str, max_candidates: int) -> "QueryRecord":
         """Return the record without a document, and with at most ``max_candidates`` candidates.
 
-        Ranks below the removed document decrease by 1.
+        The candidates below the removed document move up by one rank.
         """
         candidates = self.fields["candidates"]
         removed = next((candidate for candidate in candidates if candidate["doc_id"] == doc_id), None)
@@ -169,6 +173,7 @@ def _close_rank_gap(candidate: Mapping[str, Any], removed: Mapping[str, Any]) ->
 
 
 def _remove_from_pairs(pairs: Mapping[str, Any], doc_id: str) -> dict[str, Any]:
+    """Return a record's ``pairs`` without the row and the column of a document."""
     remaining = [index for index, other_id in enumerate(pairs["doc_ids"]) if other_id != doc_id]
     rows = [[pairs["probabilities"][row][column] for column in remaining] for row in remaining]
     return {**pairs, "doc_ids": [pairs["doc_ids"][index] for index in remaining], "probabilities": rows}

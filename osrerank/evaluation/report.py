@@ -19,8 +19,10 @@ class Report:
         evaluations: an evaluation for each run.
         averaging: the documents and queries that the averages cover.
         comparisons: the comparisons of runs. They are empty if none were requested.
-        letters: (run, measure) -> letters of significantly worse runs; see `significance.letter_significant_runs`.
-        marks: whether the letters come from corrected p-values (``holm``) or raw ones, which show no direction.
+        letters: (run, measure) -> the letters of the runs that are significantly worse, such as ``ac``, as
+            `significance.letter_significant_runs` returns them.
+        marks: ``holm`` if the letters come from corrected p-values. With ``raw``, they come from uncorrected ones, and
+            name the runs that are significantly worse or better.
     """
 
     evaluations: Sequence[Evaluation]
@@ -30,7 +32,7 @@ class Report:
     marks: Marks = "holm"
 
     def as_json(self, *, per_query: bool) -> dict[str, Any]:
-        """Return the report as JSON values. Infinite numbers, such as effect sizes, become None."""
+        """Return the report as JSON values. Numbers that are infinite, as an effect size can be, become None."""
         return {
             "averaging": asdict(self.averaging),
             "runs": [self._run_as_json(evaluation, per_query=per_query) for evaluation in self.evaluations],
@@ -75,6 +77,7 @@ def count_queries(evaluation: Evaluation) -> int:
 
 
 def _list_values(evaluation: Evaluation, *, per_query: bool) -> list[tuple[str, str, str, float]]:
+    """Return rows (run, query id, measure, value). The query id of a mean is ``all``."""
     rows = []
     if per_query:
         for measure, values in evaluation.per_query.items():
@@ -83,6 +86,9 @@ def _list_values(evaluation: Evaluation, *, per_query: bool) -> list[tuple[str, 
 
 
 def _replace_infinite(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
-    }
+    """Return a copy of a mapping in which None replaces infinite numbers and NaN, which JSON does not have."""
+    replaced = dict(values)
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            replaced[name] = None
+    return replaced

@@ -20,7 +20,7 @@ from osrerank.types import Qrels, Run
 
 BM25 = "BM25"
 ROUNDING = 5e-5
-"""A value with at most this difference is equal to the published one, which has four decimals."""
+"""The maximum difference to a published value that comes from its rounding to four decimals."""
 RUN_FILES = ("BM25.txt", "runs/BM25.txt")
 CORPUS, QUERIES = "corpus.jsonl", "queries.tsv"
 
@@ -48,11 +48,12 @@ class Reproduction:
         collection: the collection.
         depth: the number of candidates of each query.
         model: the model's name, which is also the name of its run.
-        values: the measured value of each run, for the model, BM25 and all other runs.
+        values: the measured nDCG@10 of the model's run, BM25's and all other runs: ``{"BM25": 0.5058, ...}``.
         published: other systems' published values on the same candidates. It is empty if the candidates differ.
-        has_published_candidates: whether the candidates are the published ones, because BM25 has its published value.
+        has_published_candidates: whether BM25 has its published value, which shows that the candidates are the
+            published ones.
         comparisons: comparisons of the model's run with each other run. Holm's method corrects the p-values.
-        queries: the number of measured queries.
+        n_queries: the number of measured queries.
     """
 
     collection: Collection
@@ -62,7 +63,7 @@ class Reproduction:
     published: tuple[PublishedValue, ...]
     has_published_candidates: bool
     comparisons: tuple[RunComparison, ...]
-    queries: int
+    n_queries: int
 
     def as_json(self) -> dict[str, Any]:
         """Return the reproduction as JSON values."""
@@ -70,7 +71,7 @@ class Reproduction:
             "collection": self.collection.name,
             "measure": MEASURE,
             "depth": self.depth,
-            "queries": self.queries,
+            "queries": self.n_queries,
             "model": self.model,
             "values": dict(self.values),
             "published_bm25": asdict(self.collection.bm25),
@@ -106,7 +107,7 @@ def find_materials(folder: Path, collection: Collection, depth: int, texts: Text
         raise _missing_files_error(folder, collection, missing)
     if qrels is None:
         raise _missing_files_error(folder, collection, [collection.qrels])
-    return Materials(candidates, read_qrels(qrels), (*files, qrels))
+    return Materials(candidates, read_qrels(qrels), files=(*files, qrels))
 
 
 def _missing_files_error(folder: Path, collection: Collection, files: Sequence[PublishedFile]) -> EvaluationError:
@@ -145,7 +146,7 @@ def compare_with_published(
     )
     evaluations = [evaluate(run_qrels, run, [MEASURE], averaging) for run in (model_run, bm25, *other_runs)]
     values = {evaluation.run: evaluation.overall[MEASURE] for evaluation in evaluations}
-    has_all_queries = len(run_qrels.judgments) == collection.queries
+    has_all_queries = len(run_qrels.judgments) == collection.n_queries
     has_published_candidates = has_all_queries and abs(values[BM25] - collection.bm25.value) <= ROUNDING
     return Reproduction(
         collection,
@@ -173,6 +174,7 @@ def _swap_runs(comparison: RunComparison) -> RunComparison:
 
 
 def _find_by_checksum(folder: Path, published: PublishedFile) -> Iterator[Path]:
+    """Yield the files in a folder with the size and MD5 checksum of a published file, whatever their names are."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in paths:
         if path.is_file() and path.stat().st_size == published.bytes and _hash_file(path, "md5") == published.md5:
@@ -180,6 +182,7 @@ def _find_by_checksum(folder: Path, published: PublishedFile) -> Iterator[Path]:
 
 
 def _verify_checksum(path: Path, published: PublishedFile) -> None:
+    """Raise an error if the file's SHA-256 is not the published one. If none is published, nothing is checked."""
     digest = _hash_file(path, "sha256") if published.sha256 else ""
     if digest != published.sha256:
         raise ChecksumError(

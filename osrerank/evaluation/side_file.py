@@ -1,7 +1,7 @@
 """Write and read the side file of a run, ``NAME.run.jsonl``, with the scores and timings of each query.
 
-The first line contains the options that determine the run. Every other line is a `records.QueryRecord`, appended when
-its query ends. The file is also the checkpoint from which a killed run resumes.
+The first line contains the options that determine the run: ``{"osrerank_run": 1, "options": {...}}``. Every other line
+is a `records.QueryRecord`, appended when its query ends. A run that was killed resumes from this file.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class SideFile:
         self.path = path
         self._header = _encode_line({"osrerank_run": FORMAT, "options": dict(options)})
         options = json.loads(self._header)["options"]  # tuples become lists, as in the file
-        self._offsets: dict[str, int] = {}
+        self._offsets: dict[str, int] = {}  # query id -> where the line of its record begins, in bytes
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("a+b")
         try:
@@ -50,7 +50,7 @@ class SideFile:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        with name_full_disk(self.path):
+        with name_full_disk(self.path):  # an error because the disk is full names the file
             self._file.close()
 
     def __contains__(self, query_id: str) -> bool:
@@ -60,7 +60,7 @@ class SideFile:
         return len(self._offsets)
 
     def append(self, record: QueryRecord) -> None:
-        """Append a query's record and flush it, so that it survives the process."""
+        """Append a query's record and flush it, so that it is not lost if the process is killed."""
         self._offsets[record.query_id] = self._file.seek(0, os.SEEK_END)
         with name_full_disk(self.path):
             self._file.write(_encode_line(record.as_json()))
@@ -74,7 +74,10 @@ class SideFile:
                 yield QueryRecord.from_json(json.loads(self._file.readline()))
 
     def finish(self, query_ids: Iterable[str]) -> None:
-        """Rewrite the file in the order of the queries, so that equal runs differ only in their timings."""
+        """Rewrite the file with the records in the order of the queries, and close it.
+
+        The files of two equal runs then differ only in the timings.
+        """
         write_atomically(self.path, self._format_sorted(query_ids))
         self._file.close()
 
@@ -170,6 +173,7 @@ def read_options(path: Path) -> Mapping[str, Any]:
 
 
 def _parse_header(path: Path, header: Any, fix: str = "pass a file that ends in .jsonl") -> Mapping[str, Any]:
+    """Return the options in a side file's first line. An error says ``fix``."""
     if not isinstance(header, dict) or header.get("osrerank_run") != FORMAT:
         raise EvaluationError(f"{path} is not a side file of this version of `osrerank run`; {fix}")
     options: Mapping[str, Any] = header.get("options", {})
@@ -177,10 +181,13 @@ def _parse_header(path: Path, header: Any, fix: str = "pass a file that ends in 
 
 
 def _check_options(path: Path, header: Any, options: Mapping[str, Any]) -> None:
+    """Raise an error if the run in the file has other options than the run to resume."""
     stored = _parse_header(path, header, "move it away or choose another output")
-    names = sorted(name for name in stored.keys() | options.keys() if stored.get(name) != options.get(name))
-    if names:
-        changes = "; ".join(f"{name} was {stored.get(name)!r}, is {options.get(name)!r}" for name in names)
+    changed_names = [name for name in stored.keys() | options.keys() if stored.get(name) != options.get(name)]
+    if changed_names:
+        changes = "; ".join(
+            f"{name} was {stored.get(name)!r}, is {options.get(name)!r}" for name in sorted(changed_names)
+        )
         raise EvaluationError(
             f"{path} is from a run with other options ({changes}); delete it or choose another output"
         )

@@ -25,11 +25,11 @@ from osrerank.stages.pairs import aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, StageScore
 
 SAMPLE_TRIALS = 10
-"""A point of the aggregation ``sample`` is the mean of this many random draws, as in the paper."""
+"""The number of random draws whose mean is a point of the aggregation ``sample``, as in the paper."""
 BATCH_QUERIES = 50
-"""The rankings of this many queries are in memory at a time."""
+"""The number of queries whose rankings are in memory at a time."""
 Blend = tuple[Method, float]
-"""The method that blends a run's scores with the first pass, and the weight of the first pass."""
+"""How a run's scores are blended with the first pass: the method and the first pass's weight, ``("linear", 0.5)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,9 @@ class RerankSetting:
     """The depths and options of the rerankers at one point of a curve.
 
     Attributes:
-        k0: the number of top first-pass candidates that monoBERT scores. With 0, it does not run.
-        k1: the number of monoBERT's top candidates that duoBERT compares in pairs. Below 2, duoBERT does not run.
+        k0: the number of top first-pass candidates that monoBERT scores. If it is 0, monoBERT does not run.
+        k1: the number of monoBERT's top candidates that duoBERT compares in pairs. If it is below 2, duoBERT does not
+            run.
         pairs: the aggregation of a candidate's pair probabilities.
         sample_size: for ``sample``, the number of rivals drawn for each candidate, without replacement.
         seed: the seed of the draws.
@@ -62,7 +63,7 @@ class QueryScores:
         first_pass_ids: the document ids in first-pass order.
         mono: monoBERT's score of each document, higher is better. Documents whose scoring failed are absent.
         mono_depth: the number of top candidates passed to monoBERT.
-        pairs: for each pair (i, j), the probability p_ij that document i is better than document j.
+        pairs: for each pair of document ids (i, j), the probability p_ij that i is better than j.
         first_pass_scores: the first-pass score of each document. Only settings with a blend need it.
         blend: the run's blend, or None if the run has none.
     """
@@ -84,15 +85,16 @@ class QueryScores:
         """
         mono_depth, pairs = _read_mono_depth(record), _read_pairs(record)
         if _is_vectors_mono(record):
-            return cls(record.query_id, *_read_vectors_mono(record), mono_depth, pairs)
+            ids_by_vectors, mono = _read_vectors_mono(record)
+            return cls(record.query_id, ids_by_vectors, mono, mono_depth, pairs)
         candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
         _validate_ranks(record.query_id, [int(candidate["first_pass"]["rank"]) for candidate in candidates])
         mono = {}
         for candidate in candidates:
             stages = candidate["stages"]
-            model_score = stages.get("vectors") or stages.get("mono")  # the run has one of these stages
-            if model_score:
-                mono[candidate["doc_id"]] = float(model_score["score"])
+            model_entry = stages.get("vectors") or stages.get("mono")  # the run has one of these stages
+            if model_entry:
+                mono[candidate["doc_id"]] = float(model_entry["score"])
         scores = {candidate["doc_id"]: float(candidate["first_pass"]["score"]) for candidate in candidates}
         return cls(record.query_id, tuple(scores), mono, mono_depth, pairs, scores, blend)
 
@@ -125,7 +127,7 @@ class QueryDepths(NamedTuple):
 
 
 class ScoredRun:
-    """The scores of a run's queries. Each iteration reads them from the side file, so they need not fit into memory.
+    """The scores of a run's queries. Iterating over it reads them from the side file, so they need not fit into memory.
 
     Args:
         path: the side file. The constructor reads it once, to validate it.
@@ -179,9 +181,9 @@ class Point:
 def derive_ranking(scored: QueryScores, setting: RerankSetting) -> tuple[tuple[str, ...], int]:
     """Return the ranking with a setting as document ids, best first, and the number of inferences that it takes.
 
-    MonoBERT's scores order the first pass's top k0. Aggregated pair probabilities then order the top k1. Lower ranks
-    and ties keep their previous order. A query with n hits takes min(k0, n) + k1(k1 - 1) inferences. If m rivals are
-    sampled for each candidate, the second term is k1 * m.
+    MonoBERT's scores order the first pass's top k0. Aggregated pair probabilities then order the top k1. Documents
+    below these depths and ties keep their previous order. A query with n hits takes min(k0, n) + k1(k1 - 1) inferences.
+    If m rivals are sampled for each candidate, the second term is k1 * m.
 
     Raises:
         EvaluationError: the run does not contain a score that the setting needs.
@@ -215,7 +217,8 @@ def compute_curve(
     The scores are read once. Queries without hits are left out, because a run file contains no lines for them. With the
     aggregation ``sample``, each point is the mean of ten draws.
     """
-    averaging = replace(averaging or Averaging(), single_precision=False)  # scores are small integers
+    # the derived rankings have the scores n, n-1, ..., 1, which need no rounding to 32 bits
+    averaging = replace(averaging or Averaging(), single_precision=False)
     trials = [
         [_Trial(seeded, Evaluator(qrels, [measure], averaging)) for seeded in _vary_seed(setting)]
         for setting in settings
@@ -242,7 +245,9 @@ def add_pairs(scored: Iterable[QueryScores], *other_runs: ScoredRun) -> Iterator
 def find_max_k0(depths: Sequence[QueryDepths]) -> int:
     """Return the maximum k0 for which all queries have monoBERT's scores. A query can have fewer than k0 hits."""
     limits = [query.mono_depth for query in depths if query.mono_depth < query.n_hits]
-    return min(limits, default=max((query.n_hits for query in depths), default=0))
+    if limits:
+        return min(limits)
+    return max((query.n_hits for query in depths), default=0)  # monoBERT scored all hits
 
 
 def find_max_k1(depths: Sequence[QueryDepths]) -> int:
@@ -251,7 +256,9 @@ def find_max_k1(depths: Sequence[QueryDepths]) -> int:
     A query can have fewer than k1 hits.
     """
     limits = [query.n_compared for query in depths if query.n_hits > max(query.n_compared, 1)]
-    return min(limits, default=max((query.n_compared for query in depths), default=0))
+    if limits:
+        return min(limits)
+    return max((query.n_compared for query in depths), default=0)  # duoBERT compared all hits
 
 
 class _Trial:
@@ -259,28 +266,28 @@ class _Trial:
 
     def __init__(self, setting: RerankSetting, evaluator: Evaluator) -> None:
         self._setting, self._evaluator = setting, evaluator
-        self._inferences = 0
-        self._queries = 0
+        self._n_inferences = 0
+        self._n_queries = 0
 
     def add(self, scored: Iterable[QueryScores]) -> None:
         rankings = {}
         for query_scores in scored:
             ranking, cost = derive_ranking(query_scores, self._setting)
             rankings[query_scores.query_id] = score_by_rank(ranking)
-            self._inferences += cost
-            self._queries += 1
+            self._n_inferences += cost
+            self._n_queries += 1
         self._evaluator.add(Run(rankings, name="derived"))
 
     def mean_inferences(self) -> float:
-        return self._inferences / self._queries
+        return self._n_inferences / self._n_queries
 
     def values(self) -> list[float]:
-        """Return the measure's value. A name that is an alias of several measures has several values."""
+        """Return the measure's value, or several values if the name is an alias of several measures."""
         return list(self._evaluator.summarise("derived").overall.values())
 
 
 def _vary_seed(setting: RerankSetting) -> Iterator[RerankSetting]:
-    """Yield the setting with the seed of each random draw, or unchanged if nothing is drawn."""
+    """Yield the setting with seeds for ten random draws, or unchanged if nothing is drawn."""
     trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
     return (replace(setting, seed=setting.seed + trial) for trial in range(trials))
 
@@ -316,24 +323,29 @@ def _blend_with_first_pass(scored: QueryScores, mono_ids: Sequence[str]) -> list
     method, weight = scored.blend
     scored_ids = set(mono_ids)
     order = (*mono_ids, *(doc_id for doc_id in scored.first_pass_ids if doc_id not in scored_ids))
-    first_pass = {
-        doc_id: StageScore(FIRST_PASS, scored.first_pass_scores[doc_id], rank, 0.0)
-        for rank, doc_id in enumerate(scored.first_pass_ids, start=1)
-    }
-    candidates = [
-        Candidate(doc_id, None, scored.mono[doc_id], rank, (first_pass[doc_id], StageScore("model", 0.0, rank, 0.0)))
-        if doc_id in scored_ids
-        else Candidate(doc_id, None, first_pass[doc_id].score, rank, (first_pass[doc_id],))
-        for rank, doc_id in enumerate(order, start=1)
-    ]
+    first_pass = {}
+    for rank, doc_id in enumerate(scored.first_pass_ids, start=1):
+        first_pass[doc_id] = StageScore(FIRST_PASS, scored.first_pass_scores[doc_id], rank, 0.0)
+    candidates = []
+    for rank, doc_id in enumerate(order, start=1):
+        if doc_id in scored_ids:
+            score = scored.mono[doc_id]
+            trace: tuple[StageScore, ...] = (first_pass[doc_id], StageScore("model", 0.0, rank, 0.0))
+        else:
+            score = first_pass[doc_id].score
+            trace = (first_pass[doc_id],)
+        candidates.append(Candidate(doc_id, None, score, rank, trace))
     ranking = Ranking(Query(scored.query_id, "derived"), tuple(candidates))
     blended = BlendStage(method, weight, depth=len(mono_ids)).rerank(ranking)
     return [candidate.doc_id for candidate in blended.candidates[: len(mono_ids)]]
 
 
 def _read_mono_depth(record: QueryRecord) -> int:
-    stages = record.fields["stages"]
-    return next((int(stage["candidates"]) for stage in reversed(stages) if stage["name"] in FIRST_STAGES), 0)
+    """Return the number of candidates of the stage ``mono``, or of ``vectors`` if only that ran, or 0 if none ran."""
+    for stage in reversed(record.fields["stages"]):
+        if stage["name"] in FIRST_STAGES:
+            return int(stage["candidates"])
+    return 0
 
 
 def _is_vectors_mono(record: QueryRecord) -> bool:
@@ -342,7 +354,7 @@ def _is_vectors_mono(record: QueryRecord) -> bool:
 
 
 def _read_vectors_mono(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Return the document ids in the order of the stage ``vectors``, and each scored document's cross-encoder score."""
+    """Return the document ids in the order of the stage ``vectors``, and the cross-encoder's scores by document id."""
     ranks: dict[str, int] = {}
     scores: dict[str, float] = {}
     for candidate in record.fields["candidates"]:
@@ -364,6 +376,7 @@ def _validate_ranks(query_id: str, ranks: Sequence[int]) -> None:
 
 
 def _read_pairs(record: QueryRecord) -> dict[tuple[str, str], float]:
+    """Return the probabilities of a record's pairs, such as ``{("d1", "d2"): 0.7, ("d2", "d1"): 0.3}``."""
     matrix = record.fields.get("pairs")
     if matrix is None:
         return {}
