@@ -67,8 +67,8 @@ def _refuse_repeated_options(command: click.Command, context: click.Context, arg
     for option, times in Counter(options_in_order).items():
         if times == 1 or not isinstance(option, click.Option) or option.multiple or option.count:
             continue
-        is_plain_flag = option.is_flag and not option.secondary_opts  # repeating --debug contradicts nothing
-        if not is_plain_flag:
+        has_one_value = option.is_flag and not option.secondary_opts  # repeating --debug contradicts nothing
+        if not has_one_value:
             names = "/".join([*option.opts, *option.secondary_opts])
             raise click.UsageError(f"{names} is set {times} times; set it once", context)
     if isinstance(command, click.Group) and remaining:

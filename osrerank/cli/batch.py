@@ -50,7 +50,8 @@ class QuerySetRun:
 def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
     """Search for all queries that the side file does not contain yet, then write the run.
 
-    The ``options`` are the values of the command-line options that `osrerank.cli.options.run_options` adds.
+    The ``options`` are the values of the command-line options that `osrerank.cli.options.run_options` adds. Only
+    ``output`` and ``allow_partial`` are required.
 
     Raises:
         EvaluationError: queries failed. They are listed on standard error.

@@ -113,7 +113,7 @@ def _build_report(options: dict[str, Any], *, compares: bool) -> "Report":
     _warn_of_self_hits(runs)
     _warn_of_partial_queries(options["runs"])
     if not compares:
-        return report.Report(evaluations, averaging, (), {})
+        return report.Report(evaluations, averaging, comparisons=(), letters={})
     comparisons = significance.compare_runs(evaluations, all_pairs=options["all_pairs"], seed=options["seed"])
     letters = significance.letter_significant_runs(
         comparisons, [run.name for run in runs], test=options["test"], alpha=options["alpha"], marks=options["marks"]

@@ -104,6 +104,7 @@ def export(
     if (candidates is None) != (qrels is None):
         raise click.UsageError("--candidates and --qrels belong together; pass both or neither")
     development_set = None if candidates is None or qrels is None else (candidates, qrels)
+    # the development set also chooses a cross-encoder's weights for this bi-encoder
     options["vector_model"] = click.get_current_context().obj["vector_model"] or Settings.load().vector_model
     export_options = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, export_options, development_set=development_set, report=click.echo)

@@ -89,7 +89,7 @@ def init(
             base = _options_with_vectors(deadline_ms)
         else:
             base = _options_without_vectors(client, index, texts, deadline_ms)
-        indices_have_same_fields = not fields.groups
+        indices_have_same_fields = not fields.groups  # an alias or pattern can stand for different indices
         options_by_index = {}
         if index and texts and indices_have_same_fields:
             options_by_index[index] = {"query_fields": fields.query_fields, "fields": fields.model_fields}
@@ -105,7 +105,7 @@ def init(
 
 
 def _find_fields(client: Any, index: str) -> SearchFields:
-    """Return the fields in the settings, or else those whose values in a sample of documents are texts."""
+    """Return the fields in the settings, or else those whose values in a sample of documents are titles or prose."""
     options = client.searcher.defaults.options_for(index)
     caller_fields = FieldChoice(caller_names(options.query_fields), caller_names(options.fields))
     fields_by_index = read_leaves_by_index(client.indices.get_mapping(index=index))

@@ -56,7 +56,7 @@ def interleave() -> None:
 def report(
     context: click.Context, /, *, clicks: Path | None, confidence: float, least_share: float, **ubi: Any
 ) -> None:
-    """Report which ranking users prefer: A, made with the search's own options, or B, made with those in "with".
+    """Report which ranking users prefer: A, made with the search's options, or B, made with the options in "with".
 
     \b
     osrerank --url https://localhost:9200 interleave report

@@ -94,7 +94,7 @@ def status(context: click.Context, /, name: str, index: str) -> None:
         for key, value in report.items():
             click.echo(f"{key}: {value}")
     works = report["installed"] and report["failure"] is None
-    has_problems = report.get("drifted") or report.get("missing_fields")
+    has_problems = report.get("drifted") or report.get("missing_fields")  # drifted: not what this version installs
     context.exit(0 if works and not has_problems else 1)
 
 

@@ -80,7 +80,7 @@ def _read_candidates(options: dict[str, Any]) -> Any:
     """Return the candidate lists of ``--candidates``, or those of ``--run`` with its queries and documents.
 
     Raises:
-        ConfigError: not exactly one of ``--candidates`` and ``--run`` is set, or ``--run`` lacks other options.
+        ConfigError: both or none of ``--candidates`` and ``--run`` are set, or an option that ``--run`` needs is not.
     """
     from osrerank.formats.candidates import assemble_candidates, candidate_lists
 

@@ -77,6 +77,7 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
         record = QueryRecord.from_response(query.query_id, response, started_s)
         return record.remove_document(query.query_id, n_hits) if exclude_query_ids else record
 
+    # the options in the side file's first line: a run is resumed only if they are the same
     options_with_fields = client.options_of(index, rerank=rerank_argument)
     ranking_argument = False if rerank_argument is False else options_with_fields
     with client.searcher.service_for(index, allow_mixed_models=not reranks) as service:

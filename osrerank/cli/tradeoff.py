@@ -96,7 +96,7 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     A blended run gets two curves for monoBERT, with and without the first pass's score. DuoBERT reranks the blended
     order. Such a run needs --hits of at least its --depth.
 
-    A run contains only the pairs for its own --depth. For another --duo-k0, create a run with that --depth and pass it
+    A run contains only the pairs for its --depth. For another --duo-k0, create a run with that --depth and pass it
     with --pairs-from.
 
     For the pipeline vectors-mono, k0 is the number of documents that the cross-encoder reads (--mono-depth). At k0 = 0,

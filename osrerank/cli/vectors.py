@@ -86,7 +86,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
 @click.option(
     "--at-least",
     type=click.FloatRange(0, 1),
-    help="With --index: exit with 1 if a smaller share of its documents has vectors; do not estimate the time.",
+    help="With --index: exit with 1 if a smaller fraction of its documents has vectors; do not estimate the time.",
 )
 @click.pass_context
 def status(context: click.Context, /, *, index: str | None, at_least: float | None) -> None:
@@ -117,7 +117,7 @@ def _read_status(
 ) -> "tuple[dict[str, Any], Estimate | None]":
     """Return the sizes of the stores, and an estimate for the index: None without an index, or if it is impossible.
 
-    If ``estimates_time`` is false, the estimate contains only the share of documents with vectors.
+    If ``estimates_time`` is false, the estimate contains only how many documents have vectors.
     """
     from osrerank.errors import ConfigError
     from osrerank.indexing.estimate import Estimate, estimate

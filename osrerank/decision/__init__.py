@@ -1,1 +1,1 @@
-"""Decide by your own judgments, clicks or traffic whether reranking helps, and calibrate its probabilities."""
+"""Decide by judgments, clicks or traffic whether reranking helps on an index, and calibrate its probabilities."""

@@ -97,6 +97,7 @@ def calibrate(
         ConfigError: the index's pipeline is ``none`` or custom, so no stage returns probabilities.
         EvaluationError: no query has hits, or there are too few judged queries or relevant hits.
     """
+    # the fit needs all hits, each with its score
     options = replace(client.options_of(index), min_score=None, min_probability=None, cutoff=None)
     options = replace(options, explain=False, deadline_ms=None, on_failure="raise")
     if options.pipeline == NO_STAGES or not isinstance(options.pipeline, str):
@@ -120,7 +121,7 @@ def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options
         EvaluationError: no query has hits.
     """
     with client.searcher.service_for(index) as service:
-        blend = service.identity(options)["blend"]
+        blend = service.identity(options)["blend"]  # such as ["linear", 0.5], or None
     is_linear = isinstance(blend, list) and blend[0] == "linear"
     is_vectors_mono = options.pipeline in VECTORS_MONO
     rows: list[Row] = []
@@ -188,7 +189,10 @@ def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
         "ece_after": calibration_error(after),
     }
     precisions = tuple(precision_thresholds(held_out[best], scored.relevant))
-    calibration = IndexCalibration(hits.stage, FITS[best](scored), "", "", precisions, evidence)
+    fitted_map = FITS[best](scored)
+    calibration = IndexCalibration(
+        hits.stage, fitted_map, model="", mapping="", precisions=precisions, evidence=evidence
+    )
     return CalibrationFit(calibration, tuple(before), tuple(after), losses)
 
 

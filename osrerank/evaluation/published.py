@@ -81,75 +81,76 @@ def _create_passage_collection(
     """
     name = f"dl{year % 100}"
     source = _RANK_LLM.format(version)
-    files = {depth: f"retrieve_results_{name}_top{depth}.jsonl" for depth in DEPTHS}
-    checksums = {100: sha256}
+    candidates = {}
+    for depth in DEPTHS:
+        file = f"retrieve_results_{name}_top{depth}.jsonl"
+        candidates[depth] = PublishedFile(file, _CANDIDATES.format(file), sha256=sha256 if depth == 100 else "")
     return Collection(
-        name,
-        f"TREC Deep Learning {year}, passages",
-        n_queries,
-        qrels,
-        MappingProxyType(
-            {
-                depth: PublishedFile(file, _CANDIDATES.format(file), sha256=checksums.get(depth, ""))
-                for depth, file in files.items()
-            }
-        ),
-        PublishedValue("BM25", bm25, _ANSERINI.format(name)),
-        tuple(PublishedValue(system, value, source) for system, value in values.items()),
+        name=name,
+        description=f"TREC Deep Learning {year}, passages",
+        n_queries=n_queries,
+        qrels=qrels,
+        candidates=MappingProxyType(candidates),
+        bm25=PublishedValue("BM25", bm25, _ANSERINI.format(name)),
+        values=tuple(PublishedValue(system, value, source) for system, value in values.items()),
     )
 
 
 _NIST = "https://trec.nist.gov/data/deep/"
 _COLLECTIONS = (
     _create_passage_collection(
-        2019,
-        "v1",
-        43,
-        PublishedFile("2019qrels-pass.txt", f"{_NIST}2019qrels-pass.txt", 187_092, "2f4be390198da108f6845c822e5ada14"),
-        0.5058,
-        {
+        year=2019,
+        version="v1",
+        n_queries=43,
+        qrels=PublishedFile(
+            "2019qrels-pass.txt", f"{_NIST}2019qrels-pass.txt", bytes=187_092, md5="2f4be390198da108f6845c822e5ada14"
+        ),
+        bm25=0.5058,
+        values={
             "RankVicuna-7B": 0.679,
             "Qwen2.5-7B, listwise": 0.699,
             "monoT5-3B": 0.717,
             "duoT5-3B": 0.730,
             "RankZephyr-7B": 0.737,
         },
-        "ec396c5725d0cec98739de9aff9fd6785da09e56fd21bee5b52dc19806f06899",
+        sha256="ec396c5725d0cec98739de9aff9fd6785da09e56fd21bee5b52dc19806f06899",
     ),
     _create_passage_collection(
-        2020,
-        "v1",
-        54,
-        PublishedFile("2020qrels-pass.txt", f"{_NIST}2020qrels-pass.txt", 218_617, "0355ccee7509ac0463e8278186cdd8d1"),
-        0.4796,
-        {
+        year=2020,
+        version="v1",
+        n_queries=54,
+        qrels=PublishedFile(
+            "2020qrels-pass.txt", f"{_NIST}2020qrels-pass.txt", bytes=218_617, md5="0355ccee7509ac0463e8278186cdd8d1"
+        ),
+        bm25=0.4796,
+        values={
             "Qwen2.5-7B, listwise": 0.630,
             "RankVicuna-7B": 0.658,
             "monoT5-3B": 0.689,
             "duoT5-3B": 0.691,
             "RankZephyr-7B": 0.708,
         },
-        "ab556a0cf16f868759c77db68eed99da42345e3298fd423850b8c6e0f518e0ed",
+        sha256="ab556a0cf16f868759c77db68eed99da42345e3298fd423850b8c6e0f518e0ed",
     ),
     _create_passage_collection(
-        2021,
-        "v2",
-        53,
-        PublishedFile(
+        year=2021,
+        version="v2",
+        n_queries=53,
+        qrels=PublishedFile(
             "2021.qrels.pass.final.txt",
             f"{_NIST}2021.qrels.pass.final.txt",
-            433_887,
-            "c5b76ec95b589732edc9040302e22a2b",
+            bytes=433_887,
+            md5="c5b76ec95b589732edc9040302e22a2b",
         ),
-        0.4458,
-        {
+        bm25=0.4458,
+        values={
             "RankVicuna-7B": 0.619,
             "Qwen2.5-7B, listwise": 0.636,
             "monoT5-3B": 0.668,
             "duoT5-3B": 0.695,
             "RankZephyr-7B": 0.702,
         },
-        "",
+        sha256="",
     ),
 )
 COLLECTIONS: Mapping[str, Collection] = MappingProxyType({collection.name: collection for collection in _COLLECTIONS})

@@ -148,20 +148,21 @@ def compare_with_published(
     values = {evaluation.run: evaluation.overall[MEASURE] for evaluation in evaluations}
     has_all_queries = len(run_qrels.judgments) == collection.n_queries
     has_published_candidates = has_all_queries and abs(values[BM25] - collection.bm25.value) <= ROUNDING
+    has_published_values = has_published_candidates and depth == min(collection.candidates)
     return Reproduction(
-        collection,
-        depth,
-        model_run.name,
-        values,
-        collection.values if has_published_candidates and depth == min(collection.candidates) else (),
-        has_published_candidates,
-        tuple(map(_swap_runs, compare_runs(evaluations))),
-        len(run_qrels.judgments),
+        collection=collection,
+        depth=depth,
+        model=model_run.name,
+        values=values,
+        published=collection.values if has_published_values else (),
+        has_published_candidates=has_published_candidates,
+        comparisons=tuple(map(_swap_runs, compare_runs(evaluations))),
+        n_queries=len(run_qrels.judgments),
     )
 
 
 def _swap_runs(comparison: RunComparison) -> RunComparison:
-    """Make a comparison's run its baseline and the baseline its run. The p-values stay the same."""
+    """Exchange the run and the baseline of a comparison. The p-values stay the same."""
     return replace(
         comparison,
         baseline=comparison.run,

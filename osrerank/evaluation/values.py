@@ -19,7 +19,7 @@ DEFAULT_RUN_NAME = "run"
 def as_run(value: RunLike) -> Run:
     """Convert a value to a run.
 
-    A list must begin with the best document. Its elements are ids, or texts that `Reranker` ranked.
+    A list must begin with the best document. Its elements are ids, or the ranked documents that `Reranker` returns.
 
     Raises:
         EvaluationError: the value cannot be converted to a run.

@@ -52,7 +52,7 @@ class IndexAdvice:
             there are no alternatives.
 
         current_hits: the hits of each judged query with the current model, fields and form of query.
-        alternative_hits: the hits with other fields, another model or the caller's own query, by `HitsKey`.
+        alternative_hits: the hits with other fields, another model or the query template, by `HitsKey`.
         first_pass_values: the measure of each query in the first pass ``(queries,)``, in the order of ``current_hits``.
         values: for each setting, the measure of each query ``(queries,)``, in the same order.
 
@@ -128,7 +128,7 @@ class Alternatives:
     Attributes:
         fields: the field lists to compare as the model's input, such as ``[("title",), ("title", "body")]``.
         clients: clients that search the same index with other models.
-        template: the caller's own query. None if only the queries' texts are searched.
+        template: the query template. If None, only the queries' texts are searched.
         fields_client: the client that searches with ``fields``. If None, the client passed to `advise` does.
     """
 
@@ -159,7 +159,7 @@ def advise(
     """Search every judged query, and compare depths, blends, pipelines and the alternatives.
 
     ``queries`` come from `judged_queries`, and ``measure`` is a name in ir-measures; higher is better. The ``depths``
-    are tried besides the current one. With ``exclude_query_ids``, hits with the query's own id are removed. ``advance``
+    are tried besides the current one. With ``exclude_query_ids``, the hit with the query's id is removed. ``advance``
     is called after each search.
 
     Raises:

@@ -39,7 +39,7 @@ class Choice:
             without the query's fold.
         low, high: the bounds of the 95% confidence interval of ``promised``.
         verdict: the comparison with the current setting, by a randomisation test.
-        by_fold: for each fold, the setting chosen on the other folds.
+        by_fold: for each fold, the setting with the highest mean over the queries of the other folds.
     """
 
     setting: SearchSetting
@@ -74,7 +74,7 @@ def choose(query_ids: Sequence[str], current: Floats, values: Mapping[SearchSett
         EvaluationError: there are too few queries.
     """
     settings = list(values)
-    table = np.stack([values[setting] for setting in settings], axis=1)
+    table = np.stack([values[setting] for setting in settings], axis=1)  # (queries, settings)
     by_query = dict(zip(query_ids, table, strict=True))
     folds = split_into_blocks(query_ids, FOLDS)
     chosen: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)

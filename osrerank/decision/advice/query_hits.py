@@ -20,7 +20,7 @@ MONO_DEPTHS = (10, 20, 50)
 """The values of ``mono_depth`` to try."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
 HitsKey = tuple[str, tuple[str, ...], str]
-"""The model, its input fields, and the name of the caller's own query: ``("osrerank/e5-small", ("title",), "")``.
+"""The model, its input fields, and the name of the query template: ``("osrerank/e5-small", ("title",), "")``.
 
 The rankings of settings with the same key are computed from the same hits. Another key needs another search.
 """
@@ -40,7 +40,7 @@ class SearchSetting:
         pipeline: the search's pipeline. ``none`` is the first pass, which ignores depths and blends.
         mono_depth: the number of top candidates that the cross-encoder scores in ``vectors-mono``.
         fields: the model's input fields. If empty, the model reads the current fields.
-        query: the name of the caller's own query. Empty if the query's text is searched.
+        query: the name of the query template, such as ``my-query.json``. Empty if the query's text is searched.
     """
 
     model: str
@@ -83,23 +83,25 @@ class SearchSetting:
         return times[MONO_STAGE] * min(self.depth, n_candidates) / n_candidates
 
     def __str__(self) -> str:
-        query = f", your query {self.query}" if self.query else ""
+        """Describe the setting, such as "depth 50, linear blend 2, model minilm-l6, passages off, fields title"."""
+        query_text = f", your query {self.query}" if self.query else ""
         fields_text = ""
         if self.fields and not self.is_first_pass:
             fields_text = f", fields {' and '.join(self.fields)}"
-        return self._describe_ranking() + fields_text + query
+        return self._describe_ranking() + fields_text + query_text
 
     def _describe_ranking(self) -> str:
         if self.is_first_pass:
             return "the first pass"
-        blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
-        pairs = f", pairs of the first {self.duo_depth}" if self.duo_depth else ""
+        blend_text = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
+        if self.duo_depth:
+            blend_text += f", pairs of the first {self.duo_depth}"
         if self.mono_depth:
             stages_text = f"vectors at depth {self.depth}, cross-encoder at depth {self.mono_depth}"
-            return f"{stages_text}, {blend}{pairs}, model {self.model}, passages {self.passages}"
+            return f"{stages_text}, {blend_text}, model {self.model}, passages {self.passages}"
         if self.pipeline in VECTORS:
-            return f"vectors at depth {self.depth}, {blend}{pairs}, passages {self.passages}"
-        return f"depth {self.depth}, {blend}{pairs}, model {self.model}, passages {self.passages}"
+            return f"vectors at depth {self.depth}, {blend_text}, passages {self.passages}"
+        return f"depth {self.depth}, {blend_text}, model {self.model}, passages {self.passages}"
 
     def options(self) -> dict[str, Any]:
         """Return the search options, as in a settings file."""
@@ -229,8 +231,8 @@ def settings_to_try(
 
     If settings are equally good, the first is chosen. ``vectors_blend`` comes from the function `vectors_blend`.
     """
-    first_pass_weight = current.weight if current.blend == "linear" else 0.0
-    weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
+    current_weight = current.weight if current.blend == "linear" else 0.0
+    weights = dict.fromkeys((current_weight, *WEIGHTS))  # the current weight first, and none twice
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
     all_depths = sorted({*depths, current.depth})
     base = replace(current, duo_depth=0, mono_depth=0, pipeline=AUTO_PIPELINE)
@@ -260,7 +262,7 @@ def search_queries(
     """Search each query with the index's options, but with another depth and without blend, deadline and cutoffs.
 
     Without ``fields``, the model reads the fields in the index's options. Without a ``template``, the query's text is
-    searched. With ``exclude_query_ids``, hits with the query's own id are removed. ``advance`` is called after each
+    searched. With ``exclude_query_ids``, the hit with the query's id is removed. ``advance`` is called after each
     query.
 
     Raises:
@@ -268,7 +270,7 @@ def search_queries(
     """
     options = client.options_of(index)
     text_fields = tuple(fields) or options.fields or ()
-    if template is not None:  # a search with a body uses the configured input fields
+    if template is not None:  # a search with a body uses the input fields in the settings
         options = replace(options, fields=client.searcher.defaults.options_for(index).fields)
     if fields:
         options = replace(options, fields=tuple(fields))
@@ -302,7 +304,7 @@ def search_queries(
 
 @dataclass(frozen=True, slots=True)
 class _QuerySearcher:
-    """Searches the index by a query's text or by the caller's own query. `search_queries` describes the attributes."""
+    """Searches the index by a query's text or by the template. `search_queries` describes the attributes."""
 
     client: Client
     index: str

@@ -107,9 +107,9 @@ def _alternative_lines(advice: IndexAdvice) -> Iterator[str]:
 
 
 def _first_pass_text(advice: IndexAdvice, choice: Choice) -> str:
-    """Return the first pass's mean with the caller's own query, such as "; not reranked 0.4120".
+    """Return the first pass's mean with the query template, such as "; not reranked 0.4120".
 
-    It is empty if the choice does not use the caller's own query.
+    It is empty if the choice does not use the template.
     """
     if not choice.setting.query:
         return ""

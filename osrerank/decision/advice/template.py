@@ -1,4 +1,4 @@
-"""The caller's own search body, in which ``{{query}}`` stands for a query's text."""
+"""The caller's query template: a search body in which ``{{query}}`` stands for a query's text."""
 
 import json
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""Evaluate recorded use: users' clicks on interleaved rankings, and searches in shadow mode."""
+"""Evaluate how users use a search: their clicks on interleaved rankings, and their searches in shadow mode."""

@@ -17,7 +17,7 @@ from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
 
 MIN_SHARE = 0.55
-"""The default minimum share of preferences that is worth detecting."""
+"""The minimum share of preferences for a team that is worth detecting, by default."""
 POWER = 0.8
 
 
@@ -136,8 +136,8 @@ def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, powe
     ``n / rate`` sessions.
 
     Args:
-        share: the share of preferences for a team, in [0, 1].
-        rate: the share of sessions with a preference, in [0, 1].
+        share: the fraction of preferences that are for one team, in [0, 1].
+        rate: the fraction of sessions that have a preference, in [0, 1].
         confidence: the confidence level of the interval.
         power: the probability that the interval excludes 0.5.
     """

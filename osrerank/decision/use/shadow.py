@@ -163,7 +163,7 @@ def _validate_record(path: Path, number: int, line: Record | FormatError) -> Rec
     """Return a line that is a record of a search in shadow mode.
 
     Raises:
-        FormatError: the line is not such a record.
+        FormatError: the line is not a record.
     """
     if isinstance(line, FormatError):
         raise line

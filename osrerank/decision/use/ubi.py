@@ -123,13 +123,13 @@ def _create_page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
     teams = str(attributes.get(TEAMS) or "")
     session = attributes.get(SESSION) or record.get("client_id") or clicks.session
     return ShownPage(
-        _query_text(record),
-        doc_ids,
-        frozenset(clicks.doc_ids & set(doc_ids)),
-        str(session or ""),
-        _first_rank(record),
-        teams if len(teams) == len(doc_ids) else "",
-        str(attributes.get(EXPERIMENT) or ""),
+        query=_query_text(record),
+        doc_ids=doc_ids,
+        clicked=frozenset(clicks.doc_ids & set(doc_ids)),
+        session=str(session or ""),
+        first_rank=_first_rank(record),
+        teams=teams if len(teams) == len(doc_ids) else "",
+        experiment=str(attributes.get(EXPERIMENT) or ""),
     )
 
 
