@@ -60,7 +60,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
     def report(progress: object) -> None:
         click.echo(f"{index}: {progress}", err=True)
 
-    date_field = "" if follow in (None, SEQUENCE_NUMBER) else follow
+    date_field = "" if follow in (None, SEQUENCE_NUMBER) else follow  # empty if sequence numbers are followed
     client = open_client(context)
     try:
         with end_on_signals() if follow else nullcontext():
@@ -128,12 +128,13 @@ def _read_status(
     with closing(open_client(context)) as client:
         sizes = _sum_sizes(_select_stores(client, index, uses_side_index=client.searcher.vectors is not None))
         try:
-            return sizes, estimate(client, index) if estimates_time else Estimate(client.coverage(index))
+            index_estimate = estimate(client, index) if estimates_time else Estimate(client.coverage(index))
         except ConfigError as error:
             if not estimates_time:
                 raise
             click.echo(f"{index}: {error}", err=True)
             return sizes, None
+        return sizes, index_estimate
 
 
 def _print_sizes(sizes: dict[str, Any]) -> None:

@@ -158,9 +158,16 @@ def advise(
 ) -> IndexAdvice:
     """Search every judged query, and compare depths, blends, pipelines and the alternatives.
 
-    ``queries`` come from `judged_queries`, and ``measure`` is a name in ir-measures; higher is better. The ``depths``
-    are tried besides the current one. With ``exclude_query_ids``, the hit with the query's id is removed. ``advance``
-    is called after each search.
+    Args:
+        client: the client that searches with the current settings.
+        index: the index's name.
+        queries: the queries, from `judged_queries`.
+        qrels: the judgments.
+        measure: the name in ir-measures of a measure for which higher is better.
+        depths: the depths to try besides the current one.
+        alternatives: the fields, models and query template to compare.
+        exclude_query_ids: whether the hit with the query's id is removed.
+        advance: a function to call after each search, which shows the progress.
 
     Raises:
         ConfigError: the index reranks sentences or has a custom pipeline, or a search by the template is not reranked.
@@ -173,7 +180,11 @@ def advise(
     settings_by_key: dict[HitsKey, list[SearchSetting]] = {}
 
     def search_all(
-        search_client: Client, setting: SearchSetting, fields: Sequence[str] = (), template: QueryTemplate | None = None
+        search_client: Client,
+        setting: SearchSetting,
+        *,
+        fields: Sequence[str] = (),
+        template: QueryTemplate | None = None,
     ) -> None:
         """Search all queries once, and store their hits and the settings that can be computed from them."""
         key = setting.hits_key
@@ -201,11 +212,12 @@ def advise(
         raise EvaluationError(f"no query has hits in {index}; are the queries meant for this index?")
     reranking = replace(current, pipeline=AUTO_PIPELINE) if current.is_first_pass else current
     for fields in alternatives.fields:
-        search_all(alternatives.fields_client or client, replace(reranking, fields=tuple(fields)), fields)
+        search_all(alternatives.fields_client or client, replace(reranking, fields=tuple(fields)), fields=fields)
     for model_client in alternatives.clients:
         search_all(model_client, current_setting(model_client, index))
     if alternatives.template is not None:
-        search_all(client, replace(reranking, query=alternatives.template.name), (), alternatives.template)
+        with_template = replace(reranking, query=alternatives.template.name)
+        search_all(client, with_template, template=alternatives.template)
     first_pass_values = measure_setting(current_hits, qrels, measure, None)
     values = {}
     for key, settings in settings_by_key.items():

@@ -239,7 +239,7 @@ def settings_to_try(
     settings = [
         replace(base, depth=depth, blend=blend, weight=weight) for depth in all_depths for blend, weight in blends
     ]
-    if vectors_blend is not None:
+    if vectors_blend is not None:  # the model is a cross-encoder, so vectors can replace or precede it
         settings += [replace(setting, pipeline=VECTORS_STAGE) for setting in settings]
         blend, weight = vectors_blend
         two_stage = replace(base, depth=all_depths[-1], blend=blend, weight=weight, pipeline="vectors-mono")
