@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from osrerank.server.page.judgments import Judgments
     from osrerank.server.run import Access
 
-PAGE_OPTIONS = ("hosts", "queries", "qrels", "save_judgments")
-"""The options that need ``--ui``."""
+PAGE_OPTIONS = {"hosts": "allow-host", "queries": "queries", "qrels": "qrels", "save_judgments": "save-judgments"}
+"""The options that need ``--ui``, by the names of their arguments."""
 FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -86,9 +86,8 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
         limits, access = _create_limits(options), _create_access(options)
         serve_page(context, options["indexes"], judgments, host=host, port=port, limits=limits, access=access)
         return
-    for name in PAGE_OPTIONS:
+    for name, option in PAGE_OPTIONS.items():
         if options[name]:
-            option = "allow-host" if name == "hosts" else name.replace("_", "-")
             raise ConfigError(f"--{option} belongs to the comparison page: add --ui", setting=option, source="flag")
     from osrerank.server.run import bind, run
 
@@ -116,7 +115,7 @@ def serve_page(
     with bind(host, port) as listener, closing(open_client(context)) as client:
         service = client.searcher.service
         if indexes:
-            _read_stored_vectors(service, client, indexes)
+            _use_stored_vectors(service, client, indexes)
         _warn_if_unprotected(service, host)
         _warm_up(service)
         comparison = ComparisonPage(client, check_pipelines(service), indexes, judgments)
@@ -145,12 +144,12 @@ def _open_server_reranker(context: click.Context, host: str, indexes: tuple[str,
         reranker = open_reranker(context)
         stack.callback(reranker.close)
         if indexes:
-            _read_stored_vectors(reranker, stack.enter_context(closing(open_client(context))), indexes)
+            _use_stored_vectors(reranker, stack.enter_context(closing(open_client(context))), indexes)
         _warn_if_unprotected(reranker, host)
         yield reranker
 
 
-def _read_stored_vectors(reranker: Any, client: Any, indexes: tuple[str, ...]) -> None:
+def _use_stored_vectors(reranker: Any, client: Any, indexes: tuple[str, ...]) -> None:
     """Let the reranker read the vectors that are stored on the cluster for these indices."""
     from osrerank.indexing.side_index import find_side_indices
 

@@ -80,6 +80,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[str, Any]) -> "list[Fold[Weights]]":
+    """Return the best weights for each fold. If ``--plot`` is set, also plot AP against a."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.folds import read_folds, split_into_blocks
     from osrerank.evaluation.tune import build_grid, compute_average_precisions, cross_validate, find_max_ap_by_a
@@ -94,15 +95,16 @@ def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[st
     folds = read_folds(options["folds"]) if options["folds"] else split_into_blocks(ap_by_query, options["k"])
     learned = cross_validate(ap_by_query, folds, settings)
     if options["plot"]:
-        from osrerank.evaluation.plots import plot_shares
+        from osrerank.evaluation.plots import plot_ap_by_a
 
         counts = range(1, options["sentences"] + 1)
         curves = {f"{count}S": find_max_ap_by_a(ap_by_query, settings, count) for count in counts}
-        plot_shares(options["plot"], curves)
+        plot_ap_by_a(options["plot"], curves)
     return learned
 
 
 def _summary(folds: "Sequence[Fold[Weights]]") -> dict[str, Any]:
+    """Return the weights and AP of each fold as JSON values, and the AP over all queries."""
     n_queries = sum(len(fold.held_out_ids) for fold in folds)
     return {
         "AP": sum(fold.held_out_mean * len(fold.held_out_ids) for fold in folds) / n_queries,

@@ -31,6 +31,7 @@ FOLDS = 5
 MIN_RELEVANT = 20
 """The minimum number of relevant hits for a fit."""
 MONO_STAGE, BLEND_STAGE = "mono", "blend"
+"""The stages that score by a cross-encoder, and that blend a model's score with the first pass."""
 Row = tuple[int, float, float, bool]
 """A hit: the index of its query, its score, the model's probability, and whether it is relevant."""
 
@@ -131,7 +132,7 @@ def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options
         response = client.search(query.text, index=index, size=options.max_depth, rerank=options, _source=False)
         if not response["hits"]["hits"]:
             continue
-        if is_vectors_mono:
+        if is_vectors_mono:  # the cross-encoder's score can be blended with that of the vectors
             model_stage = MONO_STAGE
             is_blended = any(report["name"] == BLENDED for report in response["rerank"]["stages"])
             score_stage = BLENDED if is_blended else MONO_STAGE

@@ -257,6 +257,7 @@ def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, 
         EvaluationError: grades are too high for gdeval, or the program failed.
     """
     max_grade = max((grade for grades in judged.values() for grade in grades.values()), default=0)
+    # gdeval computes ERR, and nDCG with exponential gains
     gdeval_measures = [measure for measure in measures if measure.NAME == "ERR" or "exp-log2" in repr(measure)]
     if gdeval_measures and max_grade > _GDEVAL_MAX_GRADE:
         raise EvaluationError(
@@ -278,6 +279,7 @@ def _create_provider(measures: Sequence[Any], judged: Mapping[str, Mapping[str, 
 
 
 def _explain_unsupported(measures: Sequence[Any], message: str) -> str:
+    """Return an error message that says what to do, from ir-measures' error message."""
     if package := _MISSING_PACKAGE.search(message):
         return f"measure {package[1]} needs the Python package {package[2]}: pip install '{package[3]}'"
     if unsupported := _UNSUPPORTED.fullmatch(message):
@@ -286,6 +288,7 @@ def _explain_unsupported(measures: Sequence[Any], message: str) -> str:
 
 
 def _parse_name(ir_measures: ModuleType, name: str) -> list[Any]:
+    """Return the measure of a name such as ``nDCG@10``, or the measures of a trec_eval alias such as ``ndcg_cut``."""
     try:
         measures = [ir_measures.parse_measure(name)]
     except (NameError, ValueError, TypeError):

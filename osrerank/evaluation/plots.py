@@ -42,7 +42,7 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
             axes.legend(frameon=False, fontsize=8)
 
 
-def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+def plot_ap_by_a(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
     """Plot AP against a, the weight of the first pass in Birch's score, with a line for each curve.
 
     Each curve has pairs (a, AP), by rising a.

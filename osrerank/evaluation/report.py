@@ -44,9 +44,8 @@ class Report:
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
         writer.writerow(["run", "query_id", "measure", "value"])
-        writer.writerows(
-            row for evaluation in self.evaluations for row in _list_values(evaluation, per_query=per_query)
-        )
+        for evaluation in self.evaluations:
+            writer.writerows(_list_values(evaluation, per_query=per_query))
         if self.comparisons:
             table.write("\n")
             names = [field.name for field in fields(RunComparison)]
@@ -72,7 +71,10 @@ class Report:
 
 
 def count_queries(evaluation: Evaluation) -> int:
-    """Return the number of queries that were averaged over. Some measures are undefined for some of them."""
+    """Return the number of queries that were averaged over: that of the measure with the most values.
+
+    A measure has no value for queries for which it is undefined.
+    """
     return max(len(values) for values in evaluation.per_query.values())
 
 

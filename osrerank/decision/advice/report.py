@@ -52,6 +52,7 @@ def lines(advice: IndexAdvice) -> list[str]:
 
 
 def _number_lines(advice: IndexAdvice) -> Iterator[str]:
+    """Yield the measured differences, the warnings, the alternatives, and the best setting."""
     yield f"as it is now ({advice.current}), {len(advice.current_hits)} queries, {_time_text(advice, advice.current)}:"
     yield _difference_text(advice.measure, advice.verdict)
     yield from _queries_needed_lines(advice.verdict)
@@ -94,6 +95,7 @@ def _warnings(advice: IndexAdvice) -> Iterator[str]:
 
 
 def _alternative_lines(advice: IndexAdvice) -> Iterator[str]:
+    """Yield a line for each alternative, such as "  fields title: 0.512 [0.480, 0.544], +0.010 against now, ..."."""
     if not advice.best_by_key:
         return
     current_mean = float(advice.values[advice.current].mean())
@@ -137,6 +139,7 @@ def _time_text(advice: IndexAdvice, setting: SearchSetting) -> str:
 
 
 def _difference_text(measure: str, verdict: Verdict) -> str:
+    """Return the difference with its confidence interval, such as "nDCG@10 0.50 -> 0.55: +0.05 [+0.01, +0.09], ..."."""
     return (
         f"{measure} {verdict.before:.4f} -> {verdict.after:.4f}: {verdict.difference:+.4f} [{verdict.low:+.4f}, "
         f"{verdict.high:+.4f}], {format_p_value(verdict.p_value)}; {verdict.better} better, {verdict.equal} equal, "

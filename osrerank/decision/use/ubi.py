@@ -89,15 +89,16 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
             previous_record = records.get(key)
             if previous_record is None or str(previous_record.get("timestamp")) <= str(record.get("timestamp")):
                 records[key] = record
-    pages = [_create_page(record, clicks.get(query_id, _Clicks())) for (query_id, _rank), record in records.items()]
-    clicked_ids: defaultdict[str, set[str]] = defaultdict(set)
-    for (query_id, _rank), page in zip(records, pages, strict=True):
-        clicked_ids[query_id] |= page.clicked
-    n_unmatched = sum(
-        len(search_clicks.doc_ids - clicked_ids[query_id])
-        for query_id, search_clicks in clicks.items()
-        if query_id not in other_applications
-    )
+    pages = []
+    matched_ids: defaultdict[str, set[str]] = defaultdict(set)  # the clicked documents on the pages of each search
+    for (query_id, _first_rank_of_page), record in records.items():
+        page = _create_page(record, clicks.get(query_id, _Clicks()))
+        pages.append(page)
+        matched_ids[query_id] |= page.clicked
+    n_unmatched = 0
+    for query_id, search_clicks in clicks.items():
+        if query_id not in other_applications:
+            n_unmatched += len(search_clicks.doc_ids - matched_ids[query_id])
     return UbiPages(tuple(pages), n_unmatched)
 
 
@@ -111,9 +112,8 @@ def _read_clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
         if event.get("action_name") in source.actions and query_id and object_id is not None:
             search_clicks = clicks[str(query_id)]
             search_clicks.doc_ids.add(str(object_id))
-            search_clicks.session = search_clicks.session or str(
-                event.get("session_id") or event.get("client_id") or ""
-            )
+            session = str(event.get("session_id") or event.get("client_id") or "")
+            search_clicks.session = search_clicks.session or session  # that of the first event with one
     return dict(clicks)
 
 
