@@ -144,6 +144,7 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
 
 
 def _serve_page(context: click.Context, sample: Sample, port: int) -> None:
+    """Serve the comparison page with all questions and judgments of the sample."""
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
     from osrerank.cli.serve import serve_page
@@ -212,6 +213,7 @@ def _search_all(context: click.Context, questions: Sequence[str], pipeline: str)
 
 
 def _summarize(rows: Sequence[DemoRow], relevance: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+    """Return the report that ``--json`` prints, such as ``{"queries": 100, "depth": 30, "bm25": {"nDCG@10": ...}}``."""
     summary: dict[str, Any] = {"queries": len(relevance), "depth": DEPTH}
     for row in rows:
         summary[row.name] = {
@@ -228,8 +230,9 @@ def _print_report(rows: Sequence[DemoRow], questions: Sequence[str], relevance: 
 
     console = Console(width=max(Console().width, 100))
     first_pass, reranked = rows[0].responses, rows[-1].responses
-    orders = list(zip(first_pass, reranked, relevance, strict=True))
-    indices_by_gain = sorted(range(len(orders)), key=lambda index: _gain(*orders[index]))
+    comparisons = list(zip(first_pass, reranked, relevance, strict=True))
+    gains = [_gain(*comparison) for comparison in comparisons]
+    indices_by_gain = sorted(range(len(gains)), key=gains.__getitem__)
     headings = {
         indices_by_gain[-1]: "Gained most",
         indices_by_gain[-2]: "Gained second most",
@@ -237,7 +240,7 @@ def _print_report(rows: Sequence[DemoRow], questions: Sequence[str], relevance: 
     }
     for index, heading in headings.items():
         console.print()
-        console.print(_side_by_side(f"{heading}: {questions[index]}", *orders[index]))
+        console.print(_side_by_side(f"{heading}: {questions[index]}", *comparisons[index]))
     console.print()
     console.print(summary_table(_summarize(rows, relevance)))
     encoded = rows[1].median_encoded()
@@ -246,7 +249,7 @@ def _print_report(rows: Sequence[DemoRow], questions: Sequence[str], relevance: 
 
 
 def summary_table(summary: Mapping[str, Any]) -> Any:
-    """Return the table at the end of the demo, from the report that ``--json`` prints."""
+    """Return the table at the end of the demo, with a row for each way of searching in the report of `_summarize`."""
     from rich.table import Table
 
     title = f"{summary['queries']} questions, top {summary['depth']} of BM25 reranked"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from osrerank.formats.candidates import Texts
 
 DOCUMENTS_PER_REQUEST = 500
+"""The number of documents to read in one request."""
 TITLE_FIELD = "title"
 
 

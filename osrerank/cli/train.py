@@ -111,7 +111,7 @@ def train() -> None:
 
     \b
     examples=F                          what `osrerank train data` writes
-    triples=F                           MS MARCO's query, relevant text, irrelevant text
+    triples=F                           MS MARCO's query, relevant passage, irrelevant passage
     id-triples=F,corpus=F,queries=F     the same triples, as ids
     candidates=F,qrels=F                candidates as for `osrerank rerank`, with judgments
     run=F,corpus=F,queries=F,qrels=F    a first-pass run with judgments; depth=1000, inject=true

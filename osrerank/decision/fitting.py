@@ -115,10 +115,10 @@ def reliability(probabilities: Floats, relevant: Flags, n_bins: int = N_BINS) ->
     bins = []
     for index in range(n_bins):
         is_inside = bin_indices == index
-        hits = int(is_inside.sum())
-        predicted = float(probabilities[is_inside].mean()) if hits else 0.0
-        measured = float(relevant[is_inside].mean()) if hits else 0.0
-        bins.append(Bin(index / n_bins, (index + 1) / n_bins, hits, predicted, measured))
+        n_hits = int(is_inside.sum())
+        predicted = float(probabilities[is_inside].mean()) if n_hits else 0.0
+        measured = float(relevant[is_inside].mean()) if n_hits else 0.0
+        bins.append(Bin(index / n_bins, (index + 1) / n_bins, n_hits, predicted, measured))
     return bins
 
 
@@ -145,11 +145,12 @@ def precision_thresholds(probabilities: Floats, relevant: Flags, max_count: int 
     last_of_value = np.flatnonzero(np.append(values[1:] < values[:-1], True))  # the last hit with each probability
     targets = np.linspace(0, relevant_so_far[-1], max_count + 1)[1:]  # numbers of relevant hits
     indices = np.unique(last_of_value[np.searchsorted(relevant_so_far[last_of_value], targets)])
-    return [
-        (float(values[index]), precision_lower_bound(int(relevant_so_far[index]), int(index) + 1))
-        for index in indices[::-1]
-        if index + 1 >= MIN_HITS
-    ]
+    pairs = []
+    for index in indices[::-1]:
+        n_hits, n_relevant = int(index) + 1, int(relevant_so_far[index])
+        if n_hits >= MIN_HITS:
+            pairs.append((float(values[index]), precision_lower_bound(n_relevant, n_hits)))
+    return pairs
 
 
 def precision_lower_bound(n_relevant: int, n_hits: int) -> float:

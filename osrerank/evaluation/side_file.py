@@ -125,7 +125,7 @@ def read_records(path: Path) -> Iterator[QueryRecord]:
 
 
 def read_records_with_offsets(path: Path) -> Iterator[tuple[int, QueryRecord]]:
-    """Yield the byte offset of each record's line, for `read_record_at`, and the record.
+    """Yield pairs (byte offset of a record's line, record). `read_record_at` reads a record again from its offset.
 
     Raises:
         EvaluationError: the file is not a side file, is damaged, or contains no records.

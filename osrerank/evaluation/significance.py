@@ -188,8 +188,8 @@ def letter_significant_runs(
 ) -> dict[tuple[str, str], str]:
     """Return the superscript letters that papers print beside a run's value, such as ``.712ᵃᶜ``.
 
-    Each letter stands for a run that is significantly worse. With ``raw`` marks, it stands for a run that differs
-    significantly, better or worse, by uncorrected p-values (Chen et al., ICIP at TREC-2020, Table 2).
+    Each letter stands for a run that is significantly worse by corrected p-values. With ``raw`` marks, it stands for a
+    run that is significantly better or worse by uncorrected p-values (Chen et al., ICIP at TREC-2020, Table 2).
 
     Args:
         comparisons: the comparisons from `compare_runs`.
