@@ -122,6 +122,7 @@ def _compute_curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     averaging = Averaging(complete=options["complete"])
     curves = _choose_curves(runs[0], min(find_max_k1(run.depths) for run in runs), options)
     settings = tuple(chain.from_iterable(curves.values()))
+    # the points of all curves are computed together, because the side file is then read once
     points = iter(compute_curve(add_pairs(*runs), settings, qrels, options["measure"], averaging))
     return {label: list(islice(points, len(curve))) for label, curve in curves.items()}
 

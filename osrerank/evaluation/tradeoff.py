@@ -219,21 +219,22 @@ def compute_curve(
     """
     # the derived rankings have the scores n, n-1, ..., 1, which need no rounding to 32 bits
     averaging = replace(averaging or Averaging(), single_precision=False)
-    trials = [
-        [_Trial(seeded, Evaluator(qrels, [measure], averaging)) for seeded in _vary_seed(setting)]
-        for setting in settings
-    ]
+    trials_by_setting = []  # one trial for each setting, or ten with different seeds
+    for setting in settings:
+        seeded_settings = _vary_seed(setting)
+        trials = [_Trial(seeded, Evaluator(qrels, [measure], averaging)) for seeded in seeded_settings]
+        trials_by_setting.append(trials)
     scored_with_hits = (query_scores for query_scores in scored if query_scores.first_pass_ids)
     while batch := list(islice(scored_with_hits, BATCH_QUERIES)):
-        for trial in chain.from_iterable(trials):
+        for trial in chain.from_iterable(trials_by_setting):
             trial.add(batch)
-    return [_average_trials(setting, draws) for setting, draws in zip(settings, trials, strict=True)]
+    return [_average_trials(setting, trials) for setting, trials in zip(settings, trials_by_setting, strict=True)]
 
 
 def add_pairs(scored: Iterable[QueryScores], *other_runs: ScoredRun) -> Iterator[QueryScores]:
     """Add the pair probabilities of other runs to each query's scores.
 
-    A run contains only the pairs for its own k0, because another k0 can put other candidates into the top k1.
+    A run contains only the pairs for its k0, because another k0 can put other candidates into the top k1.
     """
     for query_scores in scored:
         pairs = dict(query_scores.pairs)
@@ -288,8 +289,8 @@ class _Trial:
 
 def _vary_seed(setting: RerankSetting) -> Iterator[RerankSetting]:
     """Yield the setting with seeds for ten random draws, or unchanged if nothing is drawn."""
-    trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
-    return (replace(setting, seed=setting.seed + trial) for trial in range(trials))
+    n_trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
+    return (replace(setting, seed=setting.seed + number) for number in range(n_trials))
 
 
 def _average_trials(setting: RerankSetting, trials: Sequence[_Trial]) -> Point:
@@ -301,6 +302,7 @@ def _aggregate_pairs(
     scored: QueryScores, doc_ids: Sequence[str], setting: RerankSetting
 ) -> tuple[dict[str, float], int]:
     """Return each document's aggregated pair probability, and the number of pairs."""
+    # for each document, the indices of the documents that it is compared with
     rivals = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(doc_ids)
     aggregated = {}
     for doc_id, rival_indices in zip(doc_ids, rivals, strict=True):
@@ -310,7 +312,8 @@ def _aggregate_pairs(
             reason = f"duoBERT's probabilities for the pairs of the top {setting.k1}"
             raise _missing_scores_error(scored, reason) from None
         aggregated[doc_id] = aggregate(probabilities, setting.pairs)
-    return aggregated, sum(map(len, rivals))
+    n_pairs = sum(len(rival_indices) for rival_indices in rivals)
+    return aggregated, n_pairs
 
 
 def _blend_with_first_pass(scored: QueryScores, mono_ids: Sequence[str]) -> list[str]:

@@ -187,7 +187,7 @@ def current_setting(client: Client, index: str) -> SearchSetting:
     """Return the setting of a search of the index with ``rerank=True``."""
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
-    options_without_duo = options
+    options_without_duo = options  # they determine the blend of the stage before the pairs are compared
     if options.pipeline not in (*VECTORS, *VECTORS_MONO):
         options_without_duo = replace(options, pipeline=AUTO_PIPELINE)
     with client.searcher.service_for(index) as service:
