@@ -65,10 +65,10 @@ def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
     query_set = CandidatesByQuery(candidates)
     defaults = Defaults.load(reranker.settings).base
 
-    def search(query: Any, started_s: float) -> Any:
+    def search(query: Any, began_s: float) -> Any:
         documents = query_set.get_documents(query.query_id)
         ranking = rerank_texts(reranker, defaults, query.text, documents, rerank=rerank_argument)
-        return QueryRecord.from_ranking(query.query_id, ranking, started_s)
+        return QueryRecord.from_ranking(query.query_id, ranking, began_s)
 
     ranking_options = resolve_ranking_options(rerank_argument, defaults, reranker)
     ranking_options = {"candidates": query_set.digest, **ranking_options}

@@ -72,9 +72,9 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
     if not reranks:
         search_arguments["_source"] = False  # without reranking, ids and scores are enough
 
-    def search(query: Any, started_s: float) -> Any:
+    def search(query: Any, began_s: float) -> Any:
         response = client.search(query.text, index=index, size=size, **search_arguments)
-        record = QueryRecord.from_response(query.query_id, response, started_s)
+        record = QueryRecord.from_response(query.query_id, response, began_s)
         return record.remove_document(query.query_id, n_hits) if exclude_query_ids else record
 
     # the options in the side file's first line: a run is resumed only if they are the same

@@ -182,7 +182,9 @@ def drop(context: click.Context, /, *, index: str | None) -> None:
 
 @contextmanager
 def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequence[VectorStore]]":
-    """Yield the side indices of ``index``, even if searches do not use them, or without it the store in the settings.
+    """Yield the side indices of an index, or the store in the settings if ``index`` is None.
+
+    Side indices are found even if the settings name another store.
 
     Raises:
         ConfigError: ``index`` is None, and the settings turn vectors off.

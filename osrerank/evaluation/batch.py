@@ -27,7 +27,7 @@ class Failure:
 def run_queries(
     queries: Sequence[Query],
     search: Callable[[Query, float], QueryRecord],
-    checkpoint: SideFile,
+    side_file: SideFile,
     *,
     workers: int = 1,
     require_reranked: bool = True,
@@ -40,7 +40,7 @@ def run_queries(
         queries: the query set.
         search: a function from a query and its start time (``time.perf_counter``) to its record. Several threads call
             it.
-        checkpoint: the side file. Only the calling thread writes to it.
+        side_file: the side file. Only the calling thread writes to it.
         workers: the number of threads.
         require_reranked: whether a query fails if it is not completely reranked.
         allow_partial: whether a query that is reranked in part counts as a success.
@@ -49,7 +49,7 @@ def run_queries(
     Returns:
         The queries that failed or were not tried, in the order of the query set. They have no record.
     """
-    remaining = iter([query for query in queries if query.query_id not in checkpoint])
+    remaining = iter([query for query in queries if query.query_id not in side_file])
     failures: dict[str, Failure] = {}
 
     def append_or_fail(query: Query, future: Future[QueryRecord]) -> Failure | None:
@@ -60,7 +60,7 @@ def run_queries(
             return Failure(query.query_id, f"{type(error).__name__}: {' '.join(str(error).split())}")
         if require_reranked and record.failure_reason and not (allow_partial and record.is_partial):
             return Failure(query.query_id, record.failure_reason, is_partial=record.is_partial)
-        checkpoint.append(record)
+        side_file.append(record)
         return None
 
     consecutive_failures = 0
@@ -91,9 +91,9 @@ def run_queries(
     return [failures[query.query_id] for query in queries if query.query_id in failures]
 
 
-def read_rankings(checkpoint: SideFile, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
+def read_rankings(side_file: SideFile, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
     """Yield the query id and the ranked documents of each record, in the order of the queries."""
-    for record in checkpoint.read_records(query.query_id for query in queries):
+    for record in side_file.read_records(query.query_id for query in queries):
         yield record.query_id, record.list_documents()
 
 

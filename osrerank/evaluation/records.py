@@ -45,17 +45,17 @@ class QueryRecord:
     fields: Mapping[str, Any]
 
     @classmethod
-    def from_response(cls, query_id: str, response: Mapping[str, Any], started_s: float) -> Self:
+    def from_response(cls, query_id: str, response: Mapping[str, Any], began_s: float) -> Self:
         """Create the record of a search from its response.
 
-        ``started_s`` is when the search began, in seconds of ``time.perf_counter``.
+        ``began_s`` is the time at which the search began, from ``time.perf_counter``.
         """
         candidates = [_candidate_from_hit(hit, rank) for rank, hit in enumerate(response["hits"]["hits"], start=1)]
         summary = response.get("rerank") or {"applied": False, "reason": None, "stages": []}
-        return cls.from_parts(query_id, candidates, summary["stages"], summary["applied"], summary["reason"], started_s)
+        return cls.from_parts(query_id, candidates, summary["stages"], summary["applied"], summary["reason"], began_s)
 
     @classmethod
-    def from_ranking(cls, query_id: str, ranking: Ranking, started_s: float) -> Self:
+    def from_ranking(cls, query_id: str, ranking: Ranking, began_s: float) -> Self:
         """Create the record of a ranking that the pipeline returned, as `from_response` does."""
         candidates = [
             {
@@ -68,7 +68,7 @@ class QueryRecord:
         ]
         reason = "; ".join(report.reason for report in ranking.reports if report.reason and not report.skipped) or None
         stages = [asdict(report) for report in ranking.reports]
-        return cls.from_parts(query_id, candidates, stages, find_applied(ranking.reports), reason, started_s)
+        return cls.from_parts(query_id, candidates, stages, find_applied(ranking.reports), reason, began_s)
 
     @classmethod
     def from_parts(
@@ -78,7 +78,7 @@ class QueryRecord:
         stages: Any,
         outcome: object,
         reason: object,
-        started_s: float,
+        began_s: float,
     ) -> Self:
         """Create a record from its fields, whose meaning is in the module's docstring.
 
@@ -94,7 +94,7 @@ class QueryRecord:
                 "candidates": candidates,
                 **({"pairs": pairs} if pairs else {}),
                 "stages": [{name: value for name, value in stage.items() if name != "pairs"} for stage in stages],
-                "took_ms": round((time.perf_counter() - started_s) * 1000, 3),
+                "took_ms": round((time.perf_counter() - began_s) * 1000, 3),
             },
         )
 
