@@ -18,7 +18,7 @@ WEIGHTS_FILE = "weights.safetensors"
 OPTIMISER_FILE = "optimiser.safetensors"
 BEST_FILE = "best.safetensors"
 CHECKPOINT_PREFIX = "step-"
-"""A checkpoint is a folder with this prefix and the number of steps done as its name."""
+"""The name of a checkpoint's folder consists of this prefix and the number of finished steps, as in ``step-1200``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,13 @@ class State:
     """The progress of a training.
 
     Attributes:
-        step: the number of steps done.
-        best: the best measure on the development set so far, or None before the first measurement.
-        best_step: the number of steps done at the best measurement.
+        step: the number of finished steps.
+        best: the best value of the recipe's ``measure`` on the development set so far, such as 0.41 for nDCG@10. It is
+            None before the first measurement.
+        best_step: the number of finished steps at the best measurement.
         fingerprint: identifies the recipe, the data and the starting checkpoint, which determine the trained weights.
-        skipped: the number of steps that changed nothing, because gradients overflowed in fp16.
-        scaler: the state of the loss scaler in fp16. It is empty in other precisions.
+        skipped: the number of steps that changed no weight, because gradients overflowed in fp16.
+        scaler: the state of ``torch.amp.GradScaler``, which scales the loss in fp16. It is empty in other precisions.
     """
 
     step: int
@@ -43,7 +44,7 @@ class State:
 
 
 class Checkpoints:
-    """The checkpoints in a training's folder. Only the newest one and the best weights are kept."""
+    """The checkpoints in a training's folder, which keeps only the newest checkpoint and the best weights."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self._folder = folder
@@ -73,7 +74,7 @@ class Checkpoints:
             shutil.rmtree(previous)
 
     def restore(self, parameters: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> State | None:
-        """Restore weights and optimiser from the newest checkpoint, and return its state, or None if there is none.
+        """Load the newest checkpoint into the parameters and the optimiser. Return its state, or None without one.
 
         Raises:
             ConfigError: the checkpoint belongs to a training with another fingerprint.
@@ -84,7 +85,8 @@ class Checkpoints:
         state = State(**json.loads((newest / STATE_FILE).read_text(encoding="utf-8")))
         if state.fingerprint != self._fingerprint:
             fix = f"use the same recipe, data and starting checkpoint to continue it, or remove {self._folder}"
-            raise ConfigError(f"{self._folder} holds another unfinished training: {fix}", setting="output")
+            reason = f"{self._folder} contains the checkpoint of another unfinished training"
+            raise ConfigError(f"{reason}: {fix}", setting="output")
         _restore_weights(newest / WEIGHTS_FILE, parameters)
         tensors = load_file(newest / OPTIMISER_FILE)
         for name, parameter in parameters.items():
@@ -92,7 +94,7 @@ class Checkpoints:
                 if f"{name}/{moment}" in tensors:
                     optimiser.state[parameter][moment] = tensors[f"{name}/{moment}"].to(parameter.device)
         for group in optimiser.param_groups:
-            group["steps"] = state.step - state.skipped
+            group["steps"] = state.step - state.skipped  # Adam counts only the steps that changed weights
         return state
 
     def save_best(self, parameters: Mapping[str, nn.Parameter]) -> None:

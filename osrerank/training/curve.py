@@ -1,4 +1,4 @@
-"""Write the loss curve of a training: a CSV file with a row for each step."""
+"""Write the loss curve of a training: a CSV file with one row for each step."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,15 @@ CURVE_FILE = "curve.csv"
 
 
 class Curve:
-    """Writes rows of step, learning rate, loss, parts of the loss, and the measure if the step was measured.
+    """Writes the CSV file, whose header is for example ``step,rate,loss,hard,soft,measure``.
 
-    A training that resumes after ``steps_done`` steps removes the rows of later steps, which a killed process wrote.
+    ``rate`` is the learning rate, and ``hard`` and ``soft`` are parts of the loss. ``measure`` is empty in the rows of
+    steps after which the network was not measured.
+
+    Args:
+        path: the file.
+        steps_done: the number of steps in the checkpoint from which the training resumes. Rows of later steps, which a
+            killed process has written, are removed.
     """
 
     def __init__(self, path: Path, steps_done: int) -> None:
@@ -42,4 +48,5 @@ def read_curve(path: Path) -> list[dict[str, str]]:
 
 
 def _format_lines(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the header, then a line for each row. A row that lacks a column is empty there."""
     return [",".join(names) + "\n", *(",".join(str(row.get(name, "")) for name in names) + "\n" for row in rows)]

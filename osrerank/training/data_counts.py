@@ -1,4 +1,7 @@
-"""Count the examples and sequences of the training data, to compute the steps and the cost of a training."""
+"""Count the examples of the training data and the sequences (model inputs) that they become.
+
+The number of steps follows from the counts, and so does the time that measuring on a development set may take.
+"""
 
 import random
 from collections.abc import Sequence
@@ -19,8 +22,8 @@ class DataCounts:
 
     Attributes:
         examples: the number of examples in each source.
-        sequences: the number of sequences in a pass over all sources.
-        cost: the estimated cost of a pass, in characters (`osrerank.training.development.estimate_cost`).
+        sequences: the number of sequences in one pass over all sources.
+        cost: the estimated number of characters in these sequences (`osrerank.training.development.estimate_cost`).
     """
 
     examples: tuple[int, ...]
@@ -35,10 +38,10 @@ def count_data(sources: Sequence[ExampleSource], recipe: Recipe, builder: Sequen
         FormatError: a line is malformed.
         EvaluationError: the data has nothing to learn from.
     """
-    counts: list[int] = []
-    sequences, cost = 0, 0.0
+    example_counts: list[int] = []
+    total_sequences, total_cost = 0, 0.0
     max_tokens = builder.input_builder.max_tokens
-    rng = random.Random(recipe.seed)  # noqa: S311 - only counts
+    rng = random.Random(recipe.seed)  # noqa: S311 - draws documents, guards no secret
     for source in sources:
         example_count = 0
         for example_count, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
@@ -48,11 +51,11 @@ def count_data(sources: Sequence[ExampleSource], recipe: Recipe, builder: Sequen
                 )
             for sample in sample_documents(example, recipe, rng):
                 sequence_count = builder.count(sample)
-                sequences += sequence_count
-                cost += estimate_cost(sample.query, sample.documents, sequence_count, kind, max_tokens)
-        counts.append(example_count)
-    if not sequences:
+                total_sequences += sequence_count
+                total_cost += estimate_cost(sample.query, sample.documents, sequence_count, kind, max_tokens)
+        example_counts.append(example_count)
+    if not total_sequences:
         names = "; ".join(source.name for source in sources)
         required = "relevant documents and negatives" if recipe.draw in {"balanced", "list"} else "documents"
         raise EvaluationError(f"there is nothing to learn from in {names}: no example has {required}")
-    return DataCounts(tuple(counts), sequences, cost)
+    return DataCounts(tuple(example_counts), total_sequences, total_cost)

@@ -1,6 +1,6 @@
 """Measure a network on a development set during training, so that the best weights can be chosen.
 
-`plan_schedule` decides how often, and on how many of the set's queries.
+`plan_schedule` decides how often the network is measured, and on how many of the set's queries.
 """
 
 import itertools
@@ -28,15 +28,15 @@ from osrerank.training.weights.models import Trainee
 MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank, "AP": average_precision}
 RAW_SCORE_AGGREGATIONS = ("maxp", "firstp")
 """Passage aggregations that need only raw scores, not probabilities."""
-MEASURING_SHARE = 0.1
-"""Measuring takes at most this share of the time, unless the recipe sets ``evaluate_every``."""
+MAX_MEASURING_FRACTION = 0.1
+"""The fraction of the whole time that measuring may take, unless the recipe sets ``evaluate_every``."""
 MAX_MEASUREMENTS = 10
 MIN_MEASUREMENTS = 2
 MIN_QUERIES = 10
-"""Fewer queries than these would choose the best weights by chance."""
-MEASURE_ALL = "set evaluate_every=STEPS in the recipe to measure all of them after every STEPS steps"
+"""The minimum number of queries to measure. With fewer queries, chance would decide which weights seem best."""
+HOW_TO_MEASURE_ALL = "set evaluate_every=STEPS in the recipe to measure all of them after every STEPS steps"
 CHARACTERS_PER_TOKEN = 5
-"""The length of an English word piece with its space, to estimate cost."""
+"""The assumed number of characters in a token, which is that of English text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +119,18 @@ class DevelopmentSet:
             ConfigError: see `check_aggregation`.
         """
         self.check_aggregation(trainee.card.kind)
-        passages = [self.split_documents(example) for example in self.examples]
+        documents_of_examples = [self.split_documents(example) for example in self.examples]
         passage_examples = []
-        for example, documents in zip(self.examples, passages, strict=True):
-            texts = tuple(text for document in documents for text in document)
-            passage_examples.append(Example(example.query, texts, (0,) * len(texts)))
+        for example, documents in zip(self.examples, documents_of_examples, strict=True):
+            passages = tuple(passage for document in documents for passage in document)
+            unknown_relevance = (0,) * len(passages)  # scoring does not use it
+            passage_examples.append(Example(example.query, passages, unknown_relevance))
         all_scores = scorer.score_documents(trainee, passage_examples)
         values = []
-        for example, documents, scores in zip(self.examples, passages, all_scores, strict=True):
-            document_scores = [
-                self._aggregate(passage_scores, trainee)
-                for passage_scores in split_by_counts([len(document) for document in documents], scores)
-            ]
+        for example, documents, scores in zip(self.examples, documents_of_examples, all_scores, strict=True):
+            passage_counts = [len(document) for document in documents]
+            scores_by_document = split_by_counts(passage_counts, scores)
+            document_scores = [self._aggregate(passage_scores, trainee) for passage_scores in scores_by_document]
             values.append(self._measure_order(example, document_scores))
         return float(np.mean(values))
 
@@ -157,6 +157,7 @@ class DevelopmentSet:
         return [split_document(example, index, self.passages) for index in range(depth)]
 
     def _aggregate(self, scores: Sequence[float], trainee: Trainee) -> float:
+        """Return a document's score from the scores of its passages."""
         if self.passages is None or self.passages.aggregation in RAW_SCORE_AGGREGATIONS:
             return max(scores)
         calibration = trainee.card.calibration
@@ -170,7 +171,7 @@ class DevelopmentSet:
         order = sorted(range(len(scores)), key=lambda index: -scores[index])  # stable: ties keep the first pass's order
         ranked = [str(index) for index in (*order, *range(len(scores), len(example.documents)))]
         relevance = {str(index): grade for index, grade in enumerate(example.relevance)}
-        relevance |= {f"missed {number}": 1 for number in range(example.missed)}
+        relevance |= {f"missed {number}": 1 for number in range(example.missed)}  # relevant, but not candidates
         name, _, cutoff = self.measure.partition("@")
         return MEASURES[name](ranked, relevance, int(cutoff or len(ranked)))
 
@@ -180,10 +181,10 @@ class Schedule:
     """How often the network is measured, and on which queries.
 
     Attributes:
-        development: the development set, or a part of it. If None, nothing is measured.
+        development: the queries to measure on: all of the development set or a sample. If None, nothing is measured.
         max_measurements: the maximum number of measurements.
         measures_untrained: whether the network is also measured before the first step.
-        note: what the user is told about the schedule. It is empty if the recipe sets the schedule.
+        note: a sentence about the schedule for the user. It is empty if the recipe sets the schedule.
     """
 
     development: DevelopmentSet | None
@@ -192,52 +193,57 @@ class Schedule:
     note: str
 
 
-def estimate_cost(query: str, documents: Sequence[str], sequences: int, kind: Kind, max_tokens: int) -> float:
-    """Estimate the number of characters in sequences of a query with one of the documents, or with a pair of them."""
+def estimate_cost(query: str, documents: Sequence[str], n_sequences: int, kind: Kind, max_tokens: int) -> float:
+    """Estimate the number of characters in ``n_sequences`` sequences, a measure of the time that they take.
+
+    Each sequence consists of the query and one of the documents or, for a duo model, two of them.
+    """
     if not documents:
         return 0.0
-    mean_characters = sum(map(len, documents)) / len(documents) * (2 if kind == "duo" else 1)
-    return sequences * min(len(query) + mean_characters, max_tokens * CHARACTERS_PER_TOKEN)
+    documents_per_sequence = 2 if kind == "duo" else 1
+    document_characters = sum(map(len, documents)) / len(documents) * documents_per_sequence
+    return n_sequences * min(len(query) + document_characters, max_tokens * CHARACTERS_PER_TOKEN)
 
 
 def plan_schedule(development: DevelopmentSet, training_cost: float, kind: Kind, max_tokens: int) -> Schedule:
     """Choose a schedule whose measurements take at most a tenth of the time.
 
-    Time is estimated from the number of characters, as in ``training_cost``, so that repeated trainings measure at the
-    same steps. Measuring takes less time than estimated, because it has no backward pass.
+    The time is estimated from numbers of characters, so that repeated trainings measure at the same steps:
+    ``training_cost`` is the sum of `estimate_cost` over the whole training. Measuring takes less time than estimated,
+    because it has no backward pass.
 
     If time allows, all queries are measured two to ten times. Otherwise, some queries with a relevant candidate, evenly
     spaced in the set, are measured twice. If they would be fewer than ten, nothing is measured.
     """
-    costs = [
-        estimate_cost(example.query, texts, len(texts) * (len(texts) - 1 if kind == "duo" else 1), kind, max_tokens)
-        for example, texts in zip(development.examples, development.list_texts(), strict=True)
-    ]
-    max_cost = MEASURING_SHARE / (1 - MEASURING_SHARE) * training_cost
-    total_cost, count = sum(costs), len(costs)
+    costs = []
+    for example, texts in zip(development.examples, development.list_texts(), strict=True):
+        n_sequences = len(texts) * (len(texts) - 1) if kind == "duo" else len(texts)
+        costs.append(estimate_cost(example.query, texts, n_sequences, kind, max_tokens))
+    max_cost = MAX_MEASURING_FRACTION / (1 - MAX_MEASURING_FRACTION) * training_cost
+    total_cost, n_queries = sum(costs), len(costs)
     if total_cost * (MAX_MEASUREMENTS + 1) <= max_cost:
-        note = f"{count} queries choose the best weights"
+        note = f"{n_queries} queries choose the best weights"
         return Schedule(development, MAX_MEASUREMENTS, measures_untrained=True, note=note)
     limit = "measuring is limited to a tenth of the time"
     measurements = min(int(max_cost // total_cost), MAX_MEASUREMENTS)
     if measurements >= MIN_MEASUREMENTS:
-        note = f"{count} queries choose the best weights, measured {measurements} times: {limit}"
+        note = f"{n_queries} queries choose the best weights, measured {measurements} times: {limit}"
         return Schedule(development, measurements, measures_untrained=False, note=note)
     relevant_indices = [index for index, example in enumerate(development.examples) if example.relevant_documents]
     sample = _sample_affordable(relevant_indices, costs, max_cost / MIN_MEASUREMENTS)
     min_size = min(MIN_QUERIES, len(relevant_indices))
     if len(sample) < min_size:
-        reason = f"a tenth of the time is too short to measure even {min_size} of {count} queries"
-        note = f"the last weights are kept: {reason}; {MEASURE_ALL}"
+        reason = f"a tenth of the time is too short to measure even {min_size} of {n_queries} queries"
+        note = f"the last weights are kept: {reason}; {HOW_TO_MEASURE_ALL}"
         return Schedule(None, MIN_MEASUREMENTS, measures_untrained=False, note=note)
     sampled_set = replace(development, examples=tuple(development.examples[index] for index in sample))
     times = f"measured {MIN_MEASUREMENTS} times: {limit}"
-    note = f"{len(sample)} of {count} queries choose the best weights, {times}; {MEASURE_ALL}"
+    note = f"{len(sample)} of {n_queries} queries choose the best weights, {times}; {HOW_TO_MEASURE_ALL}"
     return Schedule(sampled_set, MIN_MEASUREMENTS, measures_untrained=False, note=note)
 
 
 def _sample_affordable(indices: Sequence[int], costs: Sequence[float], max_cost: float) -> list[int]:
-    """Return evenly spaced indices, as many as have a total cost of at most ``max_cost``."""
+    """Return evenly spaced ``indices``, as many as can be measured for a total cost of at most ``max_cost``."""
     mean_cost = sum(costs[index] for index in indices) / len(indices)
     size = min(len(indices), int(max_cost / mean_cost))
     while size:

@@ -36,9 +36,9 @@ class DistillationObjective(Objective):
     Args:
         student: the model to train.
         teacher: the model to learn from. It is not changed, and computes without dropout.
-        recipe: the recipe, whose method, parts, loss and temperature are used.
-        target_layers: for each student layer, the index of the teacher layer that it imitates. If None, the teacher's
-            layers are divided into as many blocks as the student has layers, and each imitates its block's last one.
+        recipe: the recipe. Its ``method``, ``attention``, ``hidden``, ``hard``, ``loss`` and ``temperature`` are used.
+        target_layers: for each student layer, the index of the teacher layer that it imitates, counted from 0. If None,
+            a student of 2 layers imitates layers 2 and 5 of a teacher of 6, each the last of three (`find_block_ends`).
 
     Raises:
         ConfigError: teacher and student cannot be compared layer by layer.
@@ -110,7 +110,7 @@ class DistillationObjective(Objective):
 
     def _hidden_distance(self, mask: Tensor) -> Tensor:
         """Return the sum of the distances of the embeddings, and of each student layer from its target layer."""
-        # A probe's first states are the embeddings, so layer i has states i + 1.
+        # states[0] are the embeddings, so states[i + 1] are the output of layer i.
         indices = (0, *(layer + 1 for layer in self._target_layers))
         teacher_states = [self._teacher_probe.states[index] for index in indices]
         distances = [

@@ -21,6 +21,7 @@ from osrerank.types import Scorer
 
 logger = logging.getLogger(__name__)
 DEFAULT_KEEP = 5
+"""The number of passages to keep of each relevant document by default, as in ICIP's paper."""
 
 
 def create_passage_triples(
@@ -36,9 +37,9 @@ def create_passage_triples(
     Args:
         examples: examples of whole documents. Those without negatives are skipped.
         options: how documents are split.
-        keep: how many passages of each relevant document to keep, those with the highest scores.
-        scorer: a model trained on passages. If None, all passages are kept.
-        seed: the seed by which a negative's passage is drawn for each triple.
+        keep: how many passages of each relevant document to keep. Those with the highest scores are kept.
+        scorer: a model trained on passages, which computes the scores. If None, all passages are kept.
+        seed: the seed of the random choice of a negative's passage for each triple.
     """
     rng = random.Random(seed)  # noqa: S311 - a repeatable draw
     for example in examples:
@@ -68,9 +69,9 @@ def split_document(example: Example, index: int, options: Passages) -> list[str]
 
 
 def choose_best_passages(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
-    """Return the ``keep`` passages with the highest scores, in the document's order.
+    """Return the ``keep`` passages with the highest scores, in the order in which the document contains them.
 
-    Passages that could not be scored are left out, unless there are at most ``keep`` passages in all.
+    Passages that the scorer could not score are left out. At most ``keep`` passages are returned without scoring them.
     """
     if len(passages) <= keep:
         return list(passages)
@@ -87,7 +88,7 @@ def keep_hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iter
 
 
 def select_hardest(example: Example, negatives: Sequence[int], scores: npt.ArrayLike, keep: int) -> Example:
-    """Return an example with its relevant documents, then the ``keep`` hardest negatives, highest score first.
+    """Return an example with its relevant documents, followed by the ``keep`` negatives with the highest scores.
 
     ``negatives`` are the indices of the negatives to choose from, and ``scores`` their scores ``(n,)``.
     """
@@ -107,6 +108,7 @@ def add_scores(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]
 
 
 def _score_documents(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Return a score for each document ``(n,)``, which is NaN if the document could not be scored."""
     return scorer.score(query, documents, [(index,) for index in range(len(documents))]).values
 
 

@@ -60,7 +60,7 @@ class TrainingRequest:
         passages: how the development set's documents are split into passages. If None, whole documents are scored.
         max_minutes: the minutes after which training stops. The same request resumes it. If None, there is no limit.
         report: called with each line of progress.
-        clock: returns the time in seconds, from which ``max_minutes`` counts.
+        clock: returns the time in seconds, by which ``max_minutes`` is measured.
     """
 
     source: Path
@@ -111,7 +111,8 @@ def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, studen
         request: the training.
         layers: the number of student layers, or a list of the teacher layers to keep, counted from 1. With a number,
             the teacher's layers are divided into as many blocks, and each student layer starts as its block's last
-            layer and learns to imitate it. With a list, each kept layer learns to replace the dropped layers after it.
+            layer and learns to imitate it. With a list, each kept layer learns to replace the dropped layers after it:
+            of 4 layers, [1, 3] keeps 1 and 3, which learn to compute what 2 and 4 do.
         student: another checkpoint that the student starts from. ``layers`` then only chooses the layers to imitate.
 
     Raises:
@@ -175,7 +176,7 @@ def _create_step_builder(
 
 
 def _build_tokenisation_key(trainee: Trainee) -> tuple[Any, ...]:
-    """Return a key that is equal for two models if they tokenise all texts to the same sequences."""
+    """Return a key that two models share if they convert every query and document to the same sequences."""
     card = trainee.card
     tokenizer = hashlib.sha256(tokenizer_file(trainee.source).read_bytes()).hexdigest()
     return tokenizer, card.kind, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
@@ -189,16 +190,19 @@ def _run_training(
     step_builder: StepBuilder,
     fingerprint: str,
 ) -> Path | None:
-    """Train and write the model, or return None if time ran out. After the mining step, train on mined negatives."""
+    """Train and write the model, or return None if time ran out.
+
+    With the recipe's draw ``list``, the steps after ``mine_at`` use negatives that the model itself has chosen.
+    """
     recipe = request.recipe
     check_loss(trainee.card, recipe)
     counts = _load_counts(request, step_builder.builder, trainee.card.kind, fingerprint, machine)
-    total = recipe.steps or math.ceil(recipe.epochs * counts.sequences / recipe.batch)
-    request.report(f"{sum(counts.examples)} examples, {counts.sequences} sequences a pass, {total} steps")
-    schedule = _choose_schedule(request, trainee, total * recipe.batch * counts.cost / counts.sequences)
+    total_steps = recipe.steps or math.ceil(recipe.epochs * counts.sequences / recipe.batch)
+    request.report(f"{sum(counts.examples)} examples, {counts.sequences} sequences a pass, {total_steps} steps")
+    schedule = _choose_schedule(request, trainee, total_steps * recipe.batch * counts.cost / counts.sequences)
     plan = TrainingPlan(
         recipe,
-        total,
+        total_steps,
         request.folder,
         fingerprint,
         schedule.max_measurements,
@@ -217,7 +221,7 @@ def _run_training(
             if schedule.measures_untrained:
                 measures.append(f"before training {measure_network():.4f}")
             request.report(f"{recipe.measure}: {', '.join(measures)}")
-    mining_step = round(total * recipe.mine_at) if recipe.draw == "list" else 0
+    mining_step = round(total_steps * recipe.mine_at) if recipe.draw == "list" else 0
     sources = [source.read for source in request.data]
     source_counts = counts.examples
     if mining_step:
@@ -226,13 +230,13 @@ def _run_training(
             steps = step_builder.build(examples, skip=training.state.step)
             if not training.run(steps, mining_step, measure_network):
                 return None
-        mined = _mine_negatives(request, source_counts, trainee, scorer, training, machine, total - mining_step)
+        mined = _mine_negatives(request, source_counts, trainee, scorer, training, machine, total_steps - mining_step)
         if mined is None:
             return None
         sources, source_counts = [mined.read], (mined.count,)
     examples = repeat_passes(sources, source_counts, recipe)
     steps = step_builder.build(examples, skip=training.state.step - mining_step)
-    if not training.run(steps, total, measure_network):
+    if not training.run(steps, total_steps, measure_network):
         return None
     if machine.is_main_process:
         _write_trained_model(request, trainee, training, counts, schedule)
@@ -254,10 +258,11 @@ def _mine_negatives(
     Only the main process mines. It broadcasts the number of mined examples to the others, or -1 if time ran out.
     """
     recipe = request.recipe
-    example_count = math.ceil(remaining_steps * recipe.batch / (1 + recipe.negatives))
+    sequences_per_example = 1 + recipe.negatives
+    n_needed = math.ceil(remaining_steps * recipe.batch / sequences_per_example)
     sources = [source.read for source in request.data]
     whole_examples = repeat_passes(sources, source_counts, replace(recipe, draw="all"))
-    examples = itertools.islice(whole_examples, min(example_count, sum(source_counts)))
+    examples = itertools.islice(whole_examples, min(n_needed, sum(source_counts)))
     mined = None
     if machine.is_main_process:
         mined = mine(request.folder, examples, trainee, scorer, recipe, training.is_time_over)
@@ -269,7 +274,7 @@ def _mine_negatives(
 
 
 def _choose_schedule(request: TrainingRequest, trainee: Trainee, training_cost: float) -> Schedule:
-    """Return the schedule that the recipe sets by ``evaluate_every``. Otherwise, plan one and report it."""
+    """Return the recipe's schedule if it sets ``evaluate_every``. Otherwise, plan a schedule and report it."""
     if request.development is None:
         return Schedule(None, MAX_MEASUREMENTS, measures_untrained=False, note="")
     examples = tuple(request.development.read())

@@ -1,4 +1,4 @@
-"""The training loop, which rankers, distilled students and pre-trained encoders share.
+"""The training loop of rankers, distilled students and pre-trained encoders.
 
 The recipe, the data and the starting checkpoint determine the trained weights: the dropout of step t depends only on
 the seed and t, and the order of the data only on the seed and the pass. A killed training therefore resumes from its
@@ -41,15 +41,16 @@ logger = logging.getLogger(__name__)
 DEFAULT_BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 """The tokens in a micro-batch, including padding, for each device type. A recipe can set ``budget_tokens`` instead."""
 SEED_STRIDE = 1_000_003
-"""The distance between the random seeds of two processes. It exceeds any number of steps, each of which adds 1."""
+"""The difference between the random seeds of two processes. It is larger than any number of steps, because each step
+adds 1 to the seed of its process."""
 SAVE_EVERY_S = 120.0
 """The seconds between checkpoints."""
 MAX_WAIT = timedelta(hours=12)
-"""The other processes wait at most this long while the main process measures and mines."""
+"""The maximum time for which the other processes wait while the main process measures or mines negatives."""
 FP16_DEVICES = ("cuda",)
 """The device types that can train in fp16. On others, the first steps overflow."""
 MAX_LOSS_PARTS = 16
-"""The length of the tensor in which processes sum the parts of the loss. No objective has more parts."""
+"""The length of the tensor in which processes sum the parts of the loss, such as ``hard`` and ``soft``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class TrainingPlan:
 
 
 class Machine:
-    """The device, the precision and the processes of a training, as Accelerate detects them.
+    """The device and the precision that a training uses, and the processes that compute it, as Accelerate detects them.
 
     Raises:
         ConfigError: this process already computes in another precision, the device cannot train in fp16, or Accelerate
@@ -195,7 +196,7 @@ class Machine:
 
 
 def _choose_precision(precision: str, device_type: str) -> str:
-    """Resolve "mixed" for a type of device, and refuse fp16 on a device without CUDA."""
+    """Replace "mixed" by the precision for this type of device, such as "bf16" for "cpu". Refuse fp16 without CUDA."""
     if precision == "mixed":
         return choose_precision(AUTO, torch.device(device_type)) if device_type == "cuda" else "bf16"
     if precision == "fp16" and device_type not in FP16_DEVICES:
@@ -211,7 +212,7 @@ def _destroy_process_group() -> None:
 
 
 class Training:
-    """A training in progress, which resumes from the newest checkpoint in the plan's folder."""
+    """A running training. It resumes from the newest checkpoint in the plan's folder, if there is one."""
 
     def __init__(self, objective: Objective, plan: TrainingPlan, machine: Machine) -> None:
         self.objective = objective.to(machine.device)
@@ -236,7 +237,7 @@ class Training:
         machine.wait()  # until every process has read the checkpoint
         machine.broadcast_parameters(self._parameters.values())
         self._curve = Curve(plan.folder / CURVE_FILE, self.state.step)
-        self._started_s = self._saved_s = plan.clock()
+        self._began_at_s = self._saved_at_s = plan.clock()
         self._sequence_count = self._token_count = 0
 
     def run(self, steps: Iterator[TrainingStep], last_step: int, measure: Callable[[], float] | None) -> bool:
@@ -267,7 +268,7 @@ class Training:
                 if self._machine.is_main_process:
                     self._curve.add(row)
                 self._report(row)
-                if self.plan.clock() - self._saved_s > SAVE_EVERY_S:
+                if self.plan.clock() - self._saved_at_s > SAVE_EVERY_S:
                     self.save()
         finally:
             prefetched_steps.close()
@@ -280,7 +281,7 @@ class Training:
             return
         self.state = replace(self.state, scaler=self._scaler.state_dict())
         self._checkpoints.save(self.state, self._parameters, self._optimiser)
-        self._saved_s = self.plan.clock()
+        self._saved_at_s = self.plan.clock()
 
     def restore_best(self) -> None:
         """Restore the weights with the best measure, if there was a measurement."""
@@ -290,7 +291,7 @@ class Training:
     def is_time_over(self) -> bool:
         """Return whether ``max_minutes`` are over by this process's clock."""
         minutes = self.plan.max_minutes
-        return minutes is not None and self.plan.clock() - self._started_s > minutes * 60
+        return minutes is not None and self.plan.clock() - self._began_at_s > minutes * 60
 
     def _next_step(self, steps: Iterator[TrainingStep]) -> TrainingStep:
         try:
@@ -299,6 +300,7 @@ class Training:
             raise EvaluationError(f"the data ended after {self.state.step} of {self.plan.total_steps} steps") from None
 
     def _train_step(self, number: int, step: TrainingStep) -> dict[str, Any]:
+        """Update the weights by step ``number``, counted from 0, and return its row of the loss curve."""
         recipe = self.plan.recipe
         rate = learning_rate(
             number,
@@ -315,10 +317,10 @@ class Training:
         for micro_batch in self._machine.select_micro_batches(step.micro_batches):
             with self._machine.autocast():
                 losses = self.objective(micro_batch)
-            loss = torch.stack(list(losses.values())).sum() * micro_batch.share
+            loss = torch.stack(list(losses.values())).sum() * micro_batch.weight
             self._machine.accelerator.backward(self._scaler.scale(loss))
             for name, value in losses.items():
-                sums[name] += value.detach() * micro_batch.share
+                sums[name] += value.detach() * micro_batch.weight
         self._machine.sum_gradients([*self._parameters.values()])
         parts = self._machine.sum_losses({name: float(value) for name, value in sums.items()})
         total = math.fsum(parts.values())
@@ -333,14 +335,15 @@ class Training:
         return {"step": number + 1, "rate": rate, "loss": total, **(parts if len(parts) > 1 else {})}
 
     def _update_weights(self, clip: float) -> None:
-        """Take a step of the optimiser. The scaler skips it if gradients overflowed in fp16, and lowers its scale."""
+        """Let the optimiser update the weights. If gradients overflowed in fp16, lower the loss's scale instead."""
         scale = self._scaler.get_scale()
         self._scaler.unscale_(self._optimiser)
         if clip:
             torch.nn.utils.clip_grad_norm_(self._parameters.values(), clip)
         self._scaler.step(self._optimiser)
         self._scaler.update()
-        if self._scaler.get_scale() < scale:
+        was_skipped = self._scaler.get_scale() < scale
+        if was_skipped:
             self.state = replace(self.state, skipped=self.state.skipped + 1)
         self._optimiser.zero_grad(set_to_none=True)
 
@@ -351,10 +354,11 @@ class Training:
                 self._checkpoints.save_best(self._parameters)
 
     def _report(self, row: dict[str, Any]) -> None:
+        """Report a step if the network was measured after it, and about 20 steps in all otherwise."""
         step = row["step"]
         if step % max(1, self.plan.total_steps // 20) and "measure" not in row:
             return
-        elapsed_s = max(self.plan.clock() - self._started_s, 1e-9)
+        elapsed_s = max(self.plan.clock() - self._began_at_s, 1e-9)
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""
         skipped = f", {self.state.skipped} steps skipped" if self.state.skipped else ""
         speed = (

@@ -15,7 +15,7 @@ from torch.nn import functional
 from osrerank.scoring.card import Head
 
 MASKED_LOGIT = -100.0
-"""Attention logits at or below this are masked, and count as 0 for student and teacher."""
+"""The highest logit that counts as masked. BERT adds large negative numbers to the attention logits of padding."""
 
 
 def raw_scores(logits: Tensor, head: Head) -> Tensor:
@@ -39,7 +39,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def list_cross_entropy(scores: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the mean over lists of -log softmax at the list's relevant documents, averaged if it has several.
+    """Return the mean over lists of -log softmax(scores) at the relevant document, or the mean at several of them.
 
     Args:
         scores: ``(n,)``, one list after the other.

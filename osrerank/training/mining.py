@@ -1,4 +1,4 @@
-"""Mine hard negatives: keep the negatives that the model itself scores highest, for the rest of the training."""
+"""Mine hard negatives: write a file with the negatives that the model scores highest, for the rest of its training."""
 
 import json
 import os
@@ -43,10 +43,10 @@ def mine(
     recipe: Recipe,
     is_time_over: Callable[[], bool],
 ) -> MinedExamples | None:
-    """Write each example with its relevant documents and its hardest negatives, twice as many as ``negatives``.
+    """Write each example with its relevant documents and, if ``negatives`` is 7, its 14 hardest negatives.
 
     Args:
-        folder: the folder of the file. An incomplete file is continued.
+        folder: the folder of the file. If an earlier call did not finish the file, this call continues it.
         examples: the examples, in the same order at each call.
         trainee: the model.
         scorer: scores with the model's network.
@@ -54,7 +54,7 @@ def mine(
         is_time_over: returns whether to stop after the current example.
 
     Returns:
-        The mined examples, or None if time ran out. Another call resumes.
+        The mined examples, or None if time ran out. The next call then continues.
     """
     path = folder / MINED_FILE
     unfinished = folder / f"{MINED_FILE}.part"

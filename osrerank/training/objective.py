@@ -14,11 +14,11 @@ from osrerank.training.examples.batches import MicroBatch
 from osrerank.training.recipes import Loss, Recipe
 
 LossParts = Mapping[str, Tensor]
-"""The named parts of a micro-batch's loss, which add up to it: means over lists, sequences or masked pieces."""
+"""The parts of a micro-batch's loss by name, such as ``{"soft": ..., "hard": ...}``, whose sum is the loss."""
 
 
 class Objective(nn.Module, ABC):
-    """A network, which accepts `PaddedBatch`'s fields as keyword arguments, and the loss that training minimises."""
+    """A network and the loss that training minimises. The network takes `PaddedBatch`'s fields as keyword arguments."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, micro_batch: MicroBatch) -> LossParts:
-        """Return the parts of a micro-batch's loss, by name."""
+        """Return the loss of a micro-batch. Each part is a mean over its lists, sequences or masked word pieces."""
 
     def trainable_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield each parameter that is not frozen, with its name. A shared parameter is yielded once."""
@@ -36,7 +36,10 @@ class Objective(nn.Module, ABC):
 class RankingObjective(Objective):
     """The loss of a ranker against the labels (``hard``), against the scores in the examples (``soft``), or both.
 
-    The network returns logits ``(n, labels)``. The recipe's ``loss``, ``soft``, ``hard`` and ``temperature`` are used.
+    Args:
+        network: returns logits ``(n, 1)`` or ``(n, 2)``.
+        head: says what the logits mean.
+        recipe: the recipe. Its ``loss``, ``soft``, ``hard`` and ``temperature`` are used.
     """
 
     def __init__(self, network: nn.Module, head: Head, recipe: Recipe) -> None:
@@ -63,7 +66,7 @@ def output_loss(
         teacher_logits: a teacher's logits ``(n, labels)``, or the examples' scores ``(n, 1)``.
         micro_batch: the labels and the sizes of the lists.
         heads: the heads of the network and of the teacher.
-        recipe: the recipe, whose loss, ``hard`` and temperature are used.
+        recipe: the recipe. Its ``loss``, ``hard`` and ``temperature`` are used.
     """
     student_head, teacher_head = heads
     if recipe.loss == "listwise":

@@ -45,7 +45,7 @@ class Adam(torch.optim.Optimizer):
     optimiser: w <- w - rate * (m / (sqrt(v) + eps) + decay * w).
 
     Args:
-        groups: parameters, or groups of parameters, each with its own ``weight_decay``.
+        groups: parameters, or groups ``{"params": [...], "weight_decay": 0.01}``.
         betas: the decay rates of the running means of the gradient and of its square.
         eps: a small number that is added to the denominator.
         bias_correction: whether the means are divided by 1 - beta ** t.

@@ -1,9 +1,10 @@
 """Pre-train an encoder by masked language modelling: train a new one, or continue on the corpus that it will rank.
 
-Texts are sequences of word pieces, called pieces here. Devlin et al. 2018 (arXiv 1810.04805, section 3.1) mask 15% of
-them: 80% of these become [MASK], 10% a random piece, and 10% stay unchanged. Nogueira et al. 2019 (arXiv 1910.14424,
-section 4) pre-train on the target corpus before fine-tuning: 100,000 steps of 128 full sequences of 512 tokens, with
-several passages in each. osrerank leaves out next-sentence prediction.
+The tokenizer splits a text into word pieces, called pieces here. Devlin et al. 2018 (arXiv 1810.04805, section 3.1)
+mask 15% of the pieces, which the model learns to predict: 80% of them are replaced by [MASK], 10% by a random piece,
+and 10% stay unchanged. Nogueira et al. 2019 (arXiv 1910.14424, section 4) pre-train on the target corpus before
+fine-tuning: 100,000 steps of 128 full sequences of 512 tokens, with several passages in each. osrerank leaves out
+next-sentence prediction.
 """
 
 import itertools
@@ -41,15 +42,15 @@ from osrerank.training.weights.models import build_network, load_weights, read_c
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 START_END_MASK = (("[CLS]", "[SEP]", "[MASK]"), ("<s>", "</s>", "<mask>"))
-"""The tokens of BERT and of RoBERTa that begin a sequence, end it and mask a piece."""
+"""The tokens that begin a sequence, end it and mask a piece: those of BERT, then those of RoBERTa."""
 MIN_PIECES = 4
-"""Sequences with fewer pieces are left out."""
+"""The minimum number of pieces in a sequence. Shorter sequences are left out."""
 IGNORE_INDEX = -100
 """The target of a piece that is not masked. torch's cross-entropy ignores it."""
-MASK_SHARE = 0.8
-"""The share of the masked pieces that become [MASK]."""
-RANDOM_SHARE = 0.1
-"""The share of the masked pieces that become a random piece."""
+MASK_FRACTION = 0.8
+"""The fraction of the masked pieces that are replaced by [MASK]."""
+RANDOM_FRACTION = 0.1
+"""The fraction of the masked pieces that are replaced by a random piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class MaskedStepBuilder:
 
     Attributes:
         tokenizer: the tokenizer of the model.
-        recipe: the recipe, whose batch, lengths, share of masked pieces, packing and seed are used.
+        recipe: the recipe. Its ``batch``, ``max_tokens``, ``mask``, ``pack``, ``shuffle`` and ``seed`` are used.
         budget_tokens: the maximum number of tokens in a micro-batch, including padding.
         pad_id: the id of the padding token.
     """
@@ -119,6 +120,7 @@ class MaskedStepBuilder:
 
     @property
     def _special_ids(self) -> tuple[int, int, int]:
+        """The ids of the tokens that begin a sequence, end it and mask a piece."""
         for tokens in START_END_MASK:
             start_id, end_id, mask_id = (self.tokenizer.token_to_id(token) for token in tokens)
             if start_id is not None and end_id is not None and mask_id is not None:
@@ -138,7 +140,8 @@ class MaskedStepBuilder:
     def _pack_texts(self, texts_ids: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
         """Join the pieces of all texts by separators, and yield them in parts that fill a sequence.
 
-        A separator at the beginning or end of a part is left out, because [CLS] and [SEP] are added to each part.
+        If a sequence takes 4 pieces, the texts [1, 2] and [3, 4, 5] become [1, 2, separator, 3] and [4, 5]. A separator
+        at the beginning or end of a part is left out, because [CLS] and [SEP] are added to each part.
         """
         buffer: list[int] = []
         for piece_ids in texts_ids:
@@ -182,8 +185,8 @@ class MaskedStepBuilder:
             for row, index in enumerate(indices):
                 _, targets = masked_sequences[index]
                 batch_targets[row, : len(targets)] = targets
-            share = int((batch_targets != IGNORE_INDEX).sum()) / masked_count
-            micro_batches.append(MicroBatch(inputs, batch_targets, (1,) * len(indices), share))
+            weight = int((batch_targets != IGNORE_INDEX).sum()) / masked_count
+            micro_batches.append(MicroBatch(inputs, batch_targets, (1,) * len(indices), weight))
         return TrainingStep(tuple(micro_batches), len(sequences), sum(len(ids) for ids in sequences))
 
     def mask_pieces(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
@@ -199,8 +202,8 @@ class MaskedStepBuilder:
         targets[masked] = ids[masked]
         draws = rng.random(count)
         masked_ids = ids.copy()
-        masked_ids[masked[draws < MASK_SHARE]] = mask_id
-        replaced = masked[(draws >= MASK_SHARE) & (draws < MASK_SHARE + RANDOM_SHARE)]
+        masked_ids[masked[draws < MASK_FRACTION]] = mask_id
+        replaced = masked[(draws >= MASK_FRACTION) & (draws < MASK_FRACTION + RANDOM_FRACTION)]
         masked_ids[replaced] = rng.integers(len(SPECIAL_TOKENS), self.tokenizer.get_vocab_size(), len(replaced))
         return masked_ids, targets
 
@@ -236,29 +239,30 @@ def pretrain(
     machine = Machine(recipe.precision)
     report = machine.on_main_process(report)
     network, steps = _load(source, recipe, machine)
-    count = sum(1 for _ in steps.build_sequences(read_texts(corpora)))
-    if count < recipe.batch:
+    n_sequences = sum(1 for _ in steps.build_sequences(read_texts(corpora)))
+    if n_sequences < recipe.batch:
         raise EvaluationError(
-            f"the corpora contain {count} sequences, but a step needs {recipe.batch}; lower the batch"
+            f"the corpora contain {n_sequences} sequences, but a step needs {recipe.batch}; lower the batch"
         )
-    total = recipe.steps or math.ceil(recipe.epochs * count / recipe.batch)
-    report(f"{count} sequences a pass, {total} steps")
+    total_steps = recipe.steps or math.ceil(recipe.epochs * n_sequences / recipe.batch)
+    report(f"{n_sequences} sequences a pass, {total_steps} steps")
     folder = output.with_name(f"{output.name}.training")
     fingerprint = _compute_fingerprint(source, corpora, recipe)
-    plan = TrainingPlan(recipe, total, folder, fingerprint, max_minutes=max_minutes, report=report, clock=clock)
+    plan = TrainingPlan(recipe, total_steps, folder, fingerprint, max_minutes=max_minutes, report=report, clock=clock)
     training = Training(MaskedObjective(network), plan, machine)
-    if not training.run(steps.build(lambda: read_texts(corpora), training.state.step), total, None):
+    if not training.run(steps.build(lambda: read_texts(corpora), training.state.step), total_steps, None):
         return None
     if machine.is_main_process:
         with new_directory(output) as directory:
             write_encoder(directory, network, source)
-            write_encoder_description(directory, folder, _build_provenance(source, corpora, recipe, total))
+            write_encoder_description(directory, folder, _build_provenance(source, corpora, recipe, total_steps))
         shutil.rmtree(folder)
     machine.wait()
     return output
 
 
 def _load(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedStepBuilder]:
+    """Return the source's network as a masked language model, and the builder of its training steps."""
     torch.manual_seed(recipe.seed)
     config, weights = read_checkpoint(source)
     rates = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
@@ -274,7 +278,7 @@ def _load(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedSt
 
 
 def _compute_fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
-    """Return as JSON what determines the trained weights: the recipe, the source's hash and the corpora's sizes."""
+    """Return the recipe, the source's hash and the corpora's sizes as JSON. They determine the trained weights."""
     files = [(str(path), path.stat().st_size) for path in corpora]
     settings = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
     return json.dumps([settings, hash_files(source, list_parameter_files(source)), files], sort_keys=True)
@@ -341,11 +345,11 @@ def _parse_json_line(path: Path, number: int, line: str) -> str:
         raise line_error(path, number, f"expected JSON with a text: {error!r}") from None
 
 
-def _build_provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total: int) -> Mapping[str, Any]:
+def _build_provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total_steps: int) -> Mapping[str, Any]:
     return {
         "base_model": source.name,
         "our_training": recipe.as_json(),
         "data": [{"source": path.name} for path in corpora],
-        "steps": total,
+        "steps": total_steps,
         "seed": recipe.seed,
     }

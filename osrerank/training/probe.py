@@ -20,7 +20,7 @@ class NetworkProbe:
         attention: each layer's attention logits ``(n, heads, tokens, tokens)``, from the last call of `run`.
         layers: the number of layers.
         heads: the number of attention heads in a layer.
-        width: the dimensions of a head.
+        width: the number of dimensions of a head.
 
     Raises:
         ConfigError: the network is not built like BERT.
@@ -67,7 +67,7 @@ class NetworkProbe:
         if not self._is_recording:
             return
         key, query = self._projections.pop(), self._projections.pop()
-        self.attention.append(self._attention_logits(query, key))
+        self.attention.append(self._attention_logits(query, key))  # of the two projections recorded in this layer
         self.states.append(output[0] if isinstance(output, tuple) else output)
 
     def _record_embeddings(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:

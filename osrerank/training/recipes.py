@@ -1,4 +1,4 @@
-"""Training recipes: all hyperparameters of a training in one object, with presets from papers and our own.
+"""Training recipes: objects with all hyperparameters of a training, and presets, most of them from papers.
 
 ``docs/training.md`` lists the origin of each number, and the differences between papers and released code.
 """
@@ -26,17 +26,17 @@ Frozen = Literal["", "embeddings"]
 class Recipe:
     """The hyperparameters of a training: everything except its data and the checkpoint that it starts from.
 
-    The order of the fields is: loss and data, model, optimisation, measuring, distillation, pre-training.
+    The fields are ordered by topic: loss and data, model, optimisation, measuring, distillation, pre-training.
 
     Attributes:
         name: the preset's name.
         loss: "pointwise", the cross-entropy of single sequences, or "listwise", the softmax cross-entropy of lists.
-        draw: which documents of an example to train on. "balanced" draws each relevant document with one negative,
-            and "list" with several. "top" draws the first ``depth`` documents, and "all" draws all documents.
+        draw: which documents of an example to train on. "balanced" takes each relevant document with one negative,
+            and "list" with several. "top" takes the first ``depth`` documents, and "all" takes all documents.
         negatives: with "list", the number of negatives to sample for each relevant document.
-        depth: how many of the highest-ranked negatives to sample from. With "top", the number of documents.
-        mine_at: the share of the steps after which the hardest negatives are mined by the model itself. If 0, none are
-            mined.
+        depth: how many of the highest-ranked negatives to sample from or, with "top", how many documents to train on.
+        mine_at: the fraction of the steps after which "list" trains on the negatives that the model itself scores
+            highest. With 0.5, they are searched halfway. If 0, the model never chooses the negatives.
         head: the head of a cross-encoder or duo model: "logits2", "logit1" or "next-sentence". If empty, the
             checkpoint's head is kept, or "logits2" is created if it has none. A bi-encoder always keeps its head.
         kind: "cross-encoder" trains a cross-encoder from any checkpoint. If empty, the checkpoint's kind is kept.
@@ -49,7 +49,7 @@ class Recipe:
         steps: the number of steps. If 0, ``epochs`` determines it.
         epochs: the number of passes over the data.
         rate: the maximum learning rate.
-        warmup: the number of warm-up steps or, below 1, their share of all steps.
+        warmup: the number of warm-up steps, such as 10000, or the fraction of all steps, such as 0.1.
         decay_from: where the decay of the learning rate starts: "start" or "warmup" (`optimiser.learning_rate`).
         weight_decay, beta1, beta2, eps, bias_correction: the parameters of Adam.
         clip: the maximum norm of the gradient. If 0, there is no limit.
@@ -72,7 +72,7 @@ class Recipe:
         soft: whether to learn from the scores in the examples (soft labels). Distillation uses the teacher's scores.
         hard: whether to learn from the relevance labels too, in a training that learns from soft labels.
         temperature: the temperature of soft labels.
-        mask: the share of the word pieces that pre-training masks.
+        mask: the fraction of the word pieces that pre-training masks.
         pack: whether pre-training fills each sequence with several texts.
     """
 

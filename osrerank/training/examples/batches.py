@@ -1,4 +1,8 @@
-"""Tokenise examples and group them into training steps, each of one or several batches of similar length."""
+"""Tokenise examples and group their sequences into training steps, each of one or several batches.
+
+The sequences of a step are grouped into lists. A listwise loss compares the sequences of a list with each other, which
+are all sequences of an example. For a pointwise loss, each list has one sequence.
+"""
 
 import math
 from collections import deque
@@ -15,9 +19,9 @@ from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens, pad
 from osrerank.training.examples.example import Example
 
 PREFETCHED_STEPS = 4
-"""A background thread prepares this many steps ahead of the loop."""
+"""The number of steps that a background thread prepares ahead of the loop."""
 WIDTH_MULTIPLE = 16
-"""The width of a batch is a multiple of this, because libraries take time to prepare for each new shape."""
+"""The number that divides the width of each batch. It keeps shapes few, because libraries prepare for each new one."""
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
@@ -31,17 +35,17 @@ class MicroBatch:
         inputs: the padded sequences, one list after the other.
         targets: int64 ``(n,)``, 1 if the document is relevant, otherwise 0. In pre-training, they are ``(n, tokens)``,
             the ids of the masked word pieces.
-        sizes: the number of sequences in each list. With a pointwise loss, each sequence is a list of its own.
-        share: the share of the step's lists in this micro-batch. The shares of a step add up to 1.
-        teacher_inputs: the teacher's padded sequences, or None if it reads the same sequences as the student.
-        scores: a teacher's logits ``(n,)`` from the examples. They are zeros if the examples have none, and the array
-            is empty in pre-training.
+        sizes: the number of sequences in each list.
+        weight: the factor of this micro-batch's loss in the step's loss: the fraction of the step's lists that it has.
+        teacher_inputs: the teacher's padded sequences, or None if the teacher reads the same sequences as the student.
+        scores: the logits ``(n,)`` of a teacher that the examples contain, or zeros if they contain none. In
+            pre-training, the array is empty.
     """
 
     inputs: PaddedBatch
     targets: Ids
     sizes: tuple[int, ...]
-    share: float
+    weight: float
     teacher_inputs: PaddedBatch | None = None
     scores: Logits = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
@@ -116,7 +120,7 @@ class MonoSequenceBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _StepLists:
-    """A step's lists of sequences before padding. The teacher's are empty if it reads the same ones as the student."""
+    """A step's lists of sequences before padding. The teacher's lists are empty if it reads those of the student."""
 
     student: list[list[LabelledSequence]] = field(default_factory=list)
     teacher: list[list[Tokens]] = field(default_factory=list)
@@ -133,7 +137,7 @@ class StepBuilder:
             by itself.
         pad_id: the id of the padding token.
         is_listwise: whether an example's sequences stay in one list, as a listwise loss needs.
-        teacher_builder: builds the teacher's sequences. If None, the teacher reads the student's, or there is none.
+        teacher_builder: builds the teacher's sequences. None if the teacher reads the student's, or without a teacher.
         teacher_pad_id: the id of the teacher's padding token.
     """
 
@@ -152,17 +156,18 @@ class StepBuilder:
                 yield self._build_step(group)
 
     def _group_examples(self, examples: Iterator[Example]) -> Iterator[list[Example]]:
+        """Yield the examples of each step, and skip those without sequences."""
         group: list[Example] = []
-        sequences = 0
+        n_sequences = 0
         for example in examples:
             count = self.builder.count(example)
             if not count:
                 continue
             group.append(example)
-            sequences += count
-            if sequences >= self.batch:
+            n_sequences += count
+            if n_sequences >= self.batch:
                 yield group
-                group, sequences = [], 0
+                group, n_sequences = [], 0
         if group:
             yield group
 
@@ -210,6 +215,8 @@ def _pad(sequences: Sequence[Tokens], pad_id: int, builder: SequenceBuilder) -> 
 def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:
     """Group lists of similar length into batches, longest first, and yield the indices of each batch's lists.
 
+    Three lists of one sequence each, of 5, 9 and 8 tokens, become [1, 2] and [0] for a budget of 18 tokens.
+
     Args:
         lists: lists of sequences. A list is never divided.
         budget_tokens: the maximum number of tokens in a batch, including padding. A longer list is a batch by itself.
@@ -230,7 +237,7 @@ def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multi
 
 
 def prefetch(items: Iterator[Item]) -> Generator[Item]:
-    """Yield items while a thread prepares the next `PREFETCHED_STEPS`. An error in the thread is raised here."""
+    """Yield items while a thread prepares the next `PREFETCHED_STEPS`. Raise here the errors of that thread."""
 
     def read_next() -> list[Item]:
         return list(islice(items, 1))
@@ -246,6 +253,6 @@ def prefetch(items: Iterator[Item]) -> Generator[Item]:
 
 
 def split_by_counts(counts: Sequence[int], values: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yield the first ``counts[0]`` values, the next ``counts[1]``, and so on."""
+    """Yield the first ``counts[0]`` values, the next ``counts[1]``, and so on: "ab" and "c" for [2, 1] and "abc"."""
     for end, count in zip(accumulate(counts), counts, strict=True):
         yield values[end - count : end]

@@ -15,12 +15,12 @@ from osrerank.training.examples.example import Example
 
 @dataclass(frozen=True, slots=True)
 class DuoSequenceBuilder:
-    """Builds ``(q, d+, d-)`` with target 1 and ``(q, d-, d+)`` with target 0 for each such pair of an example.
+    """Builds ``(q, d+, d-)`` with target 1 and ``(q, d-, d+)`` with target 0 for each relevant document and negative.
 
     Attributes:
         input_builder: tokenises texts and joins them into sequences.
-        skips_equal_labels: whether pairs of documents with equal labels are left out. They are useful only if training
-            learns from a teacher's scores alone.
+        skips_equal_labels: whether to leave out pairs of two relevant documents or of two negatives. A training can
+            learn from such pairs only if it uses a teacher's scores and no labels.
     """
 
     input_builder: InputBuilder
@@ -45,9 +45,9 @@ class DuoSequenceBuilder:
 def build_ordered_pairs(
     builder: InputBuilder, query: str, documents: Sequence[str]
 ) -> tuple[list[tuple[int, int]], list[Tokens]]:
-    """Return each pair of documents in both orders, as indices, and the pairs' sequences.
+    """Return the pairs of documents in both orders, such as ``[(0, 1), (1, 0)]``, and the sequence of each pair.
 
-    Each text is tokenised only once.
+    The query and each document are tokenised only once.
     """
     query_tokens = builder.tokenise_query(query)
     document_tokens = builder.tokenise_documents(documents, query_tokens)

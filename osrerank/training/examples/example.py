@@ -30,12 +30,13 @@ class Example:
 
     Attributes:
         query: the query's text.
-        documents: the documents' texts. Candidates of a search are in search order.
-        relevance: each document's grade. Grades above 0 are relevant. The other documents are called negatives.
+        documents: the documents' texts. If they come from a search, they are in its order.
+        relevance: each document's grade. Documents with a grade above 0 are relevant. The others are called negatives.
         location: the file and line of the example, for error messages.
-        scores: a teacher's logit for each document. They are empty if no teacher scored the documents.
-        titles: the title with which each document begins, for splitting. They are empty if no document has one.
-        doc_ids: the documents' ids. They are empty if unknown.
+        scores: a teacher's logit for each document, or empty if no teacher has scored the documents.
+        titles: the title with which each document's text begins, or empty if no document has a title. When a document
+            is split into passages, its title stays separate.
+        doc_ids: the documents' ids, or empty if they are unknown.
         missed: the number of the query's relevant documents that are not in the example.
     """
 
@@ -98,7 +99,7 @@ class Example:
         return [index for index, grade in enumerate(self.relevance) if (grade > 0) == relevant]
 
     def candidate(self, index: int) -> Candidate:
-        """Return a document as a search's candidate, with its title and text as separate sections."""
+        """Return a document as if a search had found it, with its title and text as separate sections."""
         text = self.documents[index]
         title = self.titles[index] if self.titles else ""
         fields = {"title": title, "text": text.removeprefix(title.strip())}
@@ -143,7 +144,7 @@ def read_examples(path: Path) -> Iterator[Example]:
 def _read_list(
     value: Mapping[str, Any], name: str, is_valid: Callable[[Any], bool], kind: str, path: Path, line: int
 ) -> tuple[Any, ...]:
-    """Return an optional field, which has an entry for each document or, if the line lacks the field, none."""
+    """Return the optional field ``name`` of a line, with one entry for each document, or () if the line lacks it."""
     entries = value.get(name, ())
     if not isinstance(entries, list | tuple) or not all(is_valid(entry) for entry in entries):
         raise line_error(path, line, f"{name} must be {kind}, one for each document")

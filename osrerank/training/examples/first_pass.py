@@ -1,4 +1,4 @@
-"""Create training examples from the hits of searches: from judged queries, or from questions about a paragraph."""
+"""Create training examples from the hits of searches for judged queries, or for questions about known paragraphs."""
 
 import random
 import tempfile
@@ -16,7 +16,7 @@ from osrerank.training.examples.example import Example, TitledText, join_title
 from osrerank.types import Qrels, Query
 
 MIN_QUESTION_WORDS = 3
-"""Shorter questions are left out, because some in SQuAD are only one or two letters long."""
+"""The minimum number of words in a question. Some questions in SQuAD are only one or two letters long."""
 BULK_LINES = 2000
 """The number of lines in a bulk request, two for each document."""
 
@@ -65,7 +65,8 @@ def examples_from_index(
 ) -> Iterator[Example]:
     """Create an example for each query that has a relevant document, with the hits in rank order.
 
-    A grade above 0 is relevant. With ``inject``, relevant documents that the search missed are appended.
+    Documents with a grade above 0 are relevant. If ``inject`` is set, relevant documents that the search did not find
+    are appended.
     """
     judged_queries = [query for query in queries if _find_relevant_ids(qrels, query)]
     all_hits = search.find_all_hits(query.text for query in judged_queries)
@@ -92,9 +93,9 @@ def examples_from_questions(
 ) -> Iterator[Example]:
     """Create an example for each question in a file in SQuAD's layout.
 
-    The question's own paragraph is relevant, and BM25's other hits are negatives. They are in BM25's order. If BM25
-    misses the question's own paragraph, it comes last. Hits that contain an answer are left out, because they might be
-    relevant.
+    The paragraph that the question asks about is relevant, and the other paragraphs that BM25 finds are negatives. They
+    are in BM25's order. If BM25 does not find the relevant paragraph, it comes last. Other paragraphs that contain an
+    answer are left out, because they might be relevant.
 
     Args:
         path: a file ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
@@ -116,7 +117,7 @@ def examples_from_questions(
 
 @contextmanager
 def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[Search]:
-    """Yield a search over pairs of id and text, which are indexed in a temporary embedded engine."""
+    """Yield a search over documents, given as ``(id, text)``, which a temporary embedded engine indexes."""
     with tempfile.TemporaryDirectory(prefix="osrerank-texts-") as folder:
         client = connect(f"embedded:{folder}")
         try:
@@ -141,9 +142,9 @@ def _create_question_example(
     answers = [answer["text"].lower() for answer in question.get("answers", []) if answer["text"].strip()]
     texts: list[str] = []
     for doc_id, (text, _title) in hits:
-        is_own_paragraph = int(doc_id) == paragraph
+        is_relevant_paragraph = int(doc_id) == paragraph
         may_answer = text == context or any(answer in text.lower() for answer in answers)
-        if is_own_paragraph or not may_answer:
+        if is_relevant_paragraph or not may_answer:
             texts.append(text)
     if context not in texts:
         texts.append(context)
@@ -152,7 +153,7 @@ def _create_question_example(
 
 
 def _read_questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str, Any]]]]:
-    """Return the paragraphs' texts, and each question with its paragraph's index."""
+    """Return the paragraphs' texts, and the questions, each as ``(index of its paragraph, question)``."""
     try:
         articles = read_json_file(path)["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]

@@ -1,6 +1,6 @@
 """Choose the documents of each example to train on, and shuffle and interleave the examples of each pass.
 
-The seed and the pass's number determine the pass, so that a training can resume where it stopped.
+The order and the choice depend only on the seed and the number of the pass, so that a training can resume.
 """
 
 import random
@@ -19,9 +19,10 @@ ReadSource = Callable[[], Iterable[Example]]
 def sample_documents(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Example]:
     """Choose the documents of an example to train on, and yield them as one or several smaller examples.
 
-    With the recipe's draw ``all`` or ``top``, there is one smaller example, with all documents or the first ``depth``.
-    With ``balanced`` or ``list``, there is one for each relevant document, with negatives sampled without replacement
-    from the first ``depth``. An example without relevant documents or without negatives is then skipped.
+    If the recipe's ``draw`` is ``all``, the example is yielded as it is. If it is ``top``, one example is yielded, with
+    the first ``depth`` documents. If it is ``balanced`` or ``list``, an example is yielded for each relevant document,
+    with one negative or up to ``negatives``, sampled without replacement from the first ``depth`` negatives. An example
+    without relevant documents or without negatives is then skipped.
     """
     if recipe.draw == "all":
         yield example
@@ -52,10 +53,10 @@ def shuffle(items: Iterable[Item], buffer_size: int, rng: random.Random) -> Iter
 
 
 def interleave(sources: Sequence[ReadSource], counts: Sequence[int], rng: random.Random) -> Iterator[Example]:
-    """Merge the examples of several sources so that each source is spread evenly. Each source keeps its own order.
+    """Merge the examples of several sources so that each source is spread evenly and keeps its order.
 
-    The next source is drawn with a probability proportional to its remaining examples. ``counts`` has the number of
-    examples of each source.
+    ``counts`` has the number of examples of each source. The next example comes from a random source, whose probability
+    is proportional to the number of its remaining examples.
     """
     remaining = list(counts)
     readers = [iter(source()) for source in sources]

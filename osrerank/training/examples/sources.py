@@ -1,6 +1,7 @@
 """Read published training data as examples: MS MARCO's triples, runs with judgments, labelled pairs, tweets.
 
-The command line describes a source as ``KIND=FILE,OPTION=VALUE,...``; `KINDS` lists the kinds and their options.
+The command line describes a source as ``KIND=FILE,OPTION=VALUE,...``, such as ``candidates=c.jsonl,qrels=qrels.txt``.
+`KINDS` lists the kinds and their options.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from osrerank.training.examples.example import Example, TitledText, join_title, 
 from osrerank.training.examples.texts import TextFile
 
 DEFAULT_DEPTH = 1000
-"""The number of a query's first-pass documents that are read by default: k0 in the papers on monoBERT and duoBERT."""
+"""The default number of candidates that are read for each query. The papers on monoBERT and duoBERT call it k0."""
 Queries = Mapping[str, str]
 """The texts of queries, by id."""
 
@@ -39,7 +40,7 @@ class ExampleSource:
 
 
 def open_source(options: Mapping[str, Any]) -> ExampleSource:
-    """Open the source that the options describe. The first option is ``{kind: file}``.
+    """Open the source that options such as ``{"candidates": "c.jsonl", "qrels": "qrels.txt"}`` describe, kind first.
 
     Raises:
         ConfigError: the kind or an option is unknown, or an option that the kind needs is missing.
@@ -95,7 +96,10 @@ def read_triples(path: Path) -> Iterator[Example]:
 
 
 def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[Example]:
-    """Read MS MARCO's triples of ids, lines ``query id, relevant id, other id``, and look up the texts."""
+    """Read MS MARCO's triples of ids, such as ``400296 1540783 3518497``, and look up the texts.
+
+    The ids are those of a query, a relevant document and another document.
+    """
     for number, line in read_numbered_lines(path):
         ids = line.split()
         if len(ids) != 3:
@@ -106,7 +110,7 @@ def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[
 
 
 def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevant: int = 1) -> Iterator[Example]:
-    """Read a candidate file of ``osrerank rerank``. Relevant documents that are not candidates are only counted.
+    """Read a candidate file of ``osrerank rerank``. Relevant documents that it lacks are counted in ``missed``.
 
     Args:
         path: JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?}]}``.
@@ -140,16 +144,16 @@ def read_run(
     relevant: int = 1,
     inject: bool = True,  # noqa: FBT001, FBT002 - an option by name
 ) -> Iterator[Example]:
-    """Read a first pass's run and its judgments. The negatives are J_neg of duoBERT (arXiv 1910.14424, section 3.1).
+    """Read the run of a first pass and its judgments, as duoBERT's paper does (arXiv 1910.14424, section 3.1).
 
     Args:
         path: a run in TREC's six columns or MS MARCO's three. A query's lines must be consecutive and in rank order.
         corpus: the documents' texts.
         queries: the queries' texts.
         qrels: the file of judgments.
-        depth: how many documents of each query to read: the paper's k0.
+        depth: how many documents of each query to read.
         relevant: the minimum grade of a relevant document.
-        inject: whether to add relevant documents that the first pass missed. The paper's TREC-CAR recipe adds none.
+        inject: whether to add relevant documents that the first pass did not find. The paper adds none for TREC-CAR.
     """
     judgments = read_qrels(qrels).judgments
     for query_id, lines in _group_by_query(path):
@@ -214,7 +218,7 @@ def _find_topic_judgments(judgments: Mapping[str, Mapping[str, int]], query_id: 
 
 
 class _LabelledPair(NamedTuple):
-    """A line of `read_pairs`, with the label 0 or 1."""
+    """A line that `read_pairs` reads: the line's number, its columns, and the label 0 or 1."""
 
     number: int
     query_id: str
@@ -296,7 +300,7 @@ FILE_OPTIONS: Mapping[str, Callable[[Path], Any]] = {
     "qrels": Path,
     "tweets": Path,
 }
-"""The functions that open files, by the name of the option with the file's path."""
+"""For each option that is a file's path, the function that opens the file."""
 BOOLEAN_OPTIONS = frozenset({"inject"})
 KINDS: Mapping[str, SourceKind] = {
     "examples": SourceKind(read_examples),

@@ -18,7 +18,7 @@ from osrerank.training.examples.example import TitledText, join_title
 logger = logging.getLogger(__name__)
 
 MIN_STORED_BYTES = 256 << 20
-"""The line offsets of files smaller than this are not stored, but computed on each start."""
+"""The minimum size in bytes of a file whose line offsets are stored. Those of a smaller file are computed each time."""
 OFFSETS_SUFFIX = ".ids.sqlite"
 ID_FIELDS = ("id", "_id", "doc_id", "query_id", "id_str")
 
@@ -26,13 +26,13 @@ ID_FIELDS = ("id", "_id", "doc_id", "query_id", "id_str")
 class TextFile:
     """The documents or queries in a file of JSON lines or of lines ``id<TAB>text``, read by id.
 
-    Memory does not grow with the number of texts, because a second file holds each id and the offset of its line. Next
-    to a large file, this is ``NAME.ids.sqlite``, which is reused until the size or modification time of the large file
-    changes. For a smaller file, it is temporary.
+    Memory does not grow with the number of lines, because a second file contains each id and the offset of its line. If
+    the file is large, the second file is ``NAME.ids.sqlite`` next to it, which is reused until the large file's size or
+    modification time changes. If the file is small, the second file is temporary.
 
     JSON lines contain ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``) and optionally ``title``,
-    which precedes the text. In lines of columns, the first column is the id, and the others are joined by spaces. If
-    there are four, the second is left out, because it is MS MARCO's URL.
+    which is put before the text. In lines of columns, the first column is the id, and the others are joined by spaces.
+    Lines of four columns are MS MARCO's ``id, URL, title, text``, of which the URL is left out.
 
     Raises:
         FormatError: the file is compressed, a line is malformed, or an id appears twice.
@@ -71,10 +71,10 @@ class TextFile:
         return self.get_document(text_id).full_text
 
     def get_document(self, text_id: str) -> TitledText:
-        """Return a text with its title.
+        """Return the document or query with this id, and its title.
 
         Raises:
-            KeyError: no text has that id.
+            KeyError: the file does not contain the id.
             FormatError: the line has no text, or the file has changed since its offsets were stored.
         """
         row = self._offsets.get(text_id)

@@ -25,8 +25,9 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
     """Write the weighted mean of the models' weights, with the first model's tokenizer and card.
 
     Args:
-        models: the models' directories. The first is a reranker. Others can be the encoder that it was trained from.
-        shares: the weight of each model in the mean, at least 0. They are divided by their sum.
+        models: the models' directories. The first is a reranker. Another can be the encoder that it was trained from.
+        shares: the factor of each model in the mean, at least 0. They are divided by their sum, so [1, 3] means 25% of
+            the first model and 75% of the second.
         output: the model directory to create. Its name becomes the model's name.
 
     Raises:
@@ -47,22 +48,23 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
             f"{model} has the head {head}, but {models[0]} has {first_card.head}; average models with the same head"
         )
         raise ConfigError(reason, setting="models")
-    normalised = [share / sum(shares) for share in shares]
+    fractions = [share / sum(shares) for share in shares]
     mean = _load_like(models[0], first_card)
     parameters = dict(mean.network.named_parameters())
     with torch.no_grad():
         for parameter in parameters.values():
-            parameter.mul_(normalised[0])
-        for model, share in zip(models[1:], normalised[1:], strict=True):
+            parameter.mul_(fractions[0])
+        for model, fraction in zip(models[1:], fractions[1:], strict=True):
             other_parameters = dict(_load_like(model, first_card).network.named_parameters())
             for name, parameter in parameters.items():
                 if name not in other_parameters or other_parameters[name].shape != parameter.shape:
                     raise ConfigError(
                         f"{name} is missing in {model}, or differs in shape from {models[0]}", setting="models"
                     )
-                parameter.add_(other_parameters[name], alpha=share)
+                parameter.add_(other_parameters[name], alpha=fraction)
     average_of = [
-        {"model": model_name(model), "share": round(share, 4)} for model, share in zip(models, normalised, strict=True)
+        {"model": model_name(model), "share": round(fraction, 4)}
+        for model, fraction in zip(models, fractions, strict=True)
     ]
     # The first model's measures do not hold for the mean.
     provenance = {name: value for name, value in first_card.provenance.items() if name != "measures"}
@@ -74,6 +76,7 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
 
 
 def _load_like(model: Path, card: ModelCard) -> Trainee:
+    """Load a model with the head, the kind and the lengths of another model's card."""
     fields = {name: getattr(card, name) for name in ("kind", "max_tokens", "max_query_tokens", "length_rule")}
     head = "" if card.is_bi_encoder else card.head
     recipe = Recipe.from_options({**fields, "head": head}, "modern")

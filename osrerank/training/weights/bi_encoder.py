@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 
 COSINE_SCALE = 20.0
-"""The factor from cosines to logits, because a softmax over cosines in [-1, 1] would be almost flat."""
+"""The factor that turns a cosine into a logit. Without it, a softmax over cosines in [-1, 1] would be almost flat."""
 
 
 class BiEncoderNetwork(nn.Module):

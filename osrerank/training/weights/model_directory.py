@@ -19,7 +19,13 @@ README_FILE = "README.md"
 
 
 def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write a trained model's directory, completely or not at all. ``folder`` contains the training's loss curve.
+    """Write a trained model's directory, completely or not at all.
+
+    Args:
+        output: the directory to create.
+        trainee: the trained model.
+        folder: the training's folder, which contains the loss curve.
+        provenance: the recipe, the data and the measures, for the card and the README.
 
     Raises:
         ConfigError: the output exists.
@@ -30,13 +36,13 @@ def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mappin
 
 
 def write_encoder_description(directory: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write the README and the loss curve of a pre-trained encoder, as `write_model` does for a model."""
+    """Write a pre-trained encoder's README and loss curve. `write_model` describes ``folder`` and ``provenance``."""
     summary = "An encoder to start a training from, not a reranker."
     _write_readme_and_curve(directory, folder, directory.name, summary, provenance)
 
 
 def write_average_readme(directory: Path, card: ModelCard) -> None:
-    """Write the README of a model whose weights are the mean of the models in its provenance's ``average_of``."""
+    """Write the README of an averaged model, whose card lists the models and their factors in ``average_of``."""
     models = [f"- `{entry['model']}`: {entry['share']:g}" for entry in card.provenance["average_of"]]
     lines = [f"# {card.name}", "", _summarise(card), "Its weights are the weighted mean of these models:", "", *models]
     (directory / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")

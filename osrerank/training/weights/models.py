@@ -42,9 +42,10 @@ from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 INITIAL_STD = 0.02
 """The standard deviation of new weights, which are drawn from a normal distribution truncated at two deviations."""
 HEAD_PREFIXES = ("classifier.", "pre_classifier.", "head.", "score.", "pooler.", "cls.", "lm_head.")
-"""The prefixes of a head's weights. Such weights are initialised if the checkpoint lacks them."""
+"""The prefixes of a head's weights. If a checkpoint lacks weights with these prefixes, they are initialised."""
 TWO_LOGIT_HEADS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
-"""The prefix of each head's weights in BERT. Both compute two logits from the pooled [CLS]. The second is relevance."""
+"""The prefix of each head's weights in BERT. Both heads compute two logits from the pooled [CLS] state, of which the
+second is that of a relevant document."""
 TOKEN_TYPE_TABLE = "embeddings.token_type_embeddings.weight"  # noqa: S105 - the name of a weight
 logger = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ def collect_weights(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> ModelCard:
+    """Return the card of the model to train: the source's card, with the kind, head and lengths that are requested."""
     source_card = _read_source_card(source, name)
     source_kind: Kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
     new_kind = kind or recipe.kind or source_kind
@@ -162,18 +164,18 @@ def _read_source_card(source: Path, name: str) -> ModelCard | None:
 
 
 def _count_segments(source: Path, kind: str, config: Mapping[str, Any], source_card: ModelCard | None) -> int:
-    """Return the number of token types: three or more in a duo model, and one if the tokenizer returns none."""
+    """Return the number of token types: at least 3 in a duo model, and at most 1 if the tokenizer returns no types."""
     rows = int(config.get("type_vocab_size", 2))
     if kind == "duo":
         return max(3, rows)
-    gives_types = TokenizerSettings.read(source).uses_token_types
+    uses_types = TokenizerSettings.read(source).uses_token_types
     if source_card is not None:
         return source_card.segment_rows
-    return rows if gives_types else min(1, rows)
+    return rows if uses_types else min(1, rows)
 
 
 def _check_trainable(source: Path, card: ModelCard) -> None:
-    """Raise an error unless a bi-encoder's vectors are the normalised [CLS] state or the normalised mean state."""
+    """Raise `ModelLoadError` unless a bi-encoder compares normalised [CLS] states or normalised mean states."""
     is_unsupported = {
         "head": card.head == "dot",
         "pooling": card.pooling not in ("cls", "mean"),
@@ -196,7 +198,7 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
 
 
 def _choose_max_query_tokens(source_card: ModelCard | None, recipe: Recipe) -> int:
-    """Return the recipe's maximum query length. A bi-encoder keeps its own, up to the recipe's ``max_tokens``."""
+    """Return the maximum query length: the recipe's or, for a bi-encoder, its card's, up to ``max_tokens``."""
     if source_card is None or not source_card.is_bi_encoder:
         return recipe.max_query_tokens
     return min(source_card.max_query_tokens, recipe.max_tokens)
@@ -245,9 +247,9 @@ def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Cla
 
 
 def _rename_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> dict[str, Tensor]:
-    """Rename the weights of a trained head, so that training continues with an equivalent head of another name.
+    """Rename a head's trained weights for an equivalent head, such as ``classifier.`` to ``cls.seq_relationship.``.
 
-    If the heads are not equivalent, log a warning. Training then starts with a new head.
+    If the source's head and the card's head are not equivalent, log a warning. Training then starts with a new head.
     """
     trained_head = read_card(source).head if _is_reranker(source) else card.head
     if trained_head == card.head:
@@ -345,7 +347,10 @@ def load_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> N
 
 
 def _normalise_names(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Replace TensorFlow's names by PyTorch's, and add the prefix that a classifier puts before its encoder's names."""
+    """Return the weights under the names that a classifier has for them.
+
+    ``embeddings.LayerNorm.gamma``, a name from TensorFlow, becomes ``bert.embeddings.LayerNorm.weight``.
+    """
     is_bare_encoder = not any(name.startswith(prefix) for name in weights)
     named_weights = {}
     for name, tensor in weights.items():
@@ -357,4 +362,5 @@ def _normalise_names(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Te
 
 
 def _zero_third_row(gradient: Tensor) -> Tensor:
+    """Return the gradient of a token type table with zeros in the third row, so that this row is never trained."""
     return torch.cat([gradient[:2], torch.zeros_like(gradient[2:])])

@@ -1,4 +1,4 @@
-"""Create a smaller model, the student, from some layers of its teacher, and choose which teacher layer each imitates.
+"""Create a student, a smaller model, from some of its teacher's layers, and choose the layers that it imitates.
 
 Layers are numbered from 0, except in messages, which number them from 1 as users do.
 """
@@ -42,6 +42,8 @@ def _check_layers(count: int, kept_layers: Sequence[int]) -> None:
 def find_block_ends(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
     """Divide the teacher's layers into as many blocks as the student has layers, and return each block's last layer.
 
+    Of 12 teacher layers, a student with 4 layers gets 2, 5, 8 and 11.
+
     Raises:
         ConfigError: the number of the student's layers does not divide the teacher's.
     """
@@ -56,8 +58,8 @@ def find_block_ends(teacher_layers: int, student_layers: int) -> tuple[int, ...]
 def find_target_layers(teacher_layers: int, kept_layers: Sequence[int]) -> tuple[int, ...]:
     """Return, for each kept layer, the teacher layer that it imitates: the last one before the next kept layer.
 
-    A kept layer thus learns to replace the dropped layers after it, and the next one gets the same input as in the
-    teacher.
+    If layers 0, 4 and 8 of 12 are kept, they imitate 3, 7 and 11. A kept layer thus learns to replace the dropped
+    layers after it, and the next kept layer gets the same input as in the teacher.
 
     Raises:
         ConfigError: the teacher has no such layer.
@@ -67,7 +69,10 @@ def find_target_layers(teacher_layers: int, kept_layers: Sequence[int]) -> tuple
 
 
 def _renumber_layers(weights: Mapping[str, Tensor], kept_layers: tuple[int, ...]) -> dict[str, Tensor]:
-    """Return the weights of the kept layers, renumbered from 0, and the weights that belong to no layer."""
+    """Return the weights without those of dropped layers, and number the kept layers from 0.
+
+    If layers 2 and 5 are kept, ``encoder.layer.5.output.dense.bias`` becomes ``encoder.layer.1.output.dense.bias``.
+    """
     renumbered = {}
     for name, tensor in weights.items():
         prefix, marker, layer_name = name.partition("encoder.layer.")

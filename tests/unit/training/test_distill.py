@@ -59,7 +59,7 @@ def test_padding_and_other_sequences_do_not_change_the_distillation_loss() -> No
     (step,) = steps.build(iter(EXAMPLES))
     assert len(step.micro_batches) == 6
     for name, value in terms.items():
-        alone = sum(float(objective(micro)[name]) * micro.share for micro in step.micro_batches)
+        alone = sum(float(objective(micro)[name]) * micro.weight for micro in step.micro_batches)
         assert alone == pytest.approx(float(value), rel=1e-5)
 
 

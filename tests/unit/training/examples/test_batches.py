@@ -53,7 +53,7 @@ def test_a_training_step_has_each_sequence_once_within_the_token_budget(lists: b
     assert [step.sequences for step in batches] == [6, 6, 6]
     assert [step.locations for step in batches] == [("0", "1"), ("2", "3"), ("4", "5")]
     for step in batches:
-        assert sum(micro_batch.share for micro_batch in step.micro_batches) == pytest.approx(1)
+        assert sum(micro_batch.weight for micro_batch in step.micro_batches) == pytest.approx(1)
         assert sum(len(micro_batch.targets) for micro_batch in step.micro_batches) == 6
         assert sum(int(micro_batch.targets.sum()) for micro_batch in step.micro_batches) == 2
         assert sum(int(micro_batch.inputs.attention_mask.sum()) for micro_batch in step.micro_batches) == step.tokens
