@@ -27,7 +27,7 @@ from osrerank.embedded.storage.store import IndexRow
 logger = logging.getLogger(__name__)
 
 OPENSEARCH_VERSION = "3.6.0"
-"""The engine imitates the responses of this version of OpenSearch."""
+"""The version of OpenSearch whose responses the engine imitates."""
 _SETTINGS = frozenset(
     {"number_of_shards", "number_of_replicas", "auto_expand_replicas", "refresh_interval", "hidden", "similarity",
      "analysis"}
@@ -58,10 +58,10 @@ def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]
 
 
 def normalise_settings(settings: Json) -> Json:
-    """Return an index's settings as nested objects under ``index`` and ``analysis``.
+    """Return an index's settings in one form: ``{"index": {...}}`` and, if the request has analyzers, ``"analysis"``.
 
-    Requests can write a setting in several ways: ``{"index": {"hidden": true}}``, ``{"index.hidden": true}`` or
-    ``{"hidden": true}``.
+    The requests ``{"index": {"hidden": true}}``, ``{"index.hidden": true}`` and ``{"hidden": true}`` all become
+    ``{"index": {"hidden": true}}``.
 
     Raises:
         ApiError: 400 if a setting is unknown or has an invalid value.
@@ -85,6 +85,7 @@ def normalise_settings(settings: Json) -> Json:
 
 
 def _expand_dotted_keys(settings: Mapping[str, Any]) -> Json:
+    """Replace dots by nested objects: ``{"a.b": 1, "a": {"c": 2}}`` becomes ``{"a": {"b": 1, "c": 2}}``."""
     nested: Json = {}
     for key, value in settings.items():
         target = nested
@@ -98,7 +99,7 @@ def _expand_dotted_keys(settings: Mapping[str, Any]) -> Json:
 
 
 def _similarity_warnings(name: str, settings: Json) -> list[str]:
-    """Return a warning if an index's settings ask for other BM25 constants than the engine's."""
+    """Return a warning if an index's settings ask for another k1 or b than the engine's, or an empty list."""
     similarities = require_object(settings["index"].get("similarity", {}), "index.similarity")
     reject_unknown_keys("index.similarity", similarities, frozenset({"default"}))
     body = require_object(similarities.get("default", {}), "index.similarity.default")
@@ -132,7 +133,7 @@ def describe_indices(engine: Engine, expression: str, *, hidden: bool) -> Json:
 
 
 def format_settings(row: IndexRow) -> Json:
-    """Return an index's settings as OpenSearch does: as strings, with defaults, uuid and creation date."""
+    """Return an index's settings as OpenSearch does: with defaults, uuid, creation date, and 1 as ``"1"``."""
     index = {
         "number_of_shards": "1",
         "number_of_replicas": "0",
@@ -155,11 +156,11 @@ def _as_strings(value: Any) -> Any:
 
 
 def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
-    """Add fields to the indices that an expression matches. If the fields conflict with one index, change none."""
+    """Add fields to the indices that an expression matches. If the fields conflict with one of them, change none."""
     with engine.hold_write_lock():
         indices = _require_indices(engine, expression)
         for live_index in indices:
-            engine.merge_fields(live_index, body)
+            engine.merge_fields(live_index, body)  # raises an error for fields that conflict
         for live_index in indices:
             engine.change(live_index, mappings=body)
     return {"acknowledged": True}
@@ -192,7 +193,10 @@ def put_settings(engine: Engine, expression: str, body: Json) -> Json:
 
 
 def delete_indices(engine: Engine, expression: str, *, ignore_unavailable: bool) -> Json:
-    """Delete the indices that an expression matches, or none if a name is wrong. Patterns do not match aliases."""
+    """Delete the indices that an expression matches.
+
+    Unless ``ignore_unavailable`` is set, a missing index or an alias is an error, and no index is deleted.
+    """
     names = expression.split(",")
     if ignore_unavailable:
         names = [name for name in engine.drop_missing(names) if name not in engine.store.aliases()]
@@ -219,7 +223,10 @@ def describe_alias(engine: Engine, alias: str) -> Json:
 
 
 def change_aliases(engine: Engine, actions: Any) -> Json:
-    """Add and remove aliases. Either all actions take effect or none."""
+    """Run the actions of an ``_aliases`` request, such as ``{"add": {"index": "news-1", "alias": "news"}}``.
+
+    Either all actions take effect or none. If all of them remove aliases that do not exist, the response is a 404.
+    """
     if not require_list(actions, "actions"):
         raise ApiError(400, "action_request_validation_exception", "Validation Failed: 1: No action specified;")
     with engine.hold_write_lock():
@@ -238,7 +245,7 @@ def change_aliases(engine: Engine, actions: Any) -> Json:
 
 
 class _AliasChange(NamedTuple):
-    """One index gets an alias, or loses it if ``adds`` is false."""
+    """A change of one index, which gets the alias if ``adds`` is true and loses it otherwise."""
 
     adds: bool
     row: IndexRow

@@ -23,13 +23,13 @@ from osrerank.embedded.storage.store import StoredDocument
 ACTIONS = ("index", "create", "delete")
 MAX_ID_BYTES = 512
 MAX_DEPTH = 100
-"""Documents with more levels of objects and arrays are refused. OpenSearch maps 20 levels and parses 1,000."""
+"""The maximum depth of nested objects and arrays in a document. OpenSearch maps 20 levels and parses 1,000."""
 STORAGE_ERROR_STATUSES = (403, 429, 500, 503)
-"""Errors with these statuses come from the storage, not from a document, and so fail the whole bulk request."""
+"""The statuses of errors of the storage. Unlike an error in a document, they end the whole bulk request."""
 
 
 class WriteBatch:
-    """Collects writes, and stores them in one transaction. Its user must hold the engine's write lock.
+    """Collects writes, and stores them in one transaction. The caller must hold the engine's write lock.
 
     `index` and `delete` check a write, add it to the batch and return its response. `commit` stores the batch.
     """
@@ -37,7 +37,7 @@ class WriteBatch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._rows: dict[LiveIndex, list[StoredDocument]] = {}
-        self._latest: dict[tuple[LiveIndex, str], StoredDocument] = {}
+        self._latest: dict[tuple[LiveIndex, str], StoredDocument] = {}  # each id's last row in this batch
 
     @property
     def changed_indices(self) -> list[LiveIndex]:
@@ -115,7 +115,7 @@ def _refresh_batch(engine: Engine, batch: WriteBatch, refresh: str) -> None:
 
 def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> Json:
     """Run the actions of a ``_bulk`` request, and store the successful ones together. Return the response."""
-    started_s = time.perf_counter()
+    began_at_s = time.perf_counter()
     items: list[Json] = []
     actions = list(_parse_actions(body, default_index))  # a malformed line raises an error before anything is written
     with engine.hold_write_lock():
@@ -125,7 +125,7 @@ def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> 
         batch.commit()
         _refresh_batch(engine, batch, refresh)
     has_errors = any("error" in result for item in items for result in item.values())
-    return {"took": round((time.perf_counter() - started_s) * 1000), "errors": has_errors, "items": items}
+    return {"took": round((time.perf_counter() - began_at_s) * 1000), "errors": has_errors, "items": items}
 
 
 def _run_action(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
@@ -141,6 +141,10 @@ def _run_action(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
 
 
 def _parse_actions(body: str, default_index: str | None) -> Iterator[tuple[str, Json, str]]:
+    """Yield each action, such as ``("index", {"_index": "news", "_id": "1"}, '{"title": "Tea"}')``.
+
+    The third element is the document's line, which is "" for a deletion.
+    """
     if not body.endswith("\n") or not body.strip():
         raise argument_error("a bulk body has at least one action, and ends with a newline [\\n]")
     lines = iter(enumerate(body.split("\n"), start=1))
@@ -164,7 +168,7 @@ def _parse_actions(body: str, default_index: str | None) -> Iterator[tuple[str, 
 
 
 def _parse_action(number: int, line: str) -> tuple[str, Json]:
-    """Return the action on a line of a bulk body, such as "index", and the object with its index and id."""
+    """Return the action on a line of a bulk body, such as ``("index", {"_index": "news", "_id": "1"})``."""
     try:
         parsed = json.loads(line)
         ((action, meta),) = parsed.items()
@@ -191,7 +195,7 @@ def _format_scalar(value: Any, key: str, number: int) -> str:
 
 
 def get(engine: Engine, name: str, doc_id: str) -> Json:
-    """Return the response to a get request. It has the latest write, even before a refresh."""
+    """Return the response to a get request. It shows the latest write, even before a refresh."""
     live_index = engine.open_index(engine.resolve_single(name))
     row = engine.store.get(live_index.row, doc_id)
     if row is None or row.source is None:
@@ -208,7 +212,7 @@ def get(engine: Engine, name: str, doc_id: str) -> Json:
 
 
 def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
-    """Return the response to ``_mget``, with each document as `get` returns it, or its error."""
+    """Return the response to ``_mget``: for each document, the response of `get` or an error."""
     reject_unknown_keys("mget", body, frozenset({"docs", "ids"}))
     requested = [require_object(entry, "docs") for entry in require_list(body.get("docs", []), "docs")]
     requested += [{"_id": doc_id} for doc_id in require_list(body.get("ids", []), "ids")]
@@ -266,6 +270,7 @@ def _is_deeper_than(levels: int, value: Any) -> bool:
 
 
 def _write_response(live_index: LiveIndex, row: StoredDocument, result: str, status: int) -> Json:
+    """Return the response to a write, whose ``result`` is for example "created" and its ``status`` 201."""
     return {
         "_index": live_index.row.name,
         "_id": row.doc_id,
@@ -279,6 +284,7 @@ def _write_response(live_index: LiveIndex, row: StoredDocument, result: str, sta
 
 
 def _new_id() -> str:
+    """Return a random id, such as ``h3VmxR0jQ6yVw1n0zQ8k2A``."""
     return base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
 
 

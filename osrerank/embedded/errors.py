@@ -12,9 +12,9 @@ Json = dict[str, Any]
 
 
 class ApiError(Exception):
-    """An error that the engine answers with an HTTP status and a JSON body, as OpenSearch does.
+    """An error that becomes a response with an HTTP status and a JSON body, as in OpenSearch.
 
-    It never reaches a user, because opensearch-py raises its own exception for the response.
+    Users of the client never see this exception, because opensearch-py raises ``RequestError`` or the like instead.
 
     Attributes:
         status: the HTTP status.
@@ -50,7 +50,7 @@ def argument_error(reason: str) -> ApiError:
 
 
 def unsupported_error(feature: str, fix: str = "use an OpenSearch server for it") -> ApiError:
-    """Return a 400 for an OpenSearch feature that this engine lacks, such as ``[boost] in [match]``."""
+    """Return a 400 for a feature of OpenSearch that this engine does not have, such as ``[boost] in [match]``."""
     return parsing_error(f"the embedded engine does not support {feature}; {fix}")
 
 
@@ -112,7 +112,7 @@ def require_string(value: Any, name: str) -> str:
 
 
 def parse_number(value: Any, name: str) -> float:
-    """Convert the parameter ``name``, a number or string, to a finite number, or raise a 400."""
+    """Convert the parameter ``name``, such as 2 or "2", to a finite number, or raise a 400."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -123,7 +123,7 @@ def parse_number(value: Any, name: str) -> float:
 
 
 def parse_count(value: Any, name: str) -> int:
-    """Convert the parameter ``name``, a number or string, to a whole number of at least 0, or raise a 400."""
+    """Convert the parameter ``name``, such as 2, "2" or 2.0, to a whole number of at least 0, or raise a 400."""
     is_scalar = isinstance(value, int | float | str) and not isinstance(value, bool)
     number = parse_number(value, name) if is_scalar else math.nan
     if not number.is_integer():

@@ -1,4 +1,4 @@
-"""The connection and transport by which opensearch-py calls the embedded engine instead of sending HTTP."""
+"""The connection and transport with which opensearch-py calls the embedded engine instead of an HTTP server."""
 
 import json
 import logging
@@ -18,9 +18,9 @@ from osrerank.embedded.rest.routing import Response
 from osrerank.embedded.storage.engine import Engine
 
 LOGGERS = [logging.getLogger(name) for name in ("opensearch", "opensearchpy.trace")]
-"""opensearch-py's loggers. At DEBUG, they log whole responses as text."""
+"""opensearch-py's loggers. At DEBUG, they log whole responses, for which a response must be JSON text."""
 DECODED = "application/x-osrerank-decoded"
-"""The content type of a response body that is already decoded: Python objects instead of JSON text."""
+"""The content type of a response body that consists of Python objects instead of JSON text, which saves parsing it."""
 HttpResponse = tuple[int, dict[str, str], Any]
 """Status, headers and body of an HTTP response."""
 
@@ -69,17 +69,17 @@ class EmbeddedConnection(Connection):
         ignore: Collection[int] = (),
         headers: Mapping[str, str] | None = None,  # noqa: ARG002 - opensearch-py's signature
     ) -> HttpResponse:
-        started_s = time.perf_counter()
+        began_at_s = time.perf_counter()
         response = self._handle(method, url, params or {}, body)
         full_url = f"{self.host}{url}"
         logs_body = any(logger.isEnabledFor(logging.DEBUG) for logger in LOGGERS)
         if response.can_share_body and not logs_body:
-            self.log_request_success(method, full_url, url, None, 200, "", time.perf_counter() - started_s)
+            self.log_request_success(method, full_url, url, None, 200, "", time.perf_counter() - began_at_s)
             return 200, {"content-type": DECODED}, response.body
         is_text = isinstance(response.body, str)
         text = response.body if is_text else json.dumps(response.body, ensure_ascii=False)
         content_type = "text/plain" if is_text else "application/json"
-        took_s = time.perf_counter() - started_s
+        took_s = time.perf_counter() - began_at_s
         if not 200 <= response.status < 300 and response.status not in ignore:
             self.log_request_fail(method, full_url, url, body, took_s, response.status, text)
             self._raise_error(response.status, text, content_type)

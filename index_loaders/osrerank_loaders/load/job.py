@@ -133,7 +133,7 @@ class _Load:
         self._first_existing_ids: list[str] = []
 
     def run(self) -> Summary:
-        started_s = time.monotonic()
+        began_at_s = time.monotonic()
         state = self._create_or_resume()
         if state.complete:
             return self._summarize_complete(state)
@@ -143,7 +143,7 @@ class _Load:
             raise reader.final_error
         summary = self._check_counts(reader, state.records)
         self._finish(checkpoint, summary)
-        return dataclasses.replace(summary, took_s=time.monotonic() - started_s)
+        return dataclasses.replace(summary, took_s=time.monotonic() - began_at_s)
 
     def _read_records(self, byte_counter: ByteCounter | None = None) -> Iterator[Record]:
         sources = open_sources(self._files, self._loader.files, byte_counter, first_bytes=self._fingerprints.consumed)

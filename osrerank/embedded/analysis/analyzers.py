@@ -14,7 +14,7 @@ TOKENIZERS: Mapping[str, Callable[[str], list[str]]] = {
     "standard": tokens.split_standard,
     "whitespace": tokens.split_whitespace,
 }
-"""The functions that split a text into words, by name of the tokenizer."""
+"""For each tokenizer, the function that splits a text into words."""
 BUILT_IN_FILTERS: Mapping[str, tuple[Filter, ...]] = {
     "standard": (tokens.lowercase,),
     "english": (
@@ -63,7 +63,13 @@ class Analyzers:
         )
 
     def compose(self, tokenizer: Any, filters: Any) -> tokens.Analyzer:
-        """Return the analyzer that consists of a tokenizer and filters, which a request names or defines."""
+        """Return the analyzer that consists of a tokenizer and filters.
+
+        Args:
+            tokenizer: a tokenizer's name, such as "standard".
+            filters: a list of filters, each a name such as "lowercase" or an object such as
+                ``{"type": "snowball", "language": "German"}``.
+        """
         if tokenizer not in list(TOKENIZERS):
             raise argument_error(f"the embedded engine has no tokenizer [{tokenizer}]; it has {sorted(TOKENIZERS)}")
         filter_functions = [self._find_filter(choice) for choice in require_list(filters, "filter")]
@@ -94,7 +100,7 @@ class Analyzers:
 
 
 def _build_filter(name: str, body: Any) -> Filter:
-    """Return the filter that a definition describes, which must have the type ``snowball``."""
+    """Return the filter of a definition such as ``{"type": "snowball", "language": "German"}``."""
     reject_unknown_keys(f"filter {name}", require_object(body, f"filter {name}"), frozenset({"type", "language"}))
     if body.get("type") != "snowball":
         raise argument_error(f"filter [{name}] has the type [{body.get('type')}]; the embedded engine knows [snowball]")

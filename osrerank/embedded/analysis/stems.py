@@ -1,8 +1,8 @@
 """Stem words of many languages with PyStemmer, and adapt the results to those of Lucene's ``snowball`` filter.
 
 Lucene and PyStemmer both contain the algorithms of the Snowball project (Porter, https://snowballstem.org), but from
-different releases. Unlike Lucene 10, PyStemmer 3 has another Dutch algorithm, and removes -et from German and Swedish
-words.
+different releases. PyStemmer 3 has another Dutch algorithm than Lucene 10, and it removes -et from German and Swedish
+words, which Lucene 10 keeps.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ import Stemmer
 
 _UMLAUTS = str.maketrans({"ä": "a", "ö": "o", "ü": "u", "ß": "ss"})
 _GERMAN_ENDINGS = frozenset({"", "e", "en", "em", "ern", "er", "es", "s", "est", "st"})
+"""The endings that both stemmers remove after -et."""
 
 
 @cache
@@ -50,7 +51,7 @@ _IDENTICAL_LANGUAGES = (
     "Arabic Basque Catalan Danish Estonian Finnish French Greek Hungarian Indonesian Italian Norwegian Portuguese"
     " Romanian Russian Spanish Turkish"
 )
-"""The languages whose stems in PyStemmer are those of Lucene."""
+"""The languages for which PyStemmer and Lucene return the same stems."""
 SNOWBALL: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {
         **{language: partial(_stem, language.lower()) for language in _IDENTICAL_LANGUAGES.split()},

@@ -15,29 +15,31 @@ import Stemmer
 import tantivy
 
 GAP = "\x00"
-"""The placeholder that takes the position of a word that a filter dropped."""
+"""The placeholder for a word that a filter has dropped, so that positions count it: "the tea" -> ``[GAP, "tea"]``."""
 MAX_TOKEN_CHARS = 255
-"""Longer words are split, as in Lucene."""
+"""The maximum length of a word. Longer words are split, as in Lucene."""
 STOP_WORDS = frozenset(
     ["a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
      "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with"]
 )  # fmt: skip
 """Lucene's 33 English stop words."""
 
-_EXTEND = r"[\p{wb=Extend}\p{wb=Format}\p{wb=ZWJ}]*"
+_EXTEND = r"[\p{wb=Extend}\p{wb=Format}\p{wb=ZWJ}]*"  # accents and other characters that belong to the previous one
 _SPACELESS = "".join(  # the scripts of line break class SA
     rf"\p{{sc={script}}}"
     for script in ("Thai", "Lao", "Khmer", "Myanmar", "Tai_Le", "New_Tai_Lue", "Tai_Tham", "Tai_Viet", "Ahom")
 )
 _ASCII = re.compile(r"\w+(?:(?:(?<=[A-Za-z])[.':](?=[A-Za-z])|(?<=[0-9])[.',;](?=[0-9]))\w+)*", re.ASCII)
+"""Matches a word in ASCII, such as ``it's``, ``example.org`` or ``1,024.5``."""
 _WHITESPACE = re.compile(r"[^\s\x1c-\x1f]+")
 _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 
 def _standard_pattern() -> str:
-    """Return the standard tokenizer's expression for Rust's regex crate, which knows Unicode's word-break classes."""
+    """Return the standard tokenizer as an expression of Rust's regex crate, which has Unicode's word-break classes."""
 
     def extend(characters: str) -> str:
+        """Match one of the characters, and any accents after it."""
         return f"(?:{characters}{_EXTEND})"
 
     connector = extend(r"\p{wb=ExtendNumLet}")
@@ -68,7 +70,10 @@ def _standard_pattern() -> str:
 
 
 class Token(NamedTuple):
-    """A term of a text, the number of words before it, and the offsets in characters of its word."""
+    """A term, the number of words before it in the text, and its word's first and last offset in characters.
+
+    The second word of "hot teas" is ``Token("tea", 1, 4, 8)``.
+    """
 
     term: str
     position: int
@@ -93,7 +98,7 @@ def split_standard(text: str) -> list[str]:
 
 
 def _split_long_words(words: list[str], tokenizer: Callable[[str], list[str]]) -> list[str]:
-    """Split words that are longer than `MAX_TOKEN_CHARS`. The last part of such a word is tokenised again."""
+    """Split words that are longer than `MAX_TOKEN_CHARS`, and tokenise the last part of each such word again."""
     if max(map(len, words), default=0) <= MAX_TOKEN_CHARS:
         return words
     return [token for word in words for token in _split_long_word(word, tokenizer)]
@@ -114,7 +119,7 @@ def split_whitespace(text: str) -> list[str]:
 
 
 def lowercase(word: str) -> str:
-    """Lower-case each character separately, as Java does: without a final sigma or a combining dot."""
+    """Lower-case each character separately, as Java does. Python turns a final Σ into ς, and İ into i and a dot."""
     if "\u0130" in word or "\u03a3" in word:
         word = word.replace("\u0130", "i").replace("\u03a3", "\u03c3")
     return word.lower()
@@ -146,7 +151,7 @@ def _published_porter() -> Stemmer.Stemmer:
 
 
 def _measure(stem: str) -> int:
-    """Return Porter's m, the number of times that a run of vowels is followed by a run of consonants."""
+    """Return Porter's m, the number of vowel runs that a consonant run follows: 2 for "oaten" (oa-t, e-n)."""
     shape = ""
     for letter in stem:
         is_vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))

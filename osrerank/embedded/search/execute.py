@@ -59,7 +59,7 @@ class MatchingDocument:
 
 def search(engine: Engine, expression: str | None, body: Json, params: Mapping[str, str]) -> Json:
     """Return the response to a search of the indices that an expression matches."""
-    started_s = time.perf_counter()
+    began_at_s = time.perf_counter()
     request = read_search_request(body, params)
     snapshots = [live_index.snapshot() for live_index in engine.searchable_indices(expression)]
     index_queries = [_compile(snapshot, request) for snapshot in snapshots]
@@ -81,7 +81,7 @@ def search(engine: Engine, expression: str | None, body: Json, params: Mapping[s
     if request.aggregations:
         queries = [(index_query.snapshot, index_query.query) for index_query in index_queries]
         response["aggregations"] = count_terms(request.aggregations, queries)
-    response["took"] = round((time.perf_counter() - started_s) * 1000)
+    response["took"] = round((time.perf_counter() - began_at_s) * 1000)
     return response
 
 
