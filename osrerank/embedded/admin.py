@@ -70,7 +70,9 @@ def normalise_settings(settings: Json) -> Json:
     index = {**{key: value for key, value in nested.items() if key != "index"}, **nested.get("index", {})}
     for key in index:
         if key not in _SETTINGS:
-            raise argument_error(f"unknown setting [index.{key}] for the embedded engine; it knows {sorted(_SETTINGS)}")
+            raise argument_error(
+                f"unknown setting [index.{key}] for the embedded engine; it supports {sorted(_SETTINGS)}"
+            )
     if parse_count(index.get("number_of_shards", 1), "index.number_of_shards") < 1:
         raise argument_error("[index.number_of_shards] must be at least 1")
     parse_count(index.get("number_of_replicas", 0), "index.number_of_replicas")

@@ -59,7 +59,7 @@ class Analyzers:
             return get_built_in(name)
         available = sorted({*BUILT_IN_FILTERS, *self._custom})
         raise argument_error(
-            f"analyzer [{name}] has not been configured in mappings; the embedded engine knows {available}"
+            f"analyzer [{name}] has not been configured in mappings; the embedded engine supports {available}"
         )
 
     def compose(self, tokenizer: Any, filters: Any) -> tokens.Analyzer:
@@ -84,7 +84,9 @@ class Analyzers:
                 f"the embedded engine has no analyzer [{name}] for the whole index: name one in each field"
             )
         if body.get("type", "custom") != "custom":
-            raise argument_error(f"analyzer [{name}] has the type [{body['type']}]; the embedded engine knows [custom]")
+            raise argument_error(
+                f"analyzer [{name}] has the type [{body['type']}]; the embedded engine supports [custom]"
+            )
         return self.compose(body.get("tokenizer"), body.get("filter", []))
 
     def _find_filter(self, choice: Any) -> Filter:
@@ -103,10 +105,12 @@ def _build_filter(name: str, body: Any) -> Filter:
     """Return the filter of a definition such as ``{"type": "snowball", "language": "German"}``."""
     reject_unknown_keys(f"filter {name}", require_object(body, f"filter {name}"), frozenset({"type", "language"}))
     if body.get("type") != "snowball":
-        raise argument_error(f"filter [{name}] has the type [{body.get('type')}]; the embedded engine knows [snowball]")
+        raise argument_error(
+            f"filter [{name}] has the type [{body.get('type')}]; the embedded engine supports [snowball]"
+        )
     language = str(body.get("language"))
     if language not in SNOWBALL:
         raise argument_error(
-            f"filter [{name}] has the language [{language}]; the embedded engine knows {sorted(SNOWBALL)}"
+            f"filter [{name}] has the language [{language}]; the embedded engine supports {sorted(SNOWBALL)}"
         )
     return SNOWBALL[language]

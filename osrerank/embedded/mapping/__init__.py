@@ -1,1 +1,1 @@
-"""The mappings of an index: its fields, their values in documents, and the parts of documents that searches return."""
+"""The mappings of an index, the values of its fields in documents, and the parts of documents that searches return."""

@@ -1,4 +1,4 @@
-"""Read the mappings of an index, merge new mappings into them, and extract the values of documents by field."""
+"""Read the mappings of an index, merge new mappings into them, and extract the values of a document's fields."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from osrerank.embedded.errors import (
 from osrerank.embedded.mapping import values
 
 Column = Literal["text", "keyword", "long", "double"]
-"""The type in which tantivy stores a field."""
+"""The type of the tantivy column in which the values of a field are indexed."""
 
 COLUMNS: Mapping[str, Column] = {
     "text": "text",
@@ -27,19 +27,19 @@ COLUMNS: Mapping[str, Column] = {
     "boolean": "long",
     "float": "double",
 }
-"""The column for each of OpenSearch's field types. Dates are stored as milliseconds, and booleans as 0 or 1."""
+"""The type of column for each of OpenSearch's field types. Dates are indexed as milliseconds, booleans as 0 or 1."""
 _PARAMETERS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "analyzer", "index", "fields"}),
     "keyword": frozenset({"type", "ignore_above", "index", "doc_values", "fields"}),
     "object": frozenset({"type", "properties", "enabled"}),
 }
 _IMMUTABLE_PARAMETERS = {"analyzer": "standard", "index": True, "doc_values": True, "enabled": True}
-"""The parameters that cannot be changed after a field was created, with their defaults."""
+"""The default of each parameter that cannot be changed once the field exists."""
 METADATA = frozenset(
     {"_id", "_index", "_source", "_type", "_routing", "_field_names", "_ignored", "_seq_no", "_version", "_doc_count",
      "_nested_path", "_primary_term", "_tier", "_size", "_feature", "_data_stream_timestamp"}
 )  # fmt: skip
-"""OpenSearch's names of metadata fields, which documents cannot have as properties."""
+"""OpenSearch's names for metadata. A document cannot have a property with one of these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Field:
     """A field that the mappings define.
 
     Attributes:
-        path: the dotted path of the field, such as ``title`` or, for its sub-field, ``title.keyword``.
-        source: the dotted path of the field's value in a document, which is ``title`` in both cases.
+        path: the dotted path of the field, such as ``title`` or its sub-field ``title.keyword``.
+        source: the dotted path of the field's value in a document: ``title`` for both of these fields.
         kind: OpenSearch's type of the field.
         definition: the field's object in the mappings.
     """
@@ -78,7 +78,7 @@ class Field:
         return self.column != "text" and self.definition.get("doc_values", True) not in (False, "false")
 
     def convert(self, value: Any) -> Any:
-        """Convert a value in a document to the type of the column. Returns None if the value is not indexed."""
+        """Convert a document's value to the column's type, such as "7" to 7. Return None if it is not indexed."""
         if value is None:
             return None
         if self.kind in ("text", "keyword"):
@@ -98,8 +98,8 @@ class IndexFields:
     """The fields that the mappings of an index define.
 
     Attributes:
-        by_path: the fields by path.
-        disabled_paths: the paths of objects that are stored but not indexed.
+        by_path: the fields by path, such as ``title.keyword``.
+        disabled_paths: the paths of objects with ``"enabled": false``, which are stored but not indexed.
 
     Raises:
         ApiError: the engine does not support a type or parameter. The reason names the field.
@@ -122,7 +122,7 @@ class IndexFields:
         return [field for path, field in self.by_path.items() if values.compile_wildcard(pattern).fullmatch(path)]
 
     def extract(self, source: Json) -> dict[str, list[Any]]:
-        """Return the indexed values of a document, by field path."""
+        """Return the indexed values of a document by field path, such as ``{"tags": ["a", "b"], "year": [2024]}``."""
         extracted: dict[str, list[Any]] = {}
         for path, value in iterate_values(source, disabled_paths=self.disabled_paths):
             for field in self._by_source.get(path, ()):
@@ -133,6 +133,8 @@ class IndexFields:
 
     def guess_mappings(self, source: Json) -> Json:
         """Return the mappings that OpenSearch would add for a document, or an empty object if it would add none.
+
+        If ``year`` is a new field, ``{"year": 2024}`` yields ``{"properties": {"year": {"type": "long"}}}``.
 
         Raises:
             ApiError: a property has an invalid name, or values of different types, or conflicts with the mappings.
@@ -154,7 +156,7 @@ class IndexFields:
         return {"properties": properties} if new else {}
 
     def _check_conflict(self, path: str) -> None:
-        """Raise a 400 for an object in place of a mapped value, or for a value in place of a mapped object."""
+        """Raise a 400 if a new path has an object where the mapping has a value, or a value where it has an object."""
         parents = [path[:end] for end, letter in enumerate(path) if letter == "."]
         value_path = next((parent for parent in parents if parent in self._by_source), None)
         is_object = any(mapped.startswith(path + ".") for mapped in self._by_source)
@@ -197,6 +199,7 @@ def _check_name(name: str, kind: str) -> None:
 
 
 def _iterate_names(value: Any) -> Iterator[str]:
+    """Yield the name of each property in a document, at any depth."""
     if isinstance(value, dict):
         yield from value
         value = list(value.values())
@@ -208,7 +211,11 @@ def _iterate_names(value: Any) -> Iterator[str]:
 def iterate_values(
     source: Any, path: str = "", disabled_paths: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, Any]]:
-    """Yield each value in a document with its dotted path. The elements of an array have the path of the array."""
+    """Yield each value in a document with its dotted path.
+
+    ``{"author": {"name": "Ann"}, "tags": ["a", "b"]}`` yields ``("author.name", "Ann")``, ``("tags", "a")`` and
+    ``("tags", "b")``.
+    """
     if path in disabled_paths:
         return
     if isinstance(source, dict):
@@ -222,7 +229,9 @@ def iterate_values(
 
 
 def merge_mappings(old: Json, new: Json) -> Json:
-    """Add new fields to mappings, and return the merged mappings. A field with a dotted name becomes an object.
+    """Add new fields to mappings, and return the merged mappings.
+
+    A field with a dotted name becomes an object: ``author.name`` becomes ``author`` with the property ``name``.
 
     Raises:
         ApiError: an existing field would get another type, or another value of an immutable parameter.
@@ -255,7 +264,7 @@ def _merge_properties(old: Json, new: Json) -> Json:
 
 
 def _normalise_object(name: str, body: Json) -> Json:
-    """Return an object's definition as OpenSearch stores it, which has a type only if it has no properties."""
+    """Return an object's definition as OpenSearch stores it: with ``"type": "object"`` only without properties."""
     properties = _merge_properties({}, require_object(body.get("properties", {}), f"{name}.properties"))
     remaining = {key: value for key, value in body.items() if key not in ("type", "properties")}
     return {**remaining, "properties": properties} if properties else {"type": "object", **remaining}
@@ -278,6 +287,7 @@ def _merge_field(name: str, old: Json, new: Json) -> Json:
 
 
 def _read_fields(prefix: str, body: Json) -> Iterator[Field]:
+    """Yield the fields and sub-fields in ``body``, whose paths begin with ``prefix``, such as "author."."""
     for name, inner in body.get("properties", {}).items():
         path = prefix + name
         if inner.get("type", "object") == "object":
@@ -293,6 +303,7 @@ def _read_fields(prefix: str, body: Json) -> Iterator[Field]:
 
 
 def _find_disabled(prefix: str, body: Json) -> Iterator[str]:
+    """Yield the path of each object with ``"enabled": false`` in ``body``, whose own path is ``prefix``."""
     for name, inner in body.get("properties", {}).items():
         if inner.get("enabled", True) in (False, "false"):
             yield prefix + name
@@ -302,7 +313,9 @@ def _find_disabled(prefix: str, body: Json) -> Iterator[str]:
 def _read_field(path: str, source: str, body: Json) -> Field:
     kind = str(body.get("type"))
     if kind not in COLUMNS:
-        reason = f"No handler for type [{kind}] declared on field [{path}]: the embedded engine knows {sorted(COLUMNS)}"
+        reason = (
+            f"No handler for type [{kind}] declared on field [{path}]: the embedded engine supports {sorted(COLUMNS)}"
+        )
         raise ApiError(400, "mapper_parsing_exception", reason)
     if not path.count(".") and path in METADATA:
         raise argument_error(f"[{path}] is a metadata field, and cannot be mapped")
@@ -328,6 +341,7 @@ def _read_flag(body: Json, name: str, path: str) -> bool:
 
 
 def _insert_property(properties: Json, segments: list[str], body: Json) -> None:
+    """Add a field's definition. ``["author", "name"]`` adds ``{"author": {"properties": {"name": body}}}``."""
     for segment in segments[:-1]:
         properties = properties.setdefault(segment, {"properties": {}}).setdefault("properties", {})
     properties[segments[-1]] = body

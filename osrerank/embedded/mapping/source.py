@@ -15,8 +15,8 @@ class SourceFilter:
 
     Attributes:
         is_returned: whether the search returns the source at all.
-        includes: the patterns of paths to return, in which ``*`` matches any text. Without patterns, all are returned.
-        excludes: the patterns of paths to leave out.
+        includes: the patterns of the paths to return, such as ``author.*``. If empty, all paths are returned.
+        excludes: the patterns of the paths to leave out.
     """
 
     is_returned: bool = True
@@ -42,7 +42,8 @@ class SourceFilter:
                 for key, inner in value.items()
             }
             selection = {key: inner for key, inner in selection.items() if inner is not _NOTHING}
-            return selection if selection or (is_included and not value) or not path else _NOTHING
+            was_empty = is_included and not value
+            return selection if selection or was_empty or not path else _NOTHING  # the whole source has no path
         if isinstance(value, list):
             elements = [self._select(path, element, is_included=is_included) for element in value]
             elements = [element for element in elements if element is not _NOTHING]
@@ -57,11 +58,11 @@ class SourceFilter:
 
 
 _NOTHING: Any = object()
-"""Marks a value of which no part is selected, because None is JSON's null."""
+"""The result for a value of which no part is selected. None would mean that JSON's null is selected."""
 
 
 def read_source_filter(body_filter: Any, params: Mapping[str, str] | None = None) -> SourceFilter:
-    """Return the filter that a request's ``_source`` and URL parameters describe. URL parameters take precedence.
+    """Return the filter that a request's ``_source`` and URL parameters describe. URL parameters override the body.
 
     Raises:
         ApiError: 400 if ``_source`` is not a boolean, a pattern, a list of patterns, or an object of includes and
@@ -78,6 +79,7 @@ def read_source_filter(body_filter: Any, params: Mapping[str, str] | None = None
 
 
 def _read_patterns(body_filter: Any) -> tuple[list[str], list[str]]:
+    """Return the patterns to include, and the patterns to exclude."""
     if body_filter is None or isinstance(body_filter, bool):
         return [], []
     if isinstance(body_filter, dict):
@@ -95,7 +97,7 @@ def _patterns(patterns: Any) -> list[str]:
 
 
 def select_fields(source: Json, patterns: list[Any], fields: IndexFields) -> dict[str, list[Any]]:
-    """Return a document's values by field path, for the fields whose paths match one of the patterns."""
+    """Return the ``fields`` of a hit, such as ``{"year": [2024]}``, for the fields whose paths match a pattern."""
     by_source: dict[str, list[Any]] = {}
     for path, value in iterate_values(source, disabled_paths=fields.disabled_paths):
         by_source.setdefault(path, []).append(value)

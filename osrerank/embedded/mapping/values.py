@@ -1,4 +1,4 @@
-"""Convert values of documents and queries to the types of columns, and back, as OpenSearch does."""
+"""Convert the values in documents and queries to the types of tantivy's columns, and back, as OpenSearch does."""
 
 import json
 import math
@@ -13,16 +13,16 @@ INTEGER_BITS = {"long": 63, "integer": 31}
 """The number of bits of each type of whole numbers, without the sign."""
 _DAY_MS = 86_400_000
 DURATIONS_MS = (_DAY_MS, _DAY_MS, _DAY_MS, 3_600_000, 60_000, 1000)
-"""The length of the period that a date stands for, if its last part is the year, month, day, hour, minute or second.
+"""The length of the period that a date stands for if its last part is the year, month, day, hour, minute or second.
 
-A year or a month stands for its first day.
+``2024-05-01`` stands for a day, and ``2024-05-01T10`` for an hour. ``2024`` and ``2024-05`` stand for their first day.
 """
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = r"(?:(\d{2})(?::(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?)?"
 _DATE = re.compile(rf"(\d{{4}})(?:-(\d{{2}})(?:-(\d{{2}})(?:T{_TIME}(Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?)?)?")
 """Matches a date in OpenSearch's format ``strict_date_optional_time``."""
 SLASHED_DATE = re.compile(r"\d{4}/\d{2}/\d{2}(?: \d{2}:\d{2}:\d{2})?")
-"""Matches a date with slashes, for which OpenSearch has another date format."""
+"""Matches a date such as ``2024/05/01``, for which OpenSearch has another date format."""
 
 
 @lru_cache(maxsize=1000)
@@ -32,12 +32,12 @@ def compile_wildcard(pattern: str) -> re.Pattern[str]:
 
 
 def as_text(value: Any) -> str:
-    """Return a JSON value as the string that OpenSearch would index."""
+    """Return a JSON value as the string that OpenSearch would index: ``true`` for True."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def as_long(value: Any, kind: str = "long") -> int:
-    """Convert a number or string to a whole number of this kind. A fraction is dropped.
+    """Convert a number or string to a whole number of this kind. A fraction is dropped: 7 for "7.9".
 
     Raises:
         OverflowError: the number is out of the kind's range.
@@ -86,9 +86,10 @@ def as_millis(value: Any) -> int:
 
 
 def parse_date_range(value: Any) -> tuple[int, int]:
-    """Return the first and last millisecond of the period that a date stands for, such as a day or a second.
+    """Return the first and last millisecond of the period that a date stands for, such as that of a day.
 
-    As in OpenSearch, a number of four digits is a year, and other numbers are milliseconds since 1970.
+    ``1970-01-02`` becomes ``(86400000, 172799999)``. As in OpenSearch, a number of four digits is a year, and any other
+    number is in milliseconds since 1970.
     """
     if isinstance(value, bool):
         raise TypeError("a boolean is not a date")
@@ -108,6 +109,7 @@ def parse_date_range(value: Any) -> tuple[int, int]:
 
 
 def _utc_offset(zone: str | None) -> timedelta:
+    """Return the offset of a time zone such as ``+02:00``, ``+0200``, ``+02`` or ``Z``."""
     if zone is None or zone == "Z":
         return timedelta()
     digits = zone[1:].replace(":", "")
@@ -116,7 +118,7 @@ def _utc_offset(zone: str | None) -> timedelta:
 
 
 def format_millis(millis: int) -> str:
-    """Format a date in milliseconds as OpenSearch does."""
+    """Format a date in milliseconds as OpenSearch does, such as ``2024-05-01T10:00:00.000Z``."""
     return (EPOCH + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -129,7 +131,7 @@ def looks_like_date(value: str) -> bool:
 
 
 def format_value(kind: str, value: Any) -> Any:
-    """Format a column's value as OpenSearch does in the ``fields`` of a hit."""
+    """Format a column's value as OpenSearch does in the ``fields`` of a hit: true for the boolean 1."""
     if kind == "date":
         return format_millis(value)
     if kind == "float":
@@ -138,8 +140,9 @@ def format_value(kind: str, value: Any) -> Any:
 
 
 def shorten_float(number: float) -> float:
-    """Return the 64-bit float with the fewest digits that rounds to this 32-bit float."""
-    return next(short for digits in range(1, 18) if as_float(short := float(f"{number:.{digits}g}")) == number)
+    """Return the number with the fewest digits that rounds to this 32-bit float, such as 0.1 for 0.10000000149."""
+    shortened = (float(f"{number:.{n_digits}g}") for n_digits in range(1, 18))
+    return next(candidate for candidate in shortened if as_float(candidate) == number)
 
 
 CONVERTERS: Mapping[str, Callable[[Any], Any]] = {

@@ -1,4 +1,4 @@
-"""What several query clauses need: BM25's formulas, and functions that read a clause's field, options and boost."""
+"""Functions for several query clauses: BM25's formulas, and readers of a clause's field, options and boost."""
 
 import math
 import operator
@@ -16,23 +16,24 @@ SINGLE_OCCURRENCE_FACTOR = 1 / (1 + K1)
 """BM25's frequency factor for a term that occurs once in a field of average length."""
 
 
-def idf(document_count: int, frequency: int) -> float:
-    """Return BM25's inverse document frequency for a term that ``frequency`` of the documents contain."""
-    return math.log(1 + (document_count - frequency + 0.5) / (frequency + 0.5))
+def idf(n_documents: int, document_frequency: int) -> float:
+    """Return BM25's inverse document frequency of a term that ``document_frequency`` of the documents contain."""
+    return math.log(1 + (n_documents - document_frequency + 0.5) / (document_frequency + 0.5))
 
 
 def length_norm(length: int, totals: FieldTotals) -> float:
-    """Return BM25's norm for a field of this length, as Lucene stores the length.
+    """Return BM25's norm of a field: a term that occurs this number of times has half of its maximum score.
 
-    A term with this frequency has half of its maximum score.
+    ``length`` is the number of terms in the field, rounded as Lucene stores it. ``totals`` gives the average length.
     """
     return K1 * (1 - B + B * length * totals.documents / totals.terms)
 
 
 def read_single_field(clause: str, body: Json, value_key: str | None, allowed: frozenset[str]) -> tuple[str, Json]:
-    """Return the field and the options of a clause on one field.
+    """Return the field and the options of a clause on one field, such as ``("title", {"query": "tea"})``.
 
-    A clause can have a value in place of its options: ``{field: value}`` means ``{field: {value_key: value}}``.
+    If ``value_key`` is "query", the clause can be ``{"title": "tea"}`` instead of ``{"title": {"query": "tea"}}``. If
+    ``value_key`` is None, the clause must have options. ``allowed`` has their names.
     """
     if len(body) != 1:
         raise parsing_error(f"[{clause}] query takes one field, found {sorted(body)}")
@@ -54,7 +55,7 @@ def read_single_field(clause: str, body: Json, value_key: str | None, allowed: f
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a part of a request as a list, because requests can contain a single element or none in its place."""
+    """Return a part of a request as a list, because a request can also contain a single element or nothing there."""
     if isinstance(value, list):
         return value
     return [] if value is None else [value]

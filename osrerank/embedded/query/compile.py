@@ -42,8 +42,8 @@ class Compiler(LeafQueries):
         ((name, body),) = query.items()
         if name not in self._clauses:
             raise parsing_error(
-                f"unknown query [{name}] for the embedded engine; it knows {sorted(self._clauses)},"
-                " an OpenSearch server knows more"
+                f"unknown query [{name}] for the embedded engine; it supports {sorted(self._clauses)},"
+                " an OpenSearch server supports more"
             )
         if not isinstance(body, dict):
             raise parsing_error(f"[{name}] query malformed, no start_object after query name")
@@ -59,11 +59,12 @@ class Compiler(LeafQueries):
         must_not = [(Occur.MustNot, self._compile_unhighlighted(clause)) for clause in as_list(body.get("must_not"))]
         if not (must or should or must_not):
             return TQuery.all_query()
-        if not (must or should):
+        if not (must or should):  # all documents match except those of must_not
             must = [(Occur.Must, TQuery.const_score_query(TQuery.all_query(), 0.0))]
         return TQuery.boolean_query([*must, *should, *must_not])
 
     def _compile_unhighlighted(self, query: Json) -> TQuery:
+        """Compile a clause whose terms are not to be highlighted."""
         highlight_terms = {path: set(terms) for path, terms in self.terms.items()}
         compiled = self.compile(query)
         self.terms = highlight_terms

@@ -43,7 +43,7 @@ class LeafQueries:
     """Compiles queries without subqueries for one snapshot of an index.
 
     Attributes:
-        terms: the terms to highlight in each field.
+        terms: the terms to highlight in each field, such as ``{"title": {"tea"}}``. They are added during compilation.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -66,19 +66,20 @@ class LeafQueries:
             return self._match_value(field, query, boost, lenient=lenient)
         terms = [term for _, term in self._analyse(field, query)]
         self._add_highlight_terms(path, terms)
+        # As in Lucene, a term that the query contains twice counts twice.
         return _any_of([self._text_term(path, term, boost * count) for term, count in Counter(terms).items()])
 
     def _analyse(self, field: Field, query: Any) -> list[tuple[int, str]]:
-        """Return each term of a query with its position."""
+        """Return each term of a query with its position, such as ``[(0, "hot"), (1, "tea")]``."""
         terms = self._snapshot.analyzers.get(field.analyzer_name).terms(values.as_text(query))
         return [(position, term) for position, term in enumerate(terms) if term != GAP]
 
     def _text_term(self, path: str, term: str, boost: float) -> TQuery:
         """Return the query for a term of a text field, scored by Lucene's BM25.
 
-        If all documents have the field, Lucene's score is tantivy's without the factor k1 + 1. Otherwise tantivy would
-        compute a lower average length than Lucene. Then the query has a clause with a constant score for each
-        combination of term frequency and field length.
+        If all documents have the field, Lucene's score is tantivy's score without the factor k1 + 1. Otherwise, tantivy
+        would compute a lower average length of the field than Lucene. The returned query then has a clause with a
+        constant score for each combination of term frequency and field length, such as "2 times in 10 terms".
         """
         totals = self._snapshot.searcher.totals(path)
         if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
@@ -113,8 +114,9 @@ class LeafQueries:
     def _score_phrase(self, path: str, phrase: TQuery, terms: list[str], totals: FieldTotals) -> TQuery:
         """Return the query for a phrase, scored by Lucene's BM25, in an index where some documents lack the field.
 
-        This searches for the phrase, and computes the phrase's frequency in each document from tantivy's score and the
-        field's length. From the frequency follows Lucene's score, which the returned query has as a constant score.
+        This searches for the phrase, and computes how often each document contains it from tantivy's score and the
+        field's length. Lucene's score follows from this frequency. The returned query lists the documents with each
+        score.
         """
         searcher, shard = self._snapshot.searcher, self._snapshot.shard
         tantivy_totals = totals._replace(documents=self._snapshot.count_documents(ALL_DOCUMENTS))
@@ -152,17 +154,21 @@ class LeafQueries:
         return build_best_of(queries, parse_number(body.get("tie_breaker", 0.0), "tie_breaker"))
 
     def _find_weighted_fields(self, names: list[str]) -> dict[str, float]:
-        """Return the boost of each field in the ``fields`` of a multi_match, such as ``title^2`` or ``meta.*``."""
+        """Return the boost of each field that the ``fields`` of a multi_match name or match.
+
+        ``["title^2", "meta.*"]`` becomes for example ``{"title": 2.0, "meta.author": 1.0, "meta.year": 1.0}``.
+        """
         boosts: dict[str, float] = {}
         for name in names:
             pattern, _, factor = name.partition("^")
             boosts[pattern] = read_boost({"boost": factor or 1})
         weighted: dict[str, float] = {}
         for pattern, boost in boosts.items():
-            paths = [
-                field.path for field in self._snapshot.fields.find(pattern) if "*" not in pattern or field.is_indexed
-            ]
-            for path in paths or ([] if "*" in pattern else [pattern]):
+            if "*" in pattern:
+                paths = [field.path for field in self._snapshot.fields.find(pattern) if field.is_indexed]
+            else:
+                paths = [pattern]
+            for path in paths:
                 weighted[path] = weighted.get(path, 1.0) * boost
         return weighted
 
@@ -209,7 +215,10 @@ class LeafQueries:
         return TQuery.const_score_query(query, boost)
 
     def _convert(self, field: Field, value: Any) -> Any:
-        """Convert a query's value to the type of the field's column. Returns None if no document can have the value."""
+        """Convert a query's value to the type of the field's column.
+
+        Returns None if no document can have the value, such as 7.5 in a field of whole numbers.
+        """
         if field.kind == "keyword":
             return values.as_text(value)
         try:
@@ -285,7 +294,7 @@ class LeafQueries:
         return self._range_query(field, options, 1.0)
 
     def _sequence_range(self, options: Json) -> TQuery:
-        """Return the query for a range of sequence numbers, which requests count from 0 and the store counts from 1."""
+        """Return the query for a range of sequence numbers. Requests count them from 0, and the store from 1."""
         if options.keys() != {"gte", "lte"}:
             raise unsupported_error(f"[range] on [_seq_no] with {sorted(options)}", "pass [gte] and [lte]")
         low, high = (math.floor(parse_number(options[name], name)) for name in ("gte", "lte"))
@@ -306,12 +315,14 @@ class LeafQueries:
         if low is None and high is None:
             return TQuery.const_score_query(TQuery.term_query(self._schema, FIELD_NAMES, field.path), boost)
         kind = tantivy.FieldType.Float if field.column == "double" else tantivy.FieldType.Integer
-        includes = (low is None or "gt" not in options, high is None or "lt" not in options)
-        query = TQuery.range_query(self._schema, self._columns[field.path], kind, low, high, *includes)
+        includes_low = low is None or "gt" not in options
+        includes_high = high is None or "lt" not in options
+        column = self._columns[field.path]
+        query = TQuery.range_query(self._schema, column, kind, low, high, includes_low, includes_high)
         return TQuery.const_score_query(query, boost)
 
     def _bounds(self, field: Field, options: Json) -> tuple[Any, Any]:
-        """Return the lower and upper bound in the type of the column. A missing bound is None."""
+        """Return the lower and the upper bound of a range, in the type of the column. A missing bound is None."""
         bounds: list[Any] = []
         for names in (("gte", "gt"), ("lte", "lt")):
             name = next((key for key in names if options.get(key) is not None), None)
@@ -324,7 +335,7 @@ class LeafQueries:
         return bounds[0], bounds[1]
 
     def _number_bound(self, field: Field, value: Any, *, rounds_up: bool) -> Any:
-        """Convert a bound to the type of the column. For a column of whole numbers, it is rounded up or down."""
+        """Convert a bound to the type of the column. In a column of whole numbers, 7.5 is rounded up or down."""
         if field.kind in values.INTEGER_BITS:
             with contextlib.suppress(ValueError, OverflowError):  # `_convert` below raises them with the reason
                 if values.has_fraction(value):
@@ -332,7 +343,10 @@ class LeafQueries:
         return self._convert(field, value)
 
     def _date_bound(self, field: Field, value: Any, *, takes_last: bool) -> int:
-        """Convert a bound to the first or last millisecond of the period that it stands for, such as a day."""
+        """Convert a date to the first or last millisecond of the period that it stands for, such as a day.
+
+        ``gt`` and ``lte`` take the last one, so that "greater than 2024-05-01" excludes this whole day.
+        """
         if isinstance(value, str) and ("now" in value or "||" in value):
             raise unsupported_error(f"date math ([{value}]) in [range]", "pass the date itself")
         try:
@@ -343,6 +357,7 @@ class LeafQueries:
         return last if takes_last else first
 
     def _keyword_range(self, field: Field, options: Json) -> TQuery:
+        """Return the query for all values of a keyword field that are within the bounds."""
         name = self._columns[field.path]
         terms = (term for term, _ in self._snapshot.searcher.terms_with_prefix(name, ""))
         matching = [term for term in terms if is_in_range(term, options)]
@@ -352,7 +367,11 @@ class LeafQueries:
     # Shared
 
     def _match_nothing(self, path: str, field: Field | None) -> TQuery:
-        """Return a query without matches for a field that is not mapped. Raise a 400 if it cannot be searched."""
+        """Return a query without matches, because the search index has no column for the field.
+
+        Raises:
+            ApiError: 400 if the field is metadata, or is mapped with ``"index": false``.
+        """
         if path in METADATA:
             raise unsupported_error(
                 f"[{path}] in this clause", "use [term], [terms] or [ids] for _id, and [term] or [terms] for _index"

@@ -136,7 +136,7 @@ class Router:
                     if name not in route.params:
                         raise argument_error(
                             f"request [{url}] contains unrecognized parameter for the embedded engine: [{name}]"
-                            f"; it knows {sorted(route.params)} here"
+                            f"; it supports {sorted(route.params)} here"
                         )
                 path_variables = {key: unquote(value) for key, value in match.groupdict().items()}
                 with translate_errors(engine, route.endpoint.__name__.strip("_")):

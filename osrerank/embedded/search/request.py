@@ -87,7 +87,9 @@ def read_search_request(body: Json, params: Mapping[str, str]) -> SearchRequest:
     """
     for key in body:
         if key not in _BODY_KEYS:
-            raise parsing_error(f"unknown key [{key}] for the embedded engine's search; it knows {sorted(_BODY_KEYS)}")
+            raise parsing_error(
+                f"unknown key [{key}] for the embedded engine's search; it supports {sorted(_BODY_KEYS)}"
+            )
         if body[key] is None:
             raise parsing_error(f"[{key}] cannot be null: leave it out")
     ext = body.get("ext", {})
