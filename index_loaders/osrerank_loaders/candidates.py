@@ -37,7 +37,10 @@ _SELECT_TIE = """
 
 
 def read_top1000(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield each query of a top-1000 file (``qid TAB pid TAB query TAB passage``) with its candidates."""
+    """Yield each query of a top-1000 file (``qid TAB pid TAB query TAB passage``) with its candidates.
+
+    The result for a query is ``{"query_id": "1", "query": ..., "candidates": [{"doc_id": "7", "text": ...}]}``.
+    """
     with tempfile.TemporaryDirectory() as folder, closing(_create_database(Path(folder))) as database:
         for position, (source, number, line) in enumerate(_read_lines(files)):
             fields = line.split("\t")
@@ -58,8 +61,12 @@ def join_run_and_texts(
 ) -> Iterator[dict[str, Any]]:
     """Yield each query of a run with its candidates, in the run's order, and their texts from the collection.
 
-    A run in MS MARCO's three columns contains no scores. Its candidates are ordered by rank, with the scores 1/rank.
-    ``queries`` has the text of each query id.
+    The candidates of a run in MS MARCO's three columns, which has no scores, get the scores 1/rank.
+
+    Args:
+        files: the run's files.
+        queries: the text of each query by its id.
+        documents: the collection.
 
     Raises:
         FormatError: a line is not a run line, a query or document is missing, or two documents share a rank.
@@ -79,7 +86,7 @@ def join_run_and_texts(
 
 
 def write_candidates(queries: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write queries with their candidates as JSON lines. Returns the number of queries."""
+    """Write queries with their candidates as JSON lines, and return the number of queries."""
     return write_lines(map(format_json_line, queries), path)
 
 
@@ -98,6 +105,7 @@ def _read_lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]
 
 
 def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> None:
+    """Store the title and text of each document in the run. Raise an error if the collection lacks one."""
     database.execute("INSERT INTO texts SELECT DISTINCT doc_id, '', NULL FROM rows ORDER BY doc_id")
     for document in documents:
         if isinstance(document, FormatError):

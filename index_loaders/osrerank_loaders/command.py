@@ -18,7 +18,12 @@ from osrerank_loaders.load.retry import RetryBudget
 
 
 def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
-    """Load a collection. ``options`` has the command line's options by name."""
+    """Load a collection.
+
+    Args:
+        connect: connects to a search engine, given its URL and the size of the connection pool.
+        options: the options of the command, such as ``{"loader": "beir", "paths": ("corpus.jsonl",), ...}``.
+    """
     loader = LOADERS[options["loader"]]
     client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
     try:
@@ -52,7 +57,11 @@ def download_collection(
 ) -> Iterator[tuple[Path, str]]:
     """Download the files of a collection into a folder.
 
-    All files are downloaded unless ``only`` names some. ``catalogue`` is used instead of the package's.
+    Args:
+        collection: the collection's name in the catalogue.
+        folder: the folder.
+        only: the names of the files to download. If empty, all files are downloaded.
+        catalogue: a JSON file to use instead of the package's catalogue.
 
     Yields:
         The path of each downloaded file, and a note for the user. The note is "" if the file's MD5 was verified.

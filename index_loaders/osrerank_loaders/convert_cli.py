@@ -146,7 +146,10 @@ def squad(path: Path, output: Path) -> None:
 def _read_documents(
     loader_name: str, paths: tuple[str, ...], convert_record: Callable[[Record], Record] | None = None
 ) -> Iterator[Document]:
-    """Yield a collection's documents. Raise the error of the first bad record."""
+    """Yield a collection's documents. If a record is bad, raise its error.
+
+    ``convert_record`` is applied to each record, for instance to repair its encoding.
+    """
     from osrerank.formats.sources import list_files, open_sources
     from osrerank_loaders.collections.base import read_records
 

@@ -22,6 +22,7 @@ _HTML_SUFFIXES = frozenset({".html", ".htm", ".xhtml"})
 _HTML_BEGIN = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
 _PEEKED_BYTES = 512
 _PERMANENT_STATUSES = frozenset({400, 401, 403, 404, 405, 410, 501})
+"""The HTTP statuses after which a retry would also fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class RemoteFile:
     Attributes:
         name: the name under which the file is saved.
         url: the http or https address.
-        bytes: the size in bytes. If it is None, the file must have the size that the server states.
-        md5: the MD5 in hexadecimal digits. If it is None, the file is not verified.
+        bytes: the size in bytes. If None, the file must have the size in the server's response.
+        md5: the MD5 in hexadecimal digits. If None, the content is not verified.
     """
 
     name: Annotated[str, Field(pattern=r"^[^/\\.][^/\\]*$")]
@@ -43,7 +44,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A collection's description in one line, and its files."""
+    """A collection that can be downloaded: its description in one line, and its files."""
 
     about: str
     files: Annotated[tuple[RemoteFile, ...], Field(min_length=1)]
@@ -80,8 +81,13 @@ def fetch(
 ) -> Path:
     """Download a file or its missing part, check its size and MD5, and return its path.
 
-    The name of an incomplete file ends in ``.part``. ``retry_budget`` limits the time in which no byte arrives.
-    ``report`` is called with the number of bytes on disk.
+    The name of an incomplete file ends in ``.part``.
+
+    Args:
+        remote: the published file.
+        folder: the folder to save it in.
+        retry_budget: how long to retry while no byte arrives.
+        report: called with the number of bytes on disk.
 
     Raises:
         ChecksumError: the size or the MD5 differs from the published one. A new download is then deleted.
@@ -130,7 +136,10 @@ def compute_sha256(path: Path) -> str:
 
 
 def _request_size_and_version(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
-    """Request a file's size and version. The version is the strong ETag or, without one, the Last-Modified date."""
+    """Request a file's size and version, such as ``(1024, '"5d8c72a5"')``.
+
+    The version is the strong ETag or, if there is none, the Last-Modified date. It is "" if the server sends neither.
+    """
     descriptions: list[tuple[int, str]] = []
 
     def read_headers(response: http.client.HTTPResponse) -> None:
@@ -156,7 +165,7 @@ def _request_size_and_version(remote: RemoteFile, retry_budget: RetryBudget) -> 
 def _append_missing(
     remote: RemoteFile, part: Path, version: str, timeout_s: float, report: Callable[[int], None]
 ) -> str | None:
-    """Request the missing bytes and append them. Returns why this failed, or None if the file is complete."""
+    """Request the missing bytes and append them. Return the reason of a failure, or None if the file is complete."""
     bytes_on_disk = part.stat().st_size
 
     def append(response: http.client.HTTPResponse) -> None:
@@ -185,7 +194,7 @@ def _request(
     """Send a request and call ``handle`` with its response.
 
     Returns:
-        Why the request failed, if a retry could succeed, or None on success.
+        None on success, or the reason of a failure after which a retry could succeed, such as "503 Slow Down".
 
     Raises:
         LoaderError: the request failed, and a retry would also fail.
@@ -206,7 +215,7 @@ def _request(
 
 
 def _refuse_html(response: http.client.HTTPResponse, remote: RemoteFile) -> None:
-    """Refuse a web page, because some servers send a login, an error or a notice with status 200."""
+    """Raise `LoaderError` for a web page, because some servers send a login, an error or a notice with status 200."""
     head = response.peek(_PEEKED_BYTES)[:_PEEKED_BYTES]
     is_html = _HTML_BEGIN.match(head) or (head.isascii() and response.headers.get_content_type() in _HTML_TYPES)
     if not is_html or PurePath(remote.name).suffix in _HTML_SUFFIXES:
@@ -221,6 +230,7 @@ def _refuse_html(response: http.client.HTTPResponse, remote: RemoteFile) -> None
 
 
 def _format_size(n_bytes: int) -> str:
+    """Return a size such as "1.1 GB", "18.9 MB" or "4,096 bytes"."""
     for unit, unit_bytes in (("GB", 10**9), ("MB", 10**6)):
         if n_bytes >= unit_bytes:
             return f"{n_bytes / unit_bytes:.1f} {unit}"
@@ -230,7 +240,7 @@ def _format_size(n_bytes: int) -> str:
 def _write(
     response: http.client.HTTPResponse, part: Path, offset: int, expected_bytes: int, report: Callable[[int], None]
 ) -> None:
-    """Write the response into the file from an offset. Stop once the file is larger than expected."""
+    """Write the response into the file, starting at an offset. Stop if the file becomes larger than expected."""
     with part.open("r+b" if offset else "wb") as file:
         file.seek(offset)
         n_bytes = offset
@@ -255,6 +265,7 @@ def _check(path: Path, remote: RemoteFile) -> None:
 
 
 def _find_difference(path: Path, remote: RemoteFile) -> str:
+    """Return how a file's size or MD5 differs from the published one, or "" if it does not differ."""
     size = path.stat().st_size
     if remote.bytes not in {size, None}:
         return f"the size is {size:,} bytes, but {remote.bytes:,} are published"

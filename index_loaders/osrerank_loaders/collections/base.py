@@ -1,7 +1,8 @@
-"""What all loaders of collections share. A `Loader` says how to read the files of a published format and index them.
+"""The class of all loaders and functions for them. A `Loader` says how to read and index the files of a format.
 
-A reader yields the records of a file in order. For an invalid record, it yields an error, and the caller decides
-whether to go on. It raises an error only if it cannot continue, for instance in a truncated archive.
+A record is an entry of a file, such as a line of JSON. A reader yields a `Document` for each valid record, and an error
+for each invalid one, after which the caller decides whether to go on. A reader raises an error only if it cannot
+continue, for instance in a truncated archive.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +17,7 @@ from osrerank.types import Document
 Record = Document | FormatError
 Read = Callable[[SourceFile], Iterator[Record]]
 CONTENTS = "contents"
-"""The name of an optional field with all text of a document, as Anserini indexes it."""
+"""The name of an optional field with the whole text of a document, as Anserini indexes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +26,17 @@ class Loader:
 
     Attributes:
         name: the loader's name on the command line.
-        read: a function that yields the records of a file in order.
-        files: the name patterns of the files to read in folders and archives. A file on the command line is always
-            read.
-        k1: BM25's term frequency saturation, as published for this collection.
-        b: BM25's length normalisation, as published for this collection.
-        fields: the mapping of each metadata field.
+        read: yields the documents and errors of a file in order.
+        files: the patterns of the files to read in folders and archives, such as ``collection*.tsv``. A file that the
+            command line names is always read.
+        k1: BM25's k1 (term frequency saturation), as published for this collection.
+        b: BM25's b (length normalisation), as published for this collection.
+        fields: the mapping of each metadata field, such as ``{"docid": {"type": "keyword"}}``.
         allows_other_fields: whether documents can have further fields, which are mapped dynamically.
-        is_generic: whether the loader is for users' own collections rather than a published one, so that there are no
-            published k1 and b.
+        is_generic: whether the loader reads any user's collection. There are then no published k1 and b.
         allows_empty_files: whether a file may contain no documents of the collection.
-        read_contents: a function like ``read`` that also adds the field ``contents``. If it is None, the title and the
-            text are joined.
+        read_contents: a function like ``read`` that also adds the field ``contents``. If None, the field consists of
+            the title and the text.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Loader:
 
 
 def check_id(source: SourceFile, document: Document, line: int | None = None) -> Record:
-    """Return the document, or an error if its id is one that a TREC run cannot contain."""
+    """Return the document, or an error if a TREC run cannot contain its id, for instance because it has a space."""
     reason = explain_invalid_id(document.doc_id)
     return record_error(source, reason, line=line) if reason else document
 
@@ -79,9 +79,10 @@ def title_and_text(document: Document) -> str:
 
 
 def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool = False) -> Iterator[Record]:
-    """Yield the records of all sources in turn. A source without records yields an error, unless that is allowed.
+    """Yield the documents and errors of all sources, one source after the other.
 
-    With ``contents``, the documents also get the field ``contents``.
+    A source without records is an error, unless the loader allows empty files. If ``contents`` is set, the documents
+    also get the field ``contents``.
 
     Raises:
         CorpusFormatError: a file is truncated or damaged, so that it cannot be read further.

@@ -1,8 +1,10 @@
 """Read JSON lines with one document each, as in osrerank's common layout and BEIR's ``corpus.jsonl``.
 
 The id is in ``id``, ``_id``, ``doc_id`` or ``docid``, and the text in ``text``, ``contents`` or ``body``. ``title`` is
-optional. Other fields become metadata. So do the fields in an object named ``metadata``, which BEIR has. A line with
-``id_str``, which is then the id, is a tweet. Its ``full_text`` is preferred to ``text``, which can be truncated.
+optional. All other fields become metadata, as do the fields in BEIR's object ``metadata``.
+
+A line with ``id_str`` is a tweet. Its id is in ``id_str``, and its text in ``full_text`` or else in ``text``, which can
+be truncated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +20,7 @@ _ID_KEYS = ("id", "_id", "doc_id", "docid")
 _TEXT_KEYS = ("text", "contents", "body")
 _TWEET_ID_KEY = "id_str"
 _NO_METADATA: Mapping[str, Any] = {}
-"""To save memory, all documents without metadata share this mapping."""
+"""The mapping of all documents without metadata, which share it to save memory."""
 
 
 def read_jsonl(source: SourceFile) -> Iterator[Record]:
@@ -57,7 +59,7 @@ def _document(record: dict[str, Any]) -> Document:
 
 
 def _pop_first(record: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    """Remove the first of the keys that the record has, and return its value."""
+    """Remove the first of these keys that the record contains, and return its value."""
     for key in keys:
         if key in record:
             return record.pop(key)

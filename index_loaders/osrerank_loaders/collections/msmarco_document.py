@@ -18,7 +18,7 @@ _DOC_TAGS = re.compile(rb"<(?:DOC>(?=\s*<DOCNO>)(?P<begin>)|/TEXT>\s*</DOC>(?P<e
 
 
 def read_documents(source: SourceFile) -> Iterator[Record]:
-    """Read ``docid TAB url TAB title TAB body`` lines, ``<DOC>`` records, or ``{"id", "contents"}`` lines."""
+    """Read ``docid TAB url TAB title TAB body`` lines, ``<DOC>`` elements, or ``{"id", "contents"}`` lines."""
     head = source.stream.peek(512)[:512].lstrip()[:5]
     if head.startswith(b"{"):
         return read_jsonl(source)
@@ -46,7 +46,7 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
 
 
 def _read_trec(source: SourceFile) -> Iterator[Record]:
-    """Read ``<DOC>`` records. Their text has the url on the first line, the title on the second, and then the body."""
+    """Read ``<DOC>`` elements, whose text has the url on the first line, the title on the second, and then the body."""
     for number, block in doc_blocks(source, tags=_DOC_TAGS):
         if isinstance(block, FormatError):
             yield block
@@ -99,6 +99,7 @@ def _join_v1(document: Document) -> str:
 
 
 def _join_v2(document: Document) -> str:
+    """Join the parts of a document as Anserini does for version 2."""
     return f"{document.metadata['url']} {document.title} {document.metadata['headings']} {document.text}"
 
 

@@ -14,7 +14,7 @@ from osrerank.types import Document, Query
 
 
 class Paragraph(NamedTuple):
-    """A paragraph as a document, and the questions asked about it."""
+    """A paragraph as a document, and the questions about it as queries."""
 
     document: Document
     queries: tuple[Query, ...]

@@ -1,11 +1,11 @@
 """Read the collections of TREC's news tracks. The name and the beginning of a file show its format.
 
-- SGML: ``<DOC>`` records, as on TREC disks 4 and 5.
+- SGML: files of ``<DOC>`` elements, as on TREC disks 4 and 5.
 - New York Times: one NITF XML file per article.
 - Washington Post: JSON lines.
 - HTML: one file per document. The id is the file's name without its extension.
 
-As in Anserini, the text of an HTML file is read completely, and only some elements are read in the other formats.
+As in Anserini, the whole text of an HTML file is read, but only some elements of the other formats.
 
 The loader ``robust04`` reads TREC disks 4 and 5 without the Congressional Record, in ISO 8859-1. The loader ``trec``
 accepts only UTF-8.
@@ -28,14 +28,16 @@ from osrerank_loaders.collections.base import CONTENTS, Loader, Record, add_cont
 _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
 _CONTENTS_TAGS = (*_TITLE_TAGS, *_TEXT_TAGS, "DATE", "DD")
-"""The elements that Anserini's ``TrecCollection`` indexes, with the elements in them."""
+"""The elements that Anserini's ``TrecCollection`` indexes, including the elements inside of them."""
 _POST_TYPES = frozenset({"sanitized_html", "tweet"})
 """The types of the parts of a Washington Post article that contain its text."""
 _CONGRESSIONAL_RECORD = "CR93"
-"""The document ids of the Congressional Record begin with this prefix."""
+"""The prefix of the document ids of the Congressional Record, such as ``CR93E-1``."""
 _DOC_TAGS = re.compile(rb"<(?:DOC(?:\s[^<>]*)?>(?P<begin>)|/DOC\s*>(?P<end>))", re.IGNORECASE)
 _MAX_TAG_BYTES = 4096
+"""The maximum length of a ``<DOC>`` tag."""
 _MAX_GAP_BYTES = 1 << 20
+"""The number of bytes between two documents after which they are checked, to limit the memory."""
 _BETWEEN_DOCUMENTS = re.compile(rb"(?:[\s\0\x1a]++|\xef\xbb\xbf|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
 """Matches what is allowed between documents. DOS files end with 0x1A, and joined files contain byte order marks."""
 _DOCNO = re.compile(r"<DOCNO(?:\s[^>]*)?>", re.IGNORECASE)
@@ -73,9 +75,13 @@ def doc_blocks(
 ) -> Iterator[tuple[int, str | FormatError]]:
     """Yield each ``<DOC>`` element with the number of its first line. The tags can be anywhere in a line.
 
-    Only one document at a time is in memory. Comments and other tags between documents are skipped. Other text between
-    documents yields an error. ``tags`` matches a start tag with the group ``begin``, and an end tag with the group
-    ``end``.
+    Only one document at a time is in memory. Comments and other tags between documents are skipped, but text between
+    documents is an error.
+
+    Args:
+        source: the file.
+        encoding: the encoding of the documents.
+        tags: matches a start tag with the group ``begin``, or an end tag with the group ``end``.
     """
     gap_checker = _GapChecker(source)
     block: list[bytes] = []
@@ -119,6 +125,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(source: SourceFile, tags: re.Pattern[bytes]) -> Iterator[_Piece]:
+    """Divide a file at its ``<DOC>`` and ``</DOC>`` tags."""
     buffer = bytearray()
     while True:
         match = tags.search(buffer)
@@ -172,6 +179,7 @@ class _GapChecker:
 
 
 def _count_line_ends(raw: bytes) -> int:
+    """Return the number of line ends, each of which is LF, CR or CR LF."""
     return raw.count(b"\n") + raw.count(b"\r") - raw.count(b"\r\n")
 
 
@@ -251,7 +259,10 @@ def _read_washington_post(source: SourceFile, *, contents: bool = False) -> Iter
 
 
 def _post_texts(contents: list[dict[str, Any] | None], *, kickers: bool = False) -> Iterator[str]:
-    """Yield the paragraphs, tweets and captions of an article, and also its kickers if ``kickers`` is set."""
+    """Yield the paragraphs, tweets and captions of an article. If ``kickers`` is set, also yield its kickers.
+
+    A kicker is the label above a headline, such as "Opinion".
+    """
     types = _POST_TYPES | ({"kicker"} if kickers else set())
     for part in contents:
         if not part:

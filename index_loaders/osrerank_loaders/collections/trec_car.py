@@ -1,7 +1,7 @@
 """Read TREC-CAR's CBOR files of paragraphs, pages and outlines.
 
-The items of a file are its paragraphs, pages or outlines. In version 1.5, a file is a sequence of items. In version
-2.0, it consists of a header and one list of items.
+An item of a file is a paragraph, a page or an outline, which is a page without paragraphs. In version 1.5, a file is a
+sequence of items. In version 2.0, it consists of a header and one list of items.
 
 Dietz and Gamari, TREC CAR data releases, http://trec-car.cs.unh.edu/datareleases/.
 """
@@ -19,18 +19,20 @@ PAGES = "pages"
 OUTLINES = "outlines"
 PARAGRAPHS = "paragraphs"
 _KINDS = (PAGES, OUTLINES, PARAGRAPHS)
-"""The kinds of items, by their numbers in a file's header."""
+"""The kinds of items. A file's header contains the index of a kind in this tuple."""
 _LIST_BEGIN, _LIST_END = b"\x9f", b"\xff"
 _TEXT_TAG = 0
-"""The tag of plain text in a paragraph. Links have another tag."""
+"""The tag of a text without a link in a paragraph. Links have another tag."""
 SECTION = 0
+"""The tag of a section in a page."""
 PARAGRAPH = 1
 """The tag of a paragraph in a page. Images, lists and boxes have other tags."""
 _BLOCK_BYTES = 1 << 20
+"""The number of bytes that are read from a file at a time."""
 
 
 def read_paragraphs(source: SourceFile) -> Iterator[Record]:
-    """Read paragraphs as documents. As in Anserini, their texts consist of plain text and the anchors of links."""
+    """Read paragraphs as documents. As in Anserini, the text includes the anchor texts of links."""
     for number, item in enumerate(read_items(source, kinds=(PARAGRAPHS,)), 1):
         try:
             yield check_id(source, parse_paragraph(item))
@@ -43,7 +45,7 @@ def read_paragraphs(source: SourceFile) -> Iterator[Record]:
 def parse_paragraph(item: Sequence[Any]) -> Document:
     """Convert a paragraph ``[0, id, [body, ...]]`` to a document.
 
-    A body is plain text, ``[0, text]``, or a link, ``[1, [tag, page, [section?], page id, anchor]]``.
+    A body is a text, ``[0, text]``, or a link, ``[1, [tag, page, [section?], page id, anchor]]``.
 
     Raises:
         ValueError, TypeError, IndexError, AttributeError: the item is not of this form.
@@ -54,7 +56,7 @@ def parse_paragraph(item: Sequence[Any]) -> Document:
 
 
 def read_pages(source: SourceFile) -> Iterator[Record]:
-    """Read pages as documents. Their texts consist of the paragraphs, one per line, without headings or lists."""
+    """Read pages as documents, whose texts consist of the paragraphs, one per line, without headings or lists."""
     for number, item in enumerate(read_items(source, kinds=(PAGES,)), 1):
         try:
             name, page_id, skeleton = item[1], item[2].decode(), item[3]
@@ -74,7 +76,7 @@ def _paragraph_texts(skeleton: Sequence[Any]) -> Iterator[str]:
 def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
     """Yield the file's items, one at a time.
 
-    ``kinds`` are the accepted kinds of items. Only files of version 2.0 state their kind.
+    ``kinds`` are the accepted kinds of items, such as ``("pages",)``. Only files of version 2.0 state their kind.
 
     Raises:
         FormatError: the header states another kind, or the CBOR is damaged and cannot be read further.
@@ -93,9 +95,9 @@ def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
 
 
 class _CborDecoder:
-    """Decodes the items of a stream, which it reads in large blocks.
+    """Decodes the items of a stream, which is read in large blocks.
 
-    cbor2 reads a few bytes at a time, and this is ten times as fast from memory as from a stream.
+    cbor2 reads a few bytes at a time, which is ten times as fast from a block in memory as from the stream.
 
     Attributes:
         error: the class of cbor2's errors.

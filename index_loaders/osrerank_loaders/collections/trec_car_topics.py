@@ -1,7 +1,7 @@
 """Derive TREC-CAR's queries from outlines, and its judgments from pages.
 
-A query is a page or one of its sections. Its id consists of the ids of the page and the headings, joined by '/'. It
-cannot be split into them again, because headings can contain '/' too.
+A query is a page or one of its sections. Its id consists of the ids of the page and the headings, joined by '/', such
+as ``enwiki:Green%20tea/History``. The id cannot be split into these parts again, because headings can contain '/' too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,8 +30,8 @@ class PageSection:
     """A page or a section of a page.
 
     Attributes:
-        path: the headings from the page to the section.
-        paragraph_ids: the ids of its paragraphs, without those in subsections.
+        path: the headings from the page to the section. For the page itself, it has one heading.
+        paragraph_ids: the ids of the section's paragraphs, without those in subsections.
     """
 
     path: tuple[Heading, ...]
@@ -87,8 +87,9 @@ def derive_queries(
         level: ``hierarchical`` selects all sections, ``toplevel`` the first-level sections, ``article`` the pages.
             ``hierarchical`` also selects a page with paragraphs before its first heading, as the judgments of v2.0 do
             (132 of benchmarkY1-test's 2,254 queries). The judgments of v1.5 do not.
-        style: the form of the texts. ``headings`` joins the page's name and the headings. ``dl4marco`` is the input of
-            Nogueira and Cho (2019): the id without ``enwiki:``, with spaces for ``%20`` and ``/``. Other escapes stay.
+        style: the form of the queries' texts. ``headings`` joins the page's name and the headings. ``dl4marco`` is the
+            input of Nogueira and Cho (2019): the id without ``enwiki:``, with spaces for ``%20`` and ``/``. Other
+            escapes, such as ``%28``, are kept.
         pages: whether ``hierarchical`` selects every page. Set it for outlines, which contain no paragraphs.
     """
     yielded_ids: set[str] = set()

@@ -1,4 +1,4 @@
-"""The endpoints of the engine: for each supported path of OpenSearch's REST API, the function that handles it."""
+"""The endpoints of the engine: the function that handles each supported path of OpenSearch's REST API."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from osrerank.embedded.search import execute, term_vectors
 
 router = Router()
 _MISSING_INDICES = "no*such*index"
-"""A pattern that matches no index. It stands for an expression whose names are all missing."""
+"""A pattern that matches no index. It replaces the names in a path if none of their indices exists."""
 
 # The engine
 
@@ -42,7 +42,10 @@ def _search(request: RestRequest) -> Response:
 
 
 def _index_expression(request: RestRequest) -> str | None:
-    """Return the path's index expression, without missing indices if ``ignore_unavailable`` is set. None means all."""
+    """Return the indices in a request's path, such as "news,logs-*", or None, which means all indices.
+
+    If ``ignore_unavailable`` is set, the names of missing indices are left out.
+    """
     if request.index is None or not request.ignores_unavailable:
         return request.index
     return ",".join(request.engine.drop_missing(request.index.split(","))) or _MISSING_INDICES

@@ -1,4 +1,4 @@
-"""Route each request to the endpoint for its method and path, and turn exceptions into OpenSearch's errors."""
+"""Pass each request to the endpoint for its method and path, and turn exceptions into OpenSearch's errors."""
 
 import contextlib
 import logging
@@ -17,9 +17,9 @@ from osrerank.embedded.storage.store import storage_error
 logger = logging.getLogger(__name__)
 
 REQUEST_ERRORS = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
-"""The exceptions that a value of an unexpected type in a request can raise."""
+"""The exceptions that can be raised if a value in a request has an unexpected type, such as a list for a number."""
 _INDEX_PATTERN = r"(?P<index>_all|[^/_][^/]*)"
-"""Matches the index in a path. Only the names of APIs begin with an underscore."""
+"""Matches the index in a path, which unlike the name of an API does not begin with an underscore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Response:
         body: an object or list to be sent as JSON, or a string to be sent as plain text.
         status: the HTTP status.
         warnings: the texts of ``Warning`` headers.
-        can_share_body: whether the client can get the body itself instead of a copy, because the engine does not keep
-            a reference to it.
+        can_share_body: whether the client can get the Python objects of ``body`` instead of a copy. If so, the engine
+            must not keep a reference to them.
     """
 
     body: Any
@@ -82,7 +82,7 @@ class Response:
 
 
 def parse_body(body: str) -> Json:
-    """Parse a JSON object. An empty text counts as an empty object. Raise a 400 for other texts."""
+    """Parse a JSON object. An empty text becomes an empty object. Raise a 400 for anything else."""
     if not body.strip():
         return {}
     try:
@@ -156,9 +156,9 @@ class _Route(NamedTuple):
 
 @contextlib.contextmanager
 def translate_errors(engine: Engine, name: str) -> Iterator[None]:
-    """Turn the exceptions of an endpoint, called ``name`` in messages, into `ApiError`.
+    """Turn the exceptions of an endpoint into `ApiError`. ``name`` is its name in messages, such as "search".
 
-    Exceptions that an unexpected value in the request causes become a 400.
+    `REQUEST_ERRORS` become a 400, because an unexpected value in the request has caused them.
     """
     try:
         yield
@@ -174,6 +174,7 @@ def translate_errors(engine: Engine, name: str) -> Iterator[None]:
 
 
 def _format_parameter(value: Any) -> str:
+    """Return a URL parameter as text: ``true`` for True, and ``a,b`` for a list."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
@@ -194,7 +195,10 @@ def _apply_filter_path(response: Response, params: Mapping[str, str]) -> Respons
 
 
 def _select_paths(body: Json, patterns: list[str], path: str = "") -> Json:
-    """Return the parts of an object, which is at ``path`` in the response, whose paths match a pattern."""
+    """Return the parts of a response whose paths match a pattern, such as ``hits.hits._id``.
+
+    ``body`` is the response or an object in it, and ``path`` is the object's path, such as ``hits``.
+    """
     selected: Json = {}
     for key, value in body.items():
         inner_path = f"{path}.{key}" if path else key
@@ -212,6 +216,7 @@ def _select_paths(body: Json, patterns: list[str], path: str = "") -> Json:
 
 
 def _matches(pattern: str, path: str) -> bool:
+    """Return whether each part of a path matches the same part of a pattern: ``items.index`` matches ``*.index``."""
     wildcards, segments = pattern.split("."), path.split(".")
     return len(wildcards) == len(segments) and all(
         compile_wildcard(wildcard).fullmatch(segment) for wildcard, segment in zip(wildcards, segments, strict=True)

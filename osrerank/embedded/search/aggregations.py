@@ -22,11 +22,15 @@ from osrerank.embedded.mapping.fields import METADATA, Field
 from osrerank.embedded.storage.index import Snapshot
 
 MAX_BUCKETS = 65_000
-"""An aggregation that asks for more values is refused."""
+"""The maximum number of values that an aggregation can ask for."""
 
 
 def count_terms(aggregations: Json, queries: list[tuple[Snapshot, tantivy.Query]]) -> Json:
-    """Return the ``aggregations`` of a search response. They count the documents that match each index's query.
+    """Return the ``aggregations`` of a search response.
+
+    Args:
+        aggregations: the request's aggregations, such as ``{"years": {"terms": {"field": "year"}}}``.
+        queries: the searched indices, each with the query whose matching documents are counted.
 
     Raises:
         ApiError: 400 for aggregations other than ``terms``, for sub-aggregations, and for text fields.
@@ -51,7 +55,7 @@ def _aggregate(name: str, body: Json, queries: list[tuple[Snapshot, tantivy.Quer
 
 
 def _read_terms(name: str, body: Json) -> tuple[str, int]:
-    """Return the field of a ``terms`` aggregation, and the number of values to return."""
+    """Return the field of a ``terms`` aggregation and the number of values to return, such as ``("year", 10)``."""
     if not re.fullmatch(r"[^\[\]>]+", name):
         raise parsing_error(f"Invalid aggregation name [{name}]: it is empty or contains [, ] or >")
     for key in require_object(body, f"aggs.{name}"):
@@ -71,7 +75,10 @@ def _read_terms(name: str, body: Json) -> tuple[str, int]:
 
 
 def _count_values(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[Any, int], int]:
-    """Return the document counts of an index's most frequent values, and the total count of the other values."""
+    """Return how many documents of an index have each frequent value, and how many have another value.
+
+    For the field ``year``, the result is for example ``({2024: 7, 2023: 5}, 0)``.
+    """
     field = snapshot.fields.by_path.get(path)
     if path in METADATA:
         raise unsupported_error(f"[{path}] in [terms]", "use a field of the mapping")

@@ -23,13 +23,13 @@ from osrerank.embedded.storage.shard import ID, SEQ, SOURCE
 
 @dataclass(frozen=True, slots=True)
 class IndexQuery:
-    """A search's query, compiled for one of its indices.
+    """The query of a search, compiled for one of the searched indices.
 
     Attributes:
         snapshot: the index as of its last refresh.
-        query: the query for aggregations, without the post filter.
-        hits_query: the query for hits, with the post filter.
-        terms: the query's terms in each field, for highlighting.
+        query: the query whose documents the aggregations count, without the post filter.
+        hits_query: the query whose documents are the hits, with the post filter.
+        terms: the terms to highlight in each field, such as ``{"title": {"tea"}}``.
     """
 
     snapshot: Snapshot
@@ -43,11 +43,12 @@ class MatchingDocument:
     """A matching document, before its source is read.
 
     Attributes:
-        index_number: the position of its index among the searched indices, from 0.
-        seq: the document's sequence number in that index.
+        index_number: the position of the document's index among the searched indices, from 0.
+        seq: the document's sequence number in that index, which grows with each write.
         address: the document's address in tantivy.
         score: the document's score. None if the search has a ``sort``.
-        sort_value: the value by which the document is sorted. None if it has no value, or if the search sorts by score.
+        sort_value: the value by which the document is sorted. None if the document has no such value, or if the search
+            sorts by score.
     """
 
     index_number: int
@@ -101,6 +102,7 @@ def describe_shards(index_count: int) -> Json:
 
 
 def _compile(snapshot: Snapshot, request: SearchRequest) -> IndexQuery:
+    """Compile a request's query and post filter for one index. The post filter adds 0 to the score."""
     compiler = Compiler(snapshot)
     query = compiler.compile(request.query)
     if not request.post_filter:
@@ -139,11 +141,10 @@ def _rank_by_insertion(
         query, snapshot = index_query.hits_query, index_query.snapshot
         if request.search_after is not None:
             if sort.is_descending and request.search_after < 1:
-                continue
-            bounds = (
-                (None, request.search_after - 1) if sort.is_descending else (max(0, request.search_after + 1), None)
-            )
-            next_documents = TQuery.range_query(snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
+                continue  # no sequence number is lower
+            lowest = None if sort.is_descending else max(0, request.search_after + 1)
+            highest = request.search_after - 1 if sort.is_descending else None
+            next_documents = TQuery.range_query(snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, lowest, highest)
             query = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, next_documents)])
         result = snapshot.searcher.search(query, max(1, limit), count=False, order_by_field=SEQ, order=order)
         ranked += [MatchingDocument(number, int(seq), address, sort_value=int(seq)) for seq, address in result.hits]
@@ -192,16 +193,17 @@ def _best_matches(
 ) -> tuple[list[MatchingDocument], int]:
     """Return the ``limit`` best documents of an index, and the number of all matches, or 0 without ``needs_count``.
 
-    tantivy orders equal scores by segment, and OpenSearch orders them by insertion. Therefore this reads more documents
-    until one of them scores lower than the last one within the limit. Then all documents with its score were read.
+    tantivy orders documents with equal scores by segment, but OpenSearch by insertion. Therefore this reads documents
+    beyond the limit until their score is lower than that of the last document within the limit. All documents that have
+    the last document's score are then known, and are ordered by insertion.
     """
     read_limit = limit + 1
     searcher = index_query.snapshot.searcher
-    document_count = max(1, searcher.num_docs)
+    n_documents = max(1, searcher.num_docs)
     while True:
-        result = searcher.search(index_query.hits_query, min(read_limit, document_count), count=needs_count)
-        hits = result.hits
-        is_complete = len(hits) < read_limit or read_limit >= document_count
+        result = searcher.search(index_query.hits_query, min(read_limit, n_documents), count=needs_count)
+        hits = result.hits  # pairs of score and address
+        is_complete = len(hits) < read_limit or read_limit >= n_documents
         if is_complete or hits[-1][0] < hits[limit - 1][0]:
             matches = _read_matches(number, index_query, hits)
             matches.sort(key=lambda match: (-_score(match), match.seq))
@@ -218,7 +220,7 @@ def _all_matches(number: int, index_query: IndexQuery) -> list[MatchingDocument]
 def _read_matches(
     number: int, index_query: IndexQuery, hits: list[tuple[float, tantivy.DocAddress]]
 ) -> list[MatchingDocument]:
-    """Return tantivy's hits, in their order, with the documents' sequence numbers."""
+    """Add the documents' sequence numbers to tantivy's hits, which are pairs of score and address."""
     snapshot = index_query.snapshot
     seqs = snapshot.shard.sequence_numbers(snapshot.searcher, [address for _, address in hits])
     return [MatchingDocument(number, seq, address, score) for seq, (score, address) in zip(seqs, hits, strict=True)]
@@ -255,12 +257,12 @@ def _format_hits(page: list[MatchingDocument], index_queries: list[IndexQuery], 
 
 
 def _read_documents(page: list[MatchingDocument], index_queries: list[IndexQuery]) -> list[tantivy.Document]:
-    """Return the stored documents of a page. Each index is read once."""
-    documents = [
-        iter(index_query.snapshot.searcher.docs([match.address for match in page if match.index_number == number]))
-        for number, index_query in enumerate(index_queries)
-    ]
-    return [next(documents[match.index_number]) for match in page]
+    """Return the stored documents of a page, in its order. Each index is read once."""
+    documents_by_index = []
+    for number, index_query in enumerate(index_queries):
+        addresses = [match.address for match in page if match.index_number == number]
+        documents_by_index.append(iter(index_query.snapshot.searcher.docs(addresses)))
+    return [next(documents_by_index[match.index_number]) for match in page]
 
 
 def _read_source(document: Any) -> Json:
@@ -269,6 +271,7 @@ def _read_source(document: Any) -> Json:
 
 
 def _format_total(total: int, count_limit: float | None) -> Json:
+    """Return ``{"total": ...}`` for the hits, or an empty object if the request does not want the total."""
     if count_limit is None:
         return {}
     if total > count_limit:

@@ -1,7 +1,7 @@
 """Highlight the words of a hit that the query matched, like OpenSearch's unified highlighter.
 
-Each text is divided into passages, and the best ones are returned with tags around the matching words. OpenSearch calls
-these tagged passages fragments.
+Each text is divided into passages. The best passages are returned as fragments, which is OpenSearch's name for passages
+with tags around the matching words, such as ``A cup of <em>tea</em>.``
 """
 
 import math
@@ -27,9 +27,9 @@ from osrerank.embedded.storage.index import Snapshot
 
 _OPTIONS = frozenset({"pre_tags", "post_tags", "number_of_fragments"})
 MAX_CHARACTERS = 1_000_000
-"""Longer texts are not highlighted but refused, as in OpenSearch (``index.highlight.max_analyzed_offset``)."""
+"""The maximum length of a text to highlight. A longer text is an error (``index.highlight.max_analyzed_offset``)."""
 PASSAGE_CHARACTERS = 100
-"""Passages are at most this long, except that the last word is not split."""
+"""The maximum length of a passage, which is exceeded only to include the whole last word."""
 AVERAGE_PASSAGE_CHARACTERS = 87
 """The average length of a passage according to Lucene's PassageScorer, which calls it the pivot."""
 # The following expressions find sentences and words nearly as Java's BreakIterator does.
@@ -41,7 +41,13 @@ _WORD = re.compile(r"\w+(?:['.-]\w+)*|\s|.", re.DOTALL)
 
 
 class Highlighter:
-    """Highlights the terms of a query, which are given by field path, in the hits of one index."""
+    """Highlights the terms of a query in the hits of one index.
+
+    Args:
+        body: the request's ``highlight`` object.
+        snapshot: the index.
+        terms: the query's terms in each field, such as ``{"title": {"tea"}}``.
+    """
 
     def __init__(self, body: Json, snapshot: Snapshot, terms: Mapping[str, set[str]]) -> None:
         reject_unknown_keys("highlight", require_object(body, "highlight"), _OPTIONS | {"fields"})
@@ -58,7 +64,7 @@ class Highlighter:
                     self._fields[field.path] = (field, {**common_options, **options})
 
     def highlight(self, source: Json) -> dict[str, list[str]]:
-        """Return a document's highlighted fragments by field path, for the fields that contain a term."""
+        """Return the fragments of each field with a matching word: ``{"title": ["Green <em>tea</em>"]}``."""
         highlights = {}
         for field, options in self._fields.values():
             terms = self._terms.get(field.path, set())
@@ -70,6 +76,7 @@ class Highlighter:
         return highlights
 
     def _build_fragments(self, field: Field, options: Json, texts: list[str], terms: set[str]) -> list[str]:
+        """Return the best fragments of a field's texts, in the order of the texts."""
         tags = [_read_tag(options, "pre_tags", "<em>"), _read_tag(options, "post_tags", "</em>")]
         limit = parse_count(options.get("number_of_fragments", 5), "highlight.number_of_fragments")
         scored_fragments: list[tuple[float, str]] = []
@@ -84,7 +91,8 @@ class Highlighter:
                 score = _score_passage(passage, term_counts, total_length, text_start + passage.start)
                 scored_fragments.append((score, _insert_tags(text, passage, tags)))
             text_start += len(text) + 1
-        best = sorted(range(len(scored_fragments)), key=lambda index: -scored_fragments[index][0])[: limit or None]
+        best_first = sorted(range(len(scored_fragments)), key=lambda index: -scored_fragments[index][0])
+        best = best_first[: limit or None]
         return [scored_fragments[index][1] for index in sorted(best)]
 
     def _analyse(self, field: Field, text: str) -> list[Token]:
@@ -120,7 +128,8 @@ def _find_passages(text: str, matches: list[Token]) -> Iterator[_Passage]:
     sentence_end = start = end = 0
     tokens: list[Token] = []
     for token in matches:
-        if tokens and token.start < end:
+        is_in_passage = bool(tokens) and token.start < end
+        if is_in_passage:
             tokens.append(token)
             continue
         if tokens:
@@ -143,6 +152,7 @@ def _find_passages(text: str, matches: list[Token]) -> Iterator[_Passage]:
 
 
 def _boundaries(pattern: re.Pattern[str], text: str) -> list[int]:
+    """Return the offsets at which the sentences or words end."""
     return [match.end() for match in pattern.finditer(text)]
 
 
@@ -160,7 +170,11 @@ def _boundary_after(boundaries: list[int], offset: int) -> int:
 def _score_passage(passage: _Passage, term_counts: Mapping[str, int], field_length: int, field_offset: int) -> float:
     """Return a passage's BM25 as Lucene's PassageScorer computes it. Passages at the beginning of a field get a bonus.
 
-    The length of the field and the passage's offset in it are in characters. ``term_counts`` counts the whole field.
+    Args:
+        passage: the passage.
+        term_counts: how often each term occurs in the whole field.
+        field_length: the length of the field, in characters.
+        field_offset: the offset of the passage in the field, in characters.
     """
     passage_count, score = 1 + field_length / AVERAGE_PASSAGE_CHARACTERS, 0.0
     relative_length = (passage.end - passage.start) / AVERAGE_PASSAGE_CHARACTERS

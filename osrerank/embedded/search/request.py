@@ -20,17 +20,17 @@ from osrerank.embedded.errors import (
 from osrerank.embedded.mapping.source import SourceFilter, read_source_filter
 
 MAX_WINDOW = 10_000
-"""A search is refused if ``from`` + ``size`` is greater."""
+"""The maximum of ``from`` + ``size``."""
 DEFAULT_COUNT_LIMIT = 10_000
-"""Totals are exact up to this number unless ``track_total_hits`` is set, as in OpenSearch."""
+"""The number up to which totals are exact unless the request sets ``track_total_hits``, as in OpenSearch."""
 INSERTION_ORDER = "_doc"
-"""The name that stands for the order of insertion in a ``sort``."""
+"""The name of the insertion order in a ``sort``, such as ``["_doc"]``."""
 _BODY_KEYS = frozenset(
     {"query", "from", "size", "_source", "fields", "highlight", "aggs", "sort", "search_after", "track_total_hits",
      "min_score", "post_filter", "timeout", "search_pipeline", "ext"}
 )  # fmt: skip
 _EXTENSIONS = frozenset({"rerank", "ubi"})
-"""Keys of ``ext`` that belong to plugins of OpenSearch. They have no effect here."""
+"""The keys of ``ext`` that are accepted. They belong to plugins of OpenSearch, and have no effect here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class SearchRequest:
     Attributes:
         query: the query clause.
         post_filter: the query clause that filters hits but not aggregations. None if there is no such filter.
-        start: the rank from 0 at which the page of hits begins.
+        start: the number of hits before the page, which is the request's ``from``.
         size: the number of hits on the page.
         sort: the order of the hits. None if they are sorted by score.
         search_after: the sequence number after which the page begins. None if it begins at ``start``.
         min_score: the lowest score of a hit. None if hits with any score are returned.
-        count_limit: the number up to which hits are counted, which can be infinite. None if the total is left out.
+        count_limit: the number up to which hits are counted, or infinity. None if the response has no total.
         source: the filter for the ``_source`` of hits.
-        fields: the patterns for the ``fields`` of hits.
+        fields: the patterns for the ``fields`` of hits, such as ``["title", "meta.*"]``.
         highlight: the options for the highlights of hits. None if hits have no highlights.
         aggregations: the aggregations by name.
     """
@@ -120,7 +120,7 @@ def read_search_request(body: Json, params: Mapping[str, str]) -> SearchRequest:
 
 
 def _check_ignored_parameters(parameters: Mapping[str, Any]) -> None:
-    """Check the parameters that this engine ignores. Refuse values that are invalid or that OpenSearch would act on."""
+    """Refuse values of ignored parameters that are invalid, or that would change the response of OpenSearch."""
     pipeline = parameters.get("search_pipeline", "_none")
     if pipeline != "_none":
         fix = "the embedded engine has no search pipelines; pass search_pipeline=_none"
@@ -135,6 +135,7 @@ def _check_ignored_parameters(parameters: Mapping[str, Any]) -> None:
 
 
 def _read_sort(sort: Any) -> SortOrder | None:
+    """Parse a sort such as "year", ``["_doc"]`` or ``[{"year": {"order": "desc"}}]``. None means to sort by score."""
     if sort is None:
         return None
     key = sort[0] if isinstance(sort, list) and len(sort) == 1 else sort

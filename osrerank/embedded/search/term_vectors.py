@@ -20,7 +20,7 @@ from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import Snapshot
 
 _OCCURRENCE_DETAILS = ("positions", "offsets", "payloads")
-"""OpenSearch lists these details of each occurrence of a term unless the request turns them off."""
+"""The details of each occurrence of a term that OpenSearch lists unless the request turns them off."""
 _SCRIPT_TYPES = (
     (
         re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\uaa80-\uaadf]+"),
@@ -34,7 +34,7 @@ _SCRIPT_TYPES = (
     (re.compile(r"[\u30a0-\u30ff\u31f0-\u31ff\uff66-\uff9f]+"), "KATAKANA"),
     (re.compile(r"[\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff]+"), "HANGUL"),
 )
-"""Patterns of words in some scripts, with the types that Lucene's standard tokenizer gives to the words."""
+"""Pairs of a pattern for words in a script, and the type that Lucene's standard tokenizer gives to these words."""
 
 
 def read_term_vectors(engine: Engine, body: Json) -> Json:
@@ -79,6 +79,7 @@ def _document_vectors(engine: Engine, request: Json) -> Json:
 
 
 def _field_vector(snapshot: Snapshot, path: str, counts: Counter[str], *, needs_statistics: bool) -> Json:
+    """Return the term vector of a document's field, in which each term occurs ``counts[term]`` times."""
     terms: dict[str, Json] = {}
     for term, count in sorted(counts.items()):
         terms[term] = {"term_freq": count}
@@ -117,7 +118,7 @@ def analyze(engine: Engine, name: str | None, body: Json) -> Json:
 
 
 def _utf16_offset(text: str, offset: int) -> int:
-    """Convert an offset in characters to one in UTF-16 code units, as OpenSearch counts."""
+    """Convert an offset in characters to UTF-16 code units, in which OpenSearch counts. An emoji takes two."""
     return len(text[:offset].encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -132,7 +133,7 @@ def _token_type(word: str) -> str:
 
 
 def _request_analyzer(engine: Engine, name: str | None, body: Json) -> Analyzer:
-    """Return the analyzer of the field that a request names, or else of its tokenizer and filters."""
+    """Return the analyzer of the field that a request names, or the analyzer of its tokenizer and filters."""
     if "field" not in body:
         analyzers = engine.open_index(engine.resolve_single(name)).analyzers if name else Analyzers()
         return analyzers.compose(body.get("tokenizer"), body.get("filter", []))

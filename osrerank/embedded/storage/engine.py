@@ -1,4 +1,4 @@
-"""The engine: opens the indices in a folder, lets one process at a time write them, and refreshes them in a thread."""
+"""The engine opens the indices in a folder, lets one process at a time write them, and refreshes them in a thread."""
 
 import atexit
 import contextlib
@@ -32,10 +32,11 @@ logger = logging.getLogger(__name__)
 REFRESH_S = 1.0
 """The default interval between refreshes, in seconds."""
 REFRESH_CHECK_S = REFRESH_S / 4
-"""The interval at which the refresh thread looks for indices that need a refresh."""
+"""The interval at which the refresh thread looks for indices that need a refresh, in seconds."""
 MAX_WRITERS = 4
-"""At most this number of indices have an open writer, because each writer takes a thread and up to 64 MB."""
+"""The maximum number of indices with an open writer. Each writer takes a thread and up to 64 MB."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""The length of each unit of time, in seconds."""
 
 _engines: dict[tuple[int, Path], "Engine"] = {}
 """The open engines, by process id and folder. A forked child does not use its parent's engines."""
@@ -43,9 +44,10 @@ _engines_lock = fork_safe_lock()
 
 
 class Engine:
-    """Reads and writes the indices in a folder. Safe to use from many threads.
+    """Reads and writes the indices in a folder. Threads can share an engine.
 
-    ``Engine.shared`` returns it, because all clients of a process that use the same folder share one engine.
+    Clients get their engine from `Engine.shared`, because all clients of a process with the same folder need the same
+    engine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +55,7 @@ class Engine:
         self.store = SqliteStore(folder)
         self._folder_lock = FolderLock(folder)  # keeps out other processes
         self._thread_lock = threading.RLock()  # keeps out other threads of this process
-        self._open_indices: dict[int, LiveIndex] = {}
+        self._open_indices: dict[int, LiveIndex] = {}  # by the index's id in the store
         self._open_indices_lock = threading.RLock()
         self._stop_refresher = threading.Event()
         self._is_closed = False
@@ -102,18 +104,19 @@ class Engine:
     # Reading
 
     def resolve_names(self, expression: str | None, *, hidden: bool = False, aliases: bool = True) -> list[str]:
-        """Return the indices that an expression matches, in the order of its parts, sorted within a part.
+        """Return the names of the indices that an expression matches, in the order of its parts, sorted within a part.
 
-        An expression is a list of names, aliases and patterns with ``*``, separated by commas. After a pattern, a part
-        that begins with a minus excludes a name or a pattern. None matches all indices. Patterns match hidden indices
-        only if ``hidden`` is set, and aliases only if ``aliases`` is set.
+        An expression is a list of names, aliases and patterns, separated by commas. ``news,logs-*,-logs-old`` matches
+        ``news`` and all indices whose names begin with ``logs-``, but not ``logs-old``: after a pattern, a part that
+        begins with a minus excludes a name or a pattern. None matches all indices. Patterns match hidden indices only
+        if ``hidden`` is set, and aliases only if ``aliases`` is set.
 
         Raises:
             ApiError: 404 for a name that is neither an index nor an alias; 400 for date math.
         """
         rows, index_ids_by_alias = self.store.indices(), self.store.aliases()
         names_by_id = {row.id: name for name, row in rows.items()}
-        names: dict[str, None] = {}
+        names: dict[str, None] = {}  # a set that keeps the order
         segments = (expression or "_all").split(",")
         for index, segment in enumerate(segments):
             if segment.startswith("<"):
@@ -147,8 +150,13 @@ class Engine:
 
     def drop_missing(self, segments: list[str]) -> list[str]:
         """Return the parts of an expression except the names of missing indices and aliases."""
-        names = {*self.store.indices(), *self.store.aliases(), "_all"}
-        return [segment for segment in segments if segment in names or "*" in segment or segment.startswith(("-", "<"))]
+        existing = {*self.store.indices(), *self.store.aliases(), "_all"}
+        kept = []
+        for segment in segments:
+            is_plain_name = "*" not in segment and not segment.startswith(("-", "<"))
+            if segment in existing or not is_plain_name:
+                kept.append(segment)
+        return kept
 
     def resolve_single(self, name: str) -> str:
         """Return the only index with this name or alias.
@@ -199,7 +207,10 @@ class Engine:
             self._commit_abandoned_writes(live_index)
 
     def _commit_abandoned_writes(self, live_index: LiveIndex) -> None:
-        """Commit the documents that a process stored but did not commit before it died, unless another one writes."""
+        """Commit the documents that a process has stored but not committed before it died.
+
+        If another process writes to the folder, it commits them itself, so this does nothing.
+        """
         if not live_index.has_uncommitted_documents or self.store.read_only:
             return
         with self._thread_lock:
@@ -236,11 +247,12 @@ class Engine:
             yield
 
     def _load_external_writes(self) -> None:
+        """Let each index note what other processes have written before this process got the write lock."""
         for name in self.store.indices():
             self.open_index(name).load_external_writes()
 
     def find_write_index(self, name: str) -> LiveIndex:
-        """Return the index to which a write to a name or alias goes. It is created if it does not exist."""
+        """Return the index with this name, or the only index of this alias. A missing index is created."""
         rows, aliases = self.store.indices(), self.store.aliases()
         if name in aliases:
             targets = [row.name for row in rows.values() if row.id in aliases[name]]
@@ -279,7 +291,10 @@ class Engine:
             shutil.rmtree(live_index.folder, ignore_errors=True)
 
     def merge_fields(self, live_index: LiveIndex, mappings: Json) -> IndexFields:
-        """Return an index's fields with these mappings added, or raise an `ApiError` if they conflict."""
+        """Return the fields that an index would have with these mappings. Raise an `ApiError` for a conflict.
+
+        Nothing is changed.
+        """
         return check_mappings(merge_mappings(live_index.row.mappings, mappings), live_index.row.settings)[0]
 
     def change(self, live_index: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
@@ -290,7 +305,8 @@ class Engine:
             with self.store.transaction():
                 row = self.store.update(live_index.row, **changes)
             live_index.sync()
-            if row.layout != build_layout(live_index.fields):
+            needs_new_columns = row.layout != build_layout(live_index.fields)
+            if needs_new_columns:
                 live_index.unrefreshed_since = live_index.unrefreshed_since or time.monotonic()
                 self._start_refresher()
 
@@ -316,7 +332,8 @@ class Engine:
             self._commit_abandoned_writes(live_index)
             if live_index.unrefreshed_since is None:
                 return
-        if live_index.unrefreshed_since is None and live_index.row.layout == build_layout(live_index.fields):
+        has_all_columns = live_index.row.layout == build_layout(live_index.fields)
+        if live_index.unrefreshed_since is None and has_all_columns:
             return
         with self.hold_write_lock():
             self._limit_writers(live_index)
@@ -359,7 +376,7 @@ def _log_failed_refresh(live_index: LiveIndex, error: BaseException) -> None:
 
 
 def refresh_interval_s(settings: Json) -> float | None:
-    """Return the refresh interval of an index. Returns None if only a request refreshes the index."""
+    """Return the refresh interval of an index, such as 0.5 for "500ms". None if only requests refresh the index."""
     text = str(settings.get("index", {}).get("refresh_interval", "1s"))
     if text == "-1":
         return None

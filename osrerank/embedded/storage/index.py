@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An index as it was at its last refresh, which is what a search sees."""
+    """An index as it was at its last refresh. Searches see this state."""
 
     row: IndexRow
     fields: IndexFields
@@ -61,7 +61,7 @@ class Snapshot:
         return int(self.searcher.doc_freq(self.shard.columns[path], term)) if path in self.shard.columns else 0
 
     def term_frequencies(self, path: str, term: str) -> Iterator[TermFrequency]:
-        """Yield the combinations of term frequency and field length that documents with a term in a text field have."""
+        """Yield how often documents contain a term, such as: 3 documents have it twice in a field of 10 terms."""
         prefix = term + PART_SEPARATOR
         for token, documents in self.searcher.terms_with_prefix(self.shard.frequency_columns[path], prefix):
             frequency, length = map(int, token.removeprefix(prefix).split(PART_SEPARATOR))
@@ -69,7 +69,7 @@ class Snapshot:
 
 
 def build_layout(fields: IndexFields) -> dict[str, str]:
-    """Return the layout of a search index: the type of each field's column."""
+    """Return the layout of a search index: the type of each field's column, such as ``{"title": "text"}``."""
     return {path: field.column for path, field in sorted(fields.by_path.items()) if field.is_indexed}
 
 
@@ -88,8 +88,8 @@ class LiveIndex:
     Attributes:
         row: the index's row in the store.
         last_seq: the highest sequence number of a stored document.
-        unrefreshed_since: the monotonic time, in seconds, of the first change since the last refresh. None if nothing
-            has changed.
+        unrefreshed_since: the time of the first change since the last refresh, in seconds of the monotonic clock. None
+            if nothing has changed.
     """
 
     def __init__(self, store: SqliteStore, row: IndexRow) -> None:
@@ -114,7 +114,7 @@ class LiveIndex:
             self.row = row
 
     def load_external_writes(self) -> None:
-        """Note what other processes wrote before this process became the writer."""
+        """Note what other processes have written before this process got the write lock."""
         self.last_seq = self._store.last_seq(self.row)
         self._added_seq = self.row.indexed_seq
         if self.last_seq > self.row.indexed_seq:
@@ -149,7 +149,7 @@ class LiveIndex:
         self._loaded_state = (row.generation, row.indexed_seq)
 
     def _open_shard(self, row: IndexRow) -> Shard:
-        """Open the search index on disk. Before the first write, return an empty one in memory."""
+        """Open the search index on disk. Before the first write, return an empty search index in memory."""
         if self._store.read_only:
             return self._build_in_memory(row)
         folder = self._generation_folder(row)
@@ -200,7 +200,13 @@ class LiveIndex:
                 self._add_to_shard(shard, rows)
 
     def _add_to_shard(self, shard: Shard, rows: Sequence[StoredDocument], *, may_have_rows: bool = False) -> None:
-        """Add stored documents to a search index. ``may_have_rows`` says that it might already contain some of them."""
+        """Add stored documents to a search index, or delete those without a source.
+
+        Args:
+            shard: the search index.
+            rows: the documents, in the order of their sequence numbers.
+            may_have_rows: whether the search index might already contain some of the documents.
+        """
         shard.delete(row.doc_id for row in rows if may_have_rows or row.version > 1)
         analyzers = {
             path: self.analyzers.get(field.analyzer_name)
@@ -311,6 +317,7 @@ class LiveIndex:
         return self._shard is not None and self._shard.has_open_writer
 
     def _generation_folder(self, row: IndexRow, generation: int | None = None) -> Path:
+        """Return the folder of a search index that was built in this generation, such as ``index-3/generation-2``."""
         return self._store.folder / f"index-{row.id}" / f"generation-{generation or row.generation}"
 
     @property

@@ -1,12 +1,12 @@
 """The tantivy index on disk behind an embedded index. It can be rebuilt from the documents in the store.
 
-osrerank's analyzers turn a text into terms and pass them to tantivy, joined by a separator. tantivy's own analysis only
-splits at the separator and drops `GAP`, the placeholder of a removed stop word. The other terms keep their positions.
+osrerank's analyzers turn a text into terms and pass them to tantivy, joined by a separator. tantivy's analysis only
+splits at the separator and drops `GAP`, the placeholder for a removed stop word. The other terms keep their positions.
 
-tantivy's BM25 averages a field's length over all documents, and Lucene's over the documents with a term in the field.
-Therefore each text field has two extra columns, from which Lucene's score is computed if some documents lack the field:
-the frequency column has a token for each term, which consists of the term, its frequency and the field's length, and
-the length column has the length alone.
+tantivy's BM25 averages a field's length over all documents, but Lucene's only over the documents with a term in the
+field. Therefore each text field has two extra columns, from which Lucene's score is computed if some documents lack the
+field. For a title of 10 terms, two of which are "tea", the frequency column contains the token "tea 2 10", with
+`PART_SEPARATOR` for the spaces, and the length column contains 10.
 """
 
 import contextlib
@@ -26,21 +26,23 @@ ID = "_id"
 SOURCE = "_source"
 SEQ = "_seq"
 FIELD_NAMES = "_present"
-"""A hidden column with a token for each field that a document has, and one for the length of each text field. Its name
-in the files is from the time when it had only the former."""
+"""A hidden column with tokens about a document's fields: ``title`` if it has a title, and the tokens of `LENGTH_INFIX`
+and `DISTINCT_INFIX`. It has kept its name from a time when it only said which fields are present."""
 TERM_SEPARATOR = "\x1f"
 LENGTH_INFIX = TERM_SEPARATOR + "length"
-"""``title<LENGTH_INFIX>12`` in `FIELD_NAMES` means that the title has 12 terms."""
+"""The infix of tokens in `FIELD_NAMES`: ``title<LENGTH_INFIX>12`` means that the title has 12 terms."""
 DISTINCT_INFIX = TERM_SEPARATOR + "distinct"
-"""``title<DISTINCT_INFIX>9`` in `FIELD_NAMES` means that 9 terms of the title are distinct."""
+"""The infix of tokens in `FIELD_NAMES`: ``title<DISTINCT_INFIX>9`` means that the title has 9 distinct terms."""
 PART_SEPARATOR = "\x1e"
-"""The separator of the three parts of a token in a frequency column."""
+"""The separator between the term, its frequency and the field's length in a token of a frequency column."""
 ALL_DOCUMENTS = "*"
-"""A token that each document has in `FIELD_NAMES`. Its frequency is BM25's document count, with deleted documents."""
+"""The token that all documents have in `FIELD_NAMES`. Its document frequency is the number of documents for BM25, which
+includes deleted ones."""
 WRITER_BYTES = 64_000_000
 """The memory in which tantivy collects new documents before it writes a segment."""
 VALUE_GAP = [GAP] * 100
-"""The placeholders between two values of a text field (``position_increment_gap``), across which no phrase matches."""
+"""The placeholders between two values of a text field, so that a phrase does not match the end of one value and the
+beginning of the next (``position_increment_gap``)."""
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +82,10 @@ class FieldTotals(NamedTuple):
 
 
 class TermFrequency(NamedTuple):
-    """A token of a frequency column, its last two parts, and the number of documents that have it."""
+    """A token of a frequency column, its last two parts, and the number of documents that have the token.
+
+    If 3 documents have "tea" twice in a title of 10 terms, the frequency is 2, the length 10, and ``documents`` 3.
+    """
 
     token: str
     frequency: int
@@ -89,7 +94,10 @@ class TermFrequency(NamedTuple):
 
 
 def encode_length(length: int) -> int:
-    """Round a length down as Lucene does to store it in one byte: above 24, the excess keeps its four highest bits."""
+    """Round a length down as Lucene does to store it in one byte: 24 + 17 becomes 24 + 16.
+
+    The part above 24 keeps its four highest bits.
+    """
     excess = length - 24
     dropped_bits = max(0, excess.bit_length() - 4)
     return length if excess <= 0 else 24 + (excess >> dropped_bits << dropped_bits)
@@ -115,7 +123,7 @@ class CheckedSearcher:
         return self._totals[path]
 
     def _count_numbers(self, prefix: str) -> dict[int, int]:
-        """Return for each number n how many documents have the token ``<prefix>n`` in `FIELD_NAMES`."""
+        """Return how many documents have each number: ``{12: 3}`` if 3 have ``<prefix>12`` in `FIELD_NAMES`."""
         with translate_tantivy_errors(self._folder):
             tokens = self._searcher.terms_with_prefix(FIELD_NAMES, prefix)
             return {int(token[len(prefix) :]): count for token, count in tokens}
@@ -140,16 +148,16 @@ class CheckedSearcher:
 
 
 class Shard:
-    """A tantivy index in its own folder.
+    """A tantivy index in a folder or in memory.
 
     Args:
         folder: the folder, which is created if it is missing. If it is None, the index is in memory.
-        layout: the type of each field's column, by field path.
+        layout: the type of the column for each field path, such as ``{"title": "text"}``.
 
     Attributes:
-        columns: the name of each field's column, by field path.
-        frequency_columns: the name of each text field's frequency column, by field path.
-        length_columns: the name of each text field's length column, by field path.
+        columns: the name of the column for each field path, such as ``{"title": "f0"}``.
+        frequency_columns: the name of the frequency column for each field path.
+        length_columns: the name of the length column for each field path.
 
     Raises:
         ValueError, OSError: the files in the folder are damaged.
@@ -220,7 +228,13 @@ class Shard:
     def build_document(
         self, row: StoredDocument, values_by_path: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document:
-        """Convert a stored document for `add`. ``analyzer`` returns the analyzer of a text field by its path."""
+        """Convert a stored document for `add`.
+
+        Args:
+            row: the document.
+            values_by_path: the document's values, such as ``{"title": ["Green tea"], "year": [2024]}``.
+            analyzer: returns the analyzer of the text field with a path.
+        """
         assert row.source is not None
         document = tantivy.Document()
         document.add_text(ID, row.doc_id)
@@ -257,7 +271,7 @@ class Shard:
         document.add_unsigned(self.length_columns[path], encoded_length)
 
     def _add_values(self, document: tantivy.Document, path: str, values: list[Any]) -> None:
-        """Add distinct values in ascending order, because an ascending sort uses the smallest value."""
+        """Add the distinct values of a field in ascending order, because an ascending sort uses the smallest value."""
         adders: dict[str, Callable[[str, Any], None]] = {
             "keyword": document.add_text,
             "long": document.add_integer,

@@ -1,8 +1,8 @@
 """The engine's durable store: a SQLite file with the indices, aliases and documents of a folder.
 
-A write is acknowledged when its transaction is on disk (write-ahead log, ``synchronous=FULL``). Each write of a
-document gets the next sequence number of its index. The row of a deleted document has no source, and is dropped when
-the search index has removed the document.
+A write gets its response when its transaction is on disk (write-ahead log, ``synchronous=FULL``). Each write of a
+document gets the next sequence number of its index. The row of a deleted document stays without a source until the
+search index has removed the document.
 """
 
 # ruff: noqa: S608 - table names end in an integer of our own
@@ -21,10 +21,10 @@ from uuid import uuid4
 from osrerank.embedded.errors import ApiError, Json
 
 FORMAT = 2
-"""The version of the file format. A folder with another version is refused."""
+"""The version of the file format. A folder with another version cannot be opened."""
 FILE_NAME = "store.sqlite"
 BATCH_SIZE = 1000
-"""`SqliteStore.read_since` reads this number of rows at a time."""
+"""The number of rows that `SqliteStore.read_since` reads at a time."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS indices (
@@ -43,9 +43,9 @@ class IndexRow:
     """An index's row in the store.
 
     Attributes:
-        layout: the type of each field's column in the search index, by field path.
-        generation: the number of times that the search index was built.
-        indexed_seq: the sequence number up to which the search index has committed the documents.
+        layout: the type of each field's column in the search index, such as ``{"title": "text"}``.
+        generation: how many times the search index has been built.
+        indexed_seq: the sequence number of the last document that the search index has committed.
     """
 
     id: int
@@ -79,7 +79,7 @@ class StoredDocument(NamedTuple):
 
 
 class SqliteStore:
-    """The SQLite file of a folder. Safe to use from many threads.
+    """The SQLite file of a folder. Threads can share it.
 
     Raises:
         ApiError: the folder cannot be written (403), the disk is full (429), the file is damaged or of another version
@@ -121,7 +121,7 @@ class SqliteStore:
             return self._indices
 
     def aliases(self) -> dict[str, set[int]]:
-        """Return the ids of each alias's indices."""
+        """Return the ids of the indices that each alias stands for, such as ``{"news": {1, 4}}``."""
         with self.lock, self._translate_errors():
             self._reload()
             return self._aliases
@@ -173,7 +173,7 @@ class SqliteStore:
         self._change_count += 1
 
     def put(self, index: IndexRow, rows: Iterable[StoredDocument]) -> None:
-        """Write documents, which replace those with the same ids."""
+        """Write documents. Each replaces an earlier document with the same id."""
         self._db.executemany(
             # Only the id may exist already. An existing sequence number would replace another document.
             f"INSERT INTO docs_{index.id:d} (seq, id, version, source) VALUES (?, ?, ?, ?) ON CONFLICT (id)"
@@ -193,7 +193,7 @@ class SqliteStore:
             return StoredDocument(*row) if row else None
 
     def last_seq(self, index: IndexRow) -> int:
-        """Return the highest sequence number of an index's writes, or 0 before the first write."""
+        """Return the sequence number of an index's last write, or 0 before the first write."""
         with self.lock, self._translate_errors():
             highest = self._db.execute(f"SELECT max(seq) FROM docs_{index.id:d}").fetchone()[0]
             return max(highest or 0, index.indexed_seq)
