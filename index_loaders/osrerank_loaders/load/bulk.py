@@ -55,7 +55,7 @@ class BulkBatch:
 
     Attributes:
         entries: the entries.
-        end: how many of the collection's records are read up to the last entry, including bad ones.
+        end: how many records of the collection the load has read up to the batch's last entry, including bad records.
     """
 
     entries: tuple[BulkEntry, ...]
@@ -81,7 +81,7 @@ class BulkOutcome:
     Attributes:
         n_created: the number of documents that were added to the index.
         existing_ids: the ids of the documents that the index already contained.
-        rejections: the documents that were rejected twice.
+        rejections: the documents that the engine rejected again when each was sent in a separate request.
     """
 
     n_created: int
@@ -103,7 +103,7 @@ def encode_document(document: Document) -> BulkEntry:
 def send_all(
     client: OpenSearch, index: str, batches: Iterable[BulkBatch], options: BulkOptions
 ) -> Iterator[tuple[BulkBatch, BulkOutcome]]:
-    """Send batches, ``in_flight`` at a time. Yields each batch with its outcome, in order."""
+    """Send batches, ``in_flight`` at a time, and yield each batch with its outcome, in the order of the batches."""
     pending: deque[tuple[BulkBatch, Future[BulkOutcome]]] = deque()
     with ThreadPoolExecutor(options.in_flight, thread_name_prefix="bulk") as pool:
         for batch in batches:
@@ -117,7 +117,7 @@ def send_all(
 
 
 def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget) -> BulkOutcome:
-    """Send entries in one request, which is repeated while the server is busy. Send each rejected entry separately."""
+    """Send entries in one request, and repeat it while the server is busy. Then send each rejected entry separately."""
     outcome, rejected = _send_until_processed(client, index, entries, retry_budget)
     if len(entries) == 1:
         return dataclasses.replace(outcome, rejections=tuple(rejection for _entry, rejection in rejected))
@@ -134,7 +134,7 @@ def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_bud
 def _send_until_processed(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget
 ) -> tuple[BulkOutcome, list[tuple[BulkEntry, Rejection]]]:
-    """Send entries until each is in the index or rejected. Returns the outcome and the rejected entries."""
+    """Send entries until each is in the index or rejected. Return the outcome, and the rejected entries."""
     n_created = 0
     existing_ids, rejected = [], []
     remaining = entries
@@ -160,6 +160,7 @@ def _send_until_processed(
 def _send_once(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], timeout_s: float
 ) -> Iterator[tuple[BulkEntry, int, str]]:
+    """Send one request, and yield each entry with its status, such as 201, and the reason of an error, or ""."""
     try:
         response = client.bulk(
             body=b"".join(entry.body for entry in entries),
@@ -179,6 +180,7 @@ def _send_once(
 
 
 def _describe_cause(error: Any) -> str:
+    """Return the innermost cause of an error, such as "illegal_argument_exception: ...", or "" without an error."""
     while isinstance(error, dict):
         cause = error.get("caused_by")
         if not cause:

@@ -10,7 +10,7 @@ from osrerank_loaders.collections.base import Record
 def describe_duplicates(records: Iterator[Record], *, limit: int) -> tuple[str, ...]:
     """Return the first ids that occur twice, each with both record numbers, such as ``'D7' (records 3 and 90)``.
 
-    The ids are sorted in temporary files. On disk, a record takes three times the size of its id, plus 16 bytes.
+    The ids are sorted in temporary files, which take three times the size of each id, plus 16 bytes.
 
     Raises:
         LoaderError: the disk is full.

@@ -1,7 +1,8 @@
 """Repair double-encoded UTF-8, as in version 1 of MS MARCO, where some "é" became "Ã©".
 
-Repair is off by default, because published runs and models used the unrepaired texts. A text can mix correct and
-double-encoded characters. If a part of it cannot be decoded, the whole text stays unchanged.
+Such texts were encoded in UTF-8, decoded as Windows-1252 and encoded in UTF-8 again. Repair is off by default, because
+published runs and models used the unrepaired texts. A text can mix correct and double-encoded characters. If some of
+them cannot be decoded, the whole text stays unchanged.
 """
 
 import dataclasses
@@ -11,18 +12,19 @@ from osrerank.errors import FormatError
 from osrerank_loaders.collections.base import CONTENTS, Record
 
 _WINDOWS_1252_BYTES = {bytes([byte]).decode("cp1252", "ignore") or chr(byte): byte for byte in range(0x80, 0xA0)}
-"""The Windows-1252 characters for the bytes that are control characters in ISO 8859-1, each with its byte."""
+"""The bytes 0x80 to 0x9F by their Windows-1252 characters, such as ``{"€": 0x80}``. All other characters up to U+00FF
+have the same number as their byte."""
 _CONTINUATION = f"[\x80-\xbf{''.join(_WINDOWS_1252_BYTES)}]"
 _SEQUENCE = f"(?:[\xc2-\xdf]{_CONTINUATION}|[\xe0-\xef]{_CONTINUATION}{{2}}|[\xf0-\xf4]{_CONTINUATION}{{3}})"
 _SUSPECTS = re.compile(f"{_SEQUENCE}+")
-"""Characters that may be double-encoded, because their bytes in Windows-1252 are valid UTF-8."""
+"""Matches characters that may be double-encoded, because their bytes in Windows-1252 look like UTF-8: "Ã©"."""
 _DOUBLE_ENCODED = re.compile(f"[\x80-\x9f]|[\xc2\xc3][\xa0-\xbf]|[\xe0-\xf4]{_CONTINUATION}{{2}}|{_SEQUENCE}{{2}}")
-"""Suspects that never occur in correct text. A single pair of printable characters does occur: "Ä§", "CAFÉ»"."""
+"""Matches suspects that never occur in correct text. Pairs such as "É»" do occur, for instance in "«CAFÉ»"."""
 _CONTROL = re.compile("[\x80-\x9f]")
 
 
 def repair(text: str) -> str | None:
-    """Decode the double-encoded characters of a text. Returns None if some cannot be decoded."""
+    """Decode the double-encoded characters of a text: "cafÃ©s" -> "cafés". Return None if some cannot be decoded."""
     if text.isascii():
         return text
     pieces: list[str] = []

@@ -61,7 +61,7 @@ class Summary:
         duplicates: the number of records with the id of an earlier record.
         resumed_from: the number of records loaded by an earlier run.
         took_s: the wall time of this run, in seconds.
-        notes: the engine's warnings and the first tolerated problems, as lines.
+        notes: the engine's warnings, and the first problems that ``skip_bad`` tolerated, each as a line of text.
     """
 
     read: int
@@ -82,7 +82,7 @@ class Summary:
 
 
 Report = Callable[[int, int], None]
-"""A function that is called during a load with the number of records and the number of bytes that were read."""
+"""A function that is called during a load with the numbers of records and bytes read so far, such as (500, 90000)."""
 
 
 def load(
@@ -151,7 +151,11 @@ class _Load:
         return map(self._repair, records) if self._options.repair_encoding else records
 
     def _create_or_resume(self) -> LoadState:
-        """Create the index if it does not exist. Returns the state that is stored in it."""
+        """Create the index if it does not exist, and return the state that the index stores.
+
+        Raises:
+            LoaderError: the index belongs to another load, or the files have changed since.
+        """
         options = list_permanent_options(self._loader, self._options.index)
         if self._options.repair_encoding:
             options += ("repair_encoding",)
@@ -177,6 +181,7 @@ class _Load:
         return state
 
     def _find_changed_input(self, state: LoadState) -> str:
+        """Return the name of the first file whose digest differs from the stored one."""
         stored_digests = state.digests or ("",) * len(self._files)
         digests = zip(self._files, stored_digests, self._fingerprints.digests, strict=True)
         name = next(name for name, stored, current in digests if stored != current)
@@ -217,19 +222,22 @@ class _Load:
         return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
 
     def _send(self, reader: RecordReader, state: LoadState) -> LoadState:
-        """Send the missing documents, with a checkpoint every ``checkpoint_s`` seconds. Returns the last checkpoint.
+        """Send the documents that the index lacks, and store a checkpoint every ``checkpoint_s`` seconds.
 
         A checkpoint never includes a rejected document or a later one, so the next run sends them again.
+
+        Returns:
+            The state at the last checkpoint.
         """
         checkpoint_at_s = time.monotonic()
-        is_complete = True
+        has_no_rejection = True
         batches = reader.read_batches(self._bulk_options, n_loaded=state.records)
         for batch, outcome in send_all(self._client, self._index, batches, self._bulk_options):
             self._record_outcome(batch, outcome)
-            is_complete = is_complete and not outcome.rejections
-            if is_complete:
+            has_no_rejection = has_no_rejection and not outcome.rejections
+            if has_no_rejection:
                 state = dataclasses.replace(state, records=batch.end)
-            if is_complete and time.monotonic() - checkpoint_at_s > self._options.checkpoint_s:
+            if has_no_rejection and time.monotonic() - checkpoint_at_s > self._options.checkpoint_s:
                 state.write(self._client, self._index, self._retry_budget)
                 checkpoint_at_s = time.monotonic()
             self._report(batch.end, self._byte_counter.bytes_read)
@@ -237,6 +245,7 @@ class _Load:
         return state
 
     def _record_outcome(self, batch: BulkBatch, outcome: BulkOutcome) -> None:
+        """Count a batch's rejections, and raise an error if all of its documents were rejected."""
         self._n_rejected += len(outcome.rejections)
         self._first_rejections = [*self._first_rejections, *outcome.rejections][:_MAX_EXAMPLES]
         self._first_existing_ids = [*self._first_existing_ids, *outcome.existing_ids][:_MAX_EXAMPLES]
@@ -295,6 +304,7 @@ class _Load:
         return int(self._retry_budget.call(lambda: self._client.count(index=self._index))["count"])
 
     def _finish(self, state: LoadState, summary: Summary) -> None:
+        """Prepare the index for searches, and store in it that the load is complete."""
         if self._options.force_merge:
             merge = {"max_num_segments": 1, "request_timeout": 24 * 3600}
             self._retry_budget.call(lambda: self._client.indices.forcemerge(index=self._index, params=merge))

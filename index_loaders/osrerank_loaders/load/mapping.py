@@ -13,6 +13,7 @@ SNOWBALL = (
 """The languages for which both Lucene and the embedded engine have a Snowball stemmer."""
 LANGUAGES = tuple(sorted((ENGLISH, "cjk", *SNOWBALL)))
 _LOADING_SETTINGS = {"refresh_interval": "-1", "number_of_replicas": 0}
+"""The index's settings during a load, which make it faster. `build_search_settings` replaces them afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class IndexOptions:
         b: BM25's b. If None, the loader's value is used.
         shards: the number of shards. With several shards, each computes scores from its own term statistics.
         replicas: the number of replicas after the load. If None, it is 1 on clusters of several nodes, else 0.
-        contents: whether to add a field ``contents`` with all text that Anserini indexes of a document.
+        contents: whether to add a field ``contents`` with the whole text of a document, as Anserini indexes it.
         language: the language of the texts, one of `LANGUAGES`.
     """
 
@@ -49,8 +50,8 @@ def build_index_body(
         loader: the loader of the collection.
         options: the options of the index.
         meta: the mapping's ``_meta``, with the state of the load.
-        has_one_similarity: whether the engine supports only one similarity, and warns if the request sets another. If
-            so, k1 and b are sent only if the user or the collection's publisher chose them.
+        has_one_similarity: whether the engine supports only one k1 and b, and warns about others, as the embedded
+            engine does. They are then sent only if the user or the collection's publisher chose them.
     """
     text = {"type": "text", "analyzer": _name_analyzer(options.language)}
     fields = {name: text if field.get("analyzer") == ENGLISH else field for name, field in loader.fields.items()}
@@ -80,6 +81,7 @@ def list_permanent_options(loader: Loader, options: IndexOptions) -> tuple[str, 
 
 
 def _name_analyzer(language: str) -> str:
+    """Return the name of a language's analyzer, such as ``english`` or ``snowball_german``."""
     return f"snowball_{language}" if language in SNOWBALL else language
 
 

@@ -16,7 +16,7 @@ MEGABYTE = 1_000_000
 
 @contextlib.contextmanager
 def load_progress(files: Sequence[str]) -> Iterator[Report]:
-    """Show the progress of a load of these files. Yield a function to call with the records and bytes read."""
+    """Show the progress of a load of these files. Yield the function to call with the progress (`Report`)."""
     total_bytes = None if any(map(is_virtual_path, files)) else sum(Path(name).stat().st_size for name in files)
     columns = (
         TextColumn("{task.fields[records]:,} records, {task.fields[rate]:,.0f}/s"),
@@ -40,7 +40,7 @@ def load_progress(files: Sequence[str]) -> Iterator[Report]:
 
 @contextlib.contextmanager
 def download_progress(name: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
-    """Show the progress of a file's download. Yield a function to call with the bytes on disk."""
+    """Show the progress of a file's download. Yield a function to call with the number of bytes on disk."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -8,7 +8,7 @@ from osrerank_loaders.collections.base import Record
 from osrerank_loaders.load.bulk import BulkBatch, BulkEntry, BulkOptions, encode_document
 
 _MAX_ERRORS = 20
-"""Of the bad records, only the first errors are remembered, up to this number."""
+"""The maximum number of errors that `RecordReader.errors` contains."""
 
 
 class RecordReader:
@@ -30,7 +30,10 @@ class RecordReader:
         self.final_error: FormatError | None = None
 
     def read_batches(self, options: BulkOptions, *, n_loaded: int = 0) -> Iterator[BulkBatch]:
-        """Yield the documents after the first ``n_loaded`` records, in batches. An error in `final_error` ends them."""
+        """Yield the documents after the first ``n_loaded`` records, in batches.
+
+        If the reading ends with an error, `final_error` is set, and the documents before it are yielded.
+        """
         entries: list[BulkEntry] = []
         n_bytes = 0
         for entry in self._read_entries(n_loaded):

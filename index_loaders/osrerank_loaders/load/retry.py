@@ -14,17 +14,18 @@ from osrerank.errors import LoaderError
 T = TypeVar("T")
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+"""The HTTP statuses after which a request is sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
     """How long to retry a call, and how long to pause between attempts.
 
-    Each pause is twice the previous one, plus up to 50% at random.
+    Each pause is twice as long as the previous one. Up to 50% is added at random, so that clients retry at other times.
 
     Attributes:
         first_s: the pause before the first retry, in seconds.
-        longest_s: the maximum pause without its random part, in seconds.
+        longest_s: the maximum pause without the random part, in seconds.
         give_up_s: the time after which a call is no longer retried, in seconds.
         timeout_s: the timeout of one attempt, in seconds.
         server: the server's name in messages.
@@ -57,9 +58,10 @@ class RetryBudget:
                 wait(str(error.error))
 
     def start(self, server: str = "") -> Callable[[str], None]:
-        """Return a function that sleeps before a retry. Its argument is the reason of the failure.
+        """Return a function that sleeps before a retry, such as ``wait("503 Service Unavailable")``.
 
-        It sleeps longer each time. ``give_up_s`` seconds after `start` was called, it raises `LoaderError` instead.
+        The argument is the reason of the failure. Each call sleeps longer than the previous one. A call that would end
+        more than ``give_up_s`` seconds after `start` raises `LoaderError` instead.
         """
         pause_s, give_up_at_s = self.first_s, self.clock() + self.give_up_s
 

@@ -22,9 +22,9 @@ class LoadState:
         files: the collection's files, each as ``name:bytes``, without its folder, so that files can be moved.
         options: the options that change the index or its documents, such as ``k1=0.9``.
         digests: the digest of each file, as `compute_fingerprints` returns it.
-        records: how many records, from the first, have all of their documents in the index.
+        records: the number of records at the beginning of the collection that need not be loaded again.
         complete: whether the load ended with the expected number of documents.
-        skipped: the number of bad records. This count and the next two are 0 until the load is complete.
+        skipped: the number of bad records. It, ``failed`` and ``duplicates`` are 0 until the load is complete.
         failed: the number of documents that the engine rejected.
         duplicates: the number of records with the id of an earlier record.
     """
@@ -52,7 +52,7 @@ class LoadState:
         return (self.loader, self.files, self.options) == (other.loader, other.files, other.options)
 
     def to_meta(self) -> dict[str, Any]:
-        """Return the state as the mapping's ``_meta``."""
+        """Return the state as the mapping's ``_meta``: ``{"osrerank_load": {"loader": "beir", ...}}``."""
         return {_KEY: asdict(self)}
 
     def write(self, client: OpenSearch, index: str, retry_budget: RetryBudget) -> None:
