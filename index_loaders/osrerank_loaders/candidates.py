@@ -105,7 +105,7 @@ def _read_lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]
 
 
 def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> None:
-    """Store the title and text of each document in the run. Raise an error if the collection lacks one."""
+    """Store the title and text of each document in the run. Raise an error if one is not in the collection."""
     database.execute("INSERT INTO texts SELECT DISTINCT doc_id, '', NULL FROM rows ORDER BY doc_id")
     for document in documents:
         if isinstance(document, FormatError):

@@ -233,9 +233,9 @@ def change_aliases(engine: Engine, actions: Any) -> Json:
         raise ApiError(400, "action_request_validation_exception", "Validation Failed: 1: No action specified;")
     with engine.hold_write_lock():
         changes = [change for action in actions for change in _read_alias_changes(engine, action)]
-        existing = engine.store.aliases()
+        existing = engine.store.aliases()  # the ids of the indices by alias
         applicable = [change for change in changes if change.adds or change.row.id in existing.get(change.alias, ())]
-        if not applicable:
+        if not applicable:  # all changes remove an alias that the index does not have
             missing = changes[0].alias
             reason = f"aliases [{missing}] missing"
             raise ApiError(404, "aliases_not_found_exception", reason, {"resource.id": missing})

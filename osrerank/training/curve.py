@@ -48,5 +48,5 @@ def read_curve(path: Path) -> list[dict[str, str]]:
 
 
 def _format_lines(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the header, then a line for each row. A row that lacks a column is empty there."""
+    """Return the header and a line for each row. If a row has no value in a column, that place is empty."""
     return [",".join(names) + "\n", *(",".join(str(row.get(name, "")) for name in names) + "\n" for row in rows)]

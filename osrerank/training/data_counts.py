@@ -1,6 +1,6 @@
 """Count the examples of the training data and the sequences (model inputs) that they become.
 
-The number of steps follows from the counts, and so does the time that measuring on a development set may take.
+From the counts follow the number of steps, and the time that measuring on a development set may take.
 """
 
 import random

@@ -184,7 +184,7 @@ class Machine:
     def sum_losses(self, parts: dict[str, float]) -> dict[str, float]:
         """Return the sum of each part of the loss over all processes.
 
-        A process without micro-batches does not know the parts' names, and calls them ``part 0``, ``part 1`` ...
+        If this process had no micro-batch in the step, it does not have the names, and uses ``part 0``, ``part 1`` ...
         """
         if self.process_count == 1:
             return parts

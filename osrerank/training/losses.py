@@ -43,7 +43,7 @@ def list_cross_entropy(scores: Tensor, targets: Tensor, sizes: Sequence[int]) ->
 
     Args:
         scores: ``(n,)``, one list after the other.
-        targets: int64 ``(n,)``, 1 if the document is relevant; each list has at least one 1.
+        targets: int64 ``(n,)``, 1 if the document is relevant, otherwise 0. Each list has at least one 1.
         sizes: the number of documents in each list.
     """
     log_probabilities = _log_softmax(scores, sizes)

@@ -166,12 +166,12 @@ class _GapChecker:
         self._unchecked += piece.text
         if not piece.terminator and len(self._unchecked) < _MAX_GAP_BYTES:
             return None
-        gap, self._unchecked = self._unchecked, b""
+        gap, self._unchecked = self._unchecked, b""  # the whole gap, or its next part if it is large
         text_start = _BETWEEN_DOCUMENTS.match(gap).end()  # type: ignore[union-attr]  # it also matches an empty gap
         has_text = text_start < len(gap)
         was_reported = self._has_reported_gap
         self._has_reported_gap = not piece.terminator and (was_reported or has_text)
-        if was_reported or not has_text:
+        if not has_text or was_reported:
             return None
         text = quote_start(gap[text_start:].splitlines()[0])
         reason = f"there is text outside of a <DOC>: {text}; is a tag missing, or is this another format?"

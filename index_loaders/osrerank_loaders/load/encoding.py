@@ -33,9 +33,9 @@ def repair(text: str) -> str | None:
         suspects = match.group()
         is_double_encoded = _DOUBLE_ENCODED.search(suspects) is not None
         neighbours = (text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1])
-        is_inside_word = any(character.isalpha() and not character.isascii() for character in neighbours)
-        if is_inside_word and (is_double_encoded or ord(max(neighbours)) > 0xFF):
-            return None
+        touches_letter = any(character.isalpha() and not character.isascii() for character in neighbours)
+        if touches_letter and (is_double_encoded or ord(max(neighbours)) > 0xFF):
+            return None  # the letter beside the suspects might belong to a damaged sequence
         if not is_double_encoded:
             continue
         unchanged = text[end : match.start()]

@@ -222,7 +222,7 @@ class _Load:
         return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
 
     def _send(self, reader: RecordReader, state: LoadState) -> LoadState:
-        """Send the documents that the index lacks, and store a checkpoint every ``checkpoint_s`` seconds.
+        """Send the documents after the last checkpoint, and store a checkpoint every ``checkpoint_s`` seconds.
 
         A checkpoint never includes a rejected document or a later one, so the next run sends them again.
 

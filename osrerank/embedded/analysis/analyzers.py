@@ -40,7 +40,7 @@ class Analyzers:
         settings: the ``analysis`` object of the index's settings.
 
     Raises:
-        ApiError: the engine lacks a tokenizer, filter or option. The reason names it.
+        ApiError: the engine does not have a tokenizer, filter or option. The reason names it.
     """
 
     def __init__(self, settings: Json | None = None) -> None:

@@ -157,7 +157,7 @@ class IndexFields:
 
     def _check_conflict(self, path: str) -> None:
         """Raise a 400 if a new path has an object where the mapping has a value, or a value where it has an object."""
-        parents = [path[:end] for end, letter in enumerate(path) if letter == "."]
+        parents = [path[:end] for end, letter in enumerate(path) if letter == "."]  # a and a.b for a.b.c
         value_path = next((parent for parent in parents if parent in self._by_source), None)
         is_object = any(mapped.startswith(path + ".") for mapped in self._by_source)
         if value_path or is_object:
@@ -271,15 +271,16 @@ def _normalise_object(name: str, body: Json) -> Json:
 
 
 def _merge_field(name: str, old: Json, new: Json) -> Json:
-    kinds = [body.get("type", "object") for body in (old, new)]
-    if ("object" in kinds) and kinds[0] != kinds[1]:
+    """Merge a new definition of a field into the old one, or raise a 400 if they conflict."""
+    old_kind, new_kind = old.get("type", "object"), new.get("type", "object")
+    if old_kind != new_kind and "object" in (old_kind, new_kind):
         raise argument_error(f"can't merge a non object mapping [{name}] with an object mapping")
-    if kinds[0] != kinds[1]:
-        raise argument_error(f"mapper [{name}] cannot be changed from type [{kinds[0]}] to [{kinds[1]}]")
+    if old_kind != new_kind:
+        raise argument_error(f"mapper [{name}] cannot be changed from type [{old_kind}] to [{new_kind}]")
     for key, default in _IMMUTABLE_PARAMETERS.items():
         if new.get(key, default) != old.get(key, default):
             raise argument_error(f"Mapper for [{name}] conflicts with existing mapper: Cannot update parameter [{key}]")
-    if kinds[0] == "object":
+    if old_kind == "object":
         properties = _merge_properties(old.get("properties", {}), new.get("properties", {}))
         return _normalise_object(name, {**old, **new, "properties": properties})
     fields = _merge_properties(old.get("fields", {}), new.get("fields", {}))
@@ -303,7 +304,7 @@ def _read_fields(prefix: str, body: Json) -> Iterator[Field]:
 
 
 def _find_disabled(prefix: str, body: Json) -> Iterator[str]:
-    """Yield the path of each object with ``"enabled": false`` in ``body``, whose own path is ``prefix``."""
+    """Yield the path of each object with ``"enabled": false`` in ``body``. All paths begin with ``prefix``."""
     for name, inner in body.get("properties", {}).items():
         if inner.get("enabled", True) in (False, "false"):
             yield prefix + name

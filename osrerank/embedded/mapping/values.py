@@ -102,10 +102,13 @@ def parse_date_range(value: Any) -> tuple[int, int]:
         return millis, millis
     *digits, fraction, zone = match.groups()
     numbers = [int(group) for group in digits if group]
-    year, month, day, hour, minute, second = [*numbers, *(1, 1, 1, 0, 0, 0)[len(numbers) :]]
+    defaults = (1, 1, 1, 0, 0, 0)
+    year, month, day, hour, minute, second = [*numbers, *defaults[len(numbers) :]]
     start = datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _utc_offset(zone)
-    first = (start - EPOCH) // timedelta(milliseconds=1) + int(((fraction or "") + "000")[:3])
-    return first, first + (1 if fraction else DURATIONS_MS[len(numbers) - 1]) - 1
+    fraction_ms = int(((fraction or "") + "000")[:3])
+    duration_ms = 1 if fraction else DURATIONS_MS[len(numbers) - 1]
+    first = (start - EPOCH) // timedelta(milliseconds=1) + fraction_ms
+    return first, first + duration_ms - 1
 
 
 def _utc_offset(zone: str | None) -> timedelta:

@@ -1,4 +1,4 @@
-"""Compile the queries that search a field for text, values or ranges, such as ``match``, ``term`` and ``range``."""
+"""Compile the queries that search fields for text, values or ranges, such as ``match``, ``term`` and ``range``."""
 
 import contextlib
 import math
@@ -40,7 +40,7 @@ INDEX = "_index"
 
 
 class LeafQueries:
-    """Compiles queries without subqueries for one snapshot of an index.
+    """Compiles query clauses that contain no other clauses, for one snapshot of an index.
 
     Attributes:
         terms: the terms to highlight in each field, such as ``{"title": {"tea"}}``. They are added during compilation.
@@ -103,8 +103,10 @@ class LeafQueries:
             return self._match_field(path, options["query"], 1.0, lenient=False)
         terms = [term for _, term in positioned_terms]
         self._add_highlight_terms(path, terms)
-        first = positioned_terms[0][0]
-        offsets: list[str | tuple[int, str]] = [(position - first, term) for position, term in positioned_terms]
+        first_position = positioned_terms[0][0]
+        offsets: list[str | tuple[int, str]] = [
+            (position - first_position, term) for position, term in positioned_terms
+        ]
         phrase = TQuery.phrase_query(self._schema, self._columns[path], offsets)
         totals = self._snapshot.searcher.totals(path)
         if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
@@ -120,9 +122,9 @@ class LeafQueries:
         """
         searcher, shard = self._snapshot.searcher, self._snapshot.shard
         tantivy_totals = totals._replace(documents=self._snapshot.count_documents(ALL_DOCUMENTS))
-        counts = [self._snapshot.document_frequency(path, term) for term in terms]
-        tantivy_idf = sum(idf(tantivy_totals.documents, count) for count in counts)
-        lucene_idf = sum(idf(totals.documents, count) for count in counts)
+        document_frequencies = [self._snapshot.document_frequency(path, term) for term in terms]
+        tantivy_idf = sum(idf(tantivy_totals.documents, frequency) for frequency in document_frequencies)
+        lucene_idf = sum(idf(totals.documents, frequency) for frequency in document_frequencies)
         hits = searcher.search(phrase, max(1, searcher.num_docs), count=False).hits
         addresses = [address for _, address in hits]
         lengths = searcher.fast_field_values(shard.length_columns[path], addresses) if hits else []

@@ -134,14 +134,14 @@ def _find_passages(text: str, matches: list[Token]) -> Iterator[_Passage]:
             continue
         if tokens:
             yield _Passage(start, end, tokens)
-        if token.start < sentence_end:  # the last passage was only a part of this sentence
+        if token.start < sentence_end:  # the previous passage was only a part of this sentence, so go on after it
             start, end = end, sentence_end
-        else:
+        else:  # take the token's sentence, and the next ones while they fit
             start, end = _boundary_before(sentences, token.start + 1), _boundary_after(sentences, token.start)
             while end < len(text) and (next_end := _boundary_after(sentences, end)) - start <= PASSAGE_CHARACTERS:
                 end = next_end
             sentence_end = end
-        if end - start > PASSAGE_CHARACTERS:
+        if end - start > PASSAGE_CHARACTERS:  # take only the words around the token
             offset = token.start + 1
             start = max(start, _boundary_before(words, offset - PASSAGE_CHARACTERS))
             remaining = max(0, PASSAGE_CHARACTERS - (offset - start))

@@ -118,11 +118,14 @@ class Engine:
         names_by_id = {row.id: name for name, row in rows.items()}
         names: dict[str, None] = {}  # a set that keeps the order
         segments = (expression or "_all").split(",")
-        for index, segment in enumerate(segments):
+        for position, segment in enumerate(segments):
             if segment.startswith("<"):
                 raise unsupported_error(f"[{segment}] as a name of indices", "pass names, aliases and patterns with *")
-            excludes = segment.startswith("-") and any("*" in earlier for earlier in segments[:index])
-            name_or_pattern = "*" if segment == "_all" else segment[excludes:]
+            follows_pattern = any("*" in earlier for earlier in segments[:position])
+            excludes = follows_pattern and segment.startswith("-")
+            name_or_pattern = segment.removeprefix("-") if excludes else segment
+            if segment == "_all":
+                name_or_pattern = "*"
             if "*" in name_or_pattern:
                 pattern = values.compile_wildcard(name_or_pattern)
                 matches = [

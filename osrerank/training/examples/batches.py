@@ -173,6 +173,7 @@ class StepBuilder:
 
     def _build_step(self, group: Sequence[Example]) -> TrainingStep:
         lists = _StepLists()
+        n_tokens = 0
         for example in group:
             sequences = self.builder.build_sequences(example)
             teacher_tokens: list[Tokens] = []
@@ -182,14 +183,14 @@ class StepBuilder:
             for start in range(0, len(sequences), list_size):
                 lists.student.append(sequences[start : start + list_size])
                 lists.teacher.append(teacher_tokens[start : start + list_size])
-        tokens = [[sequence.tokens for sequence in sequences] for sequences in lists.student]
-        batches = plan_batches(tokens, self.budget_tokens, multiple=WIDTH_MULTIPLE)
-        lengths = [len(sequence.ids) for token_lists in tokens for sequence in token_lists]
+            n_tokens += sum(len(sequence.tokens.ids) for sequence in sequences)
+        token_lists = [[sequence.tokens for sequence in sequences] for sequences in lists.student]
+        batches = plan_batches(token_lists, self.budget_tokens, multiple=WIDTH_MULTIPLE)
         return TrainingStep(
-            tuple(self._build_micro_batch(lists, indices) for indices in batches),
-            len(lengths),
-            sum(lengths),
-            tuple(dict.fromkeys(example.location for example in group)),
+            micro_batches=tuple(self._build_micro_batch(lists, indices) for indices in batches),
+            sequences=sum(map(len, token_lists)),
+            tokens=n_tokens,
+            locations=tuple(dict.fromkeys(example.location for example in group)),
         )
 
     def _build_micro_batch(self, lists: _StepLists, indices: Sequence[int]) -> MicroBatch:
@@ -199,12 +200,12 @@ class StepBuilder:
             teacher_tokens = [tokens for index in indices for tokens in lists.teacher[index]]
             teacher_inputs = _pad(teacher_tokens, self.teacher_pad_id, self.teacher_builder)
         return MicroBatch(
-            _pad([sequence.tokens for sequence in sequences], self.pad_id, self.builder),
-            np.array([sequence.target for sequence in sequences], dtype=np.int64),
-            tuple(len(lists.student[index]) for index in indices),
-            len(indices) / len(lists.student),
-            teacher_inputs,
-            np.array([sequence.score for sequence in sequences], dtype=np.float32),
+            inputs=_pad([sequence.tokens for sequence in sequences], self.pad_id, self.builder),
+            targets=np.array([sequence.target for sequence in sequences], dtype=np.int64),
+            sizes=tuple(len(lists.student[index]) for index in indices),
+            weight=len(indices) / len(lists.student),
+            teacher_inputs=teacher_inputs,
+            scores=np.array([sequence.score for sequence in sequences], dtype=np.float32),
         )
 
 

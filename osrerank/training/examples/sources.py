@@ -110,7 +110,7 @@ def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[
 
 
 def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevant: int = 1) -> Iterator[Example]:
-    """Read a candidate file of ``osrerank rerank``. Relevant documents that it lacks are counted in ``missed``.
+    """Read a candidate file of ``osrerank rerank``. Relevant documents that are not in it are counted as ``missed``.
 
     Args:
         path: JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?}]}``.
@@ -208,6 +208,7 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
 
 
 def _count_missed(judgments: Mapping[str, int], doc_ids: Collection[str], relevant: int) -> int:
+    """Return the number of relevant documents that are not in ``doc_ids``."""
     return sum(grade >= relevant for doc_id, grade in judgments.items() if doc_id not in doc_ids)
 
 
