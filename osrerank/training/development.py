@@ -225,10 +225,10 @@ def plan_schedule(development: DevelopmentSet, training_cost: float, kind: Kind,
         note = f"{n_queries} queries choose the best weights"
         return Schedule(development, MAX_MEASUREMENTS, measures_untrained=True, note=note)
     limit = "measuring is limited to a tenth of the time"
-    measurements = min(int(max_cost // total_cost), MAX_MEASUREMENTS)
-    if measurements >= MIN_MEASUREMENTS:
-        note = f"{n_queries} queries choose the best weights, measured {measurements} times: {limit}"
-        return Schedule(development, measurements, measures_untrained=False, note=note)
+    n_measurements = min(int(max_cost // total_cost), MAX_MEASUREMENTS)
+    if n_measurements >= MIN_MEASUREMENTS:
+        note = f"{n_queries} queries choose the best weights, measured {n_measurements} times: {limit}"
+        return Schedule(development, n_measurements, measures_untrained=False, note=note)
     relevant_indices = [index for index, example in enumerate(development.examples) if example.relevant_documents]
     sample = _sample_affordable(relevant_indices, costs, max_cost / MIN_MEASUREMENTS)
     min_size = min(MIN_QUERIES, len(relevant_indices))

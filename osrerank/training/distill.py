@@ -100,7 +100,7 @@ class DistillationObjective(Objective):
         nn.init.zeros_(self.projection.bias)
 
     def _attention_distance(self, mask: Tensor) -> Tensor:
-        """Return the sum of the distances of each student layer's attention from its target layer's."""
+        """Return the distance between the attention of a student layer and its target layer, summed over the layers."""
         teacher_attention = [self._teacher_probe.attention[layer] for layer in self._target_layers]
         distances = [
             losses.attention_distance(student.float(), teacher.float(), mask)
@@ -109,7 +109,10 @@ class DistillationObjective(Objective):
         return torch.stack(distances).sum()
 
     def _hidden_distance(self, mask: Tensor) -> Tensor:
-        """Return the sum of the distances of the embeddings, and of each student layer from its target layer."""
+        """Return the distance between a student layer's states and its target layer's, summed over the layers.
+
+        The distance between the embeddings is added.
+        """
         # states[0] are the embeddings, so states[i + 1] are the output of layer i.
         indices = (0, *(layer + 1 for layer in self._target_layers))
         teacher_states = [self._teacher_probe.states[index] for index in indices]

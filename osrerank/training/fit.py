@@ -262,7 +262,8 @@ def _mine_negatives(
     n_needed = math.ceil(remaining_steps * recipe.batch / sequences_per_example)
     sources = [source.read for source in request.data]
     whole_examples = repeat_passes(sources, source_counts, replace(recipe, draw="all"))
-    examples = itertools.islice(whole_examples, min(n_needed, sum(source_counts)))
+    n_examples = min(n_needed, sum(source_counts))  # at most one pass
+    examples = itertools.islice(whole_examples, n_examples)
     mined = None
     if machine.is_main_process:
         mined = mine(request.folder, examples, trainee, scorer, recipe, training.is_time_over)
@@ -316,6 +317,7 @@ def _compute_fingerprint(request: TrainingRequest, student_options: str = "") ->
 
 
 def _hash_checkpoint(source: Path) -> str:
+    """Return a hash of a checkpoint's card, ``config.json`` and weights."""
     files = [name for name in (CARD_FILE, CONFIG_FILE) if (source / name).exists()]
     return hash_files(source, [*files, *list_parameter_files(source)])
 
@@ -323,6 +325,7 @@ def _hash_checkpoint(source: Path) -> str:
 def _write_trained_model(
     request: TrainingRequest, trainee: Trainee, training: Training, counts: DataCounts, schedule: Schedule
 ) -> None:
+    """Write the model with its best weights, and remove the training's folder."""
     training.restore_best()
     state = training.state
     provenance = {
@@ -338,14 +341,14 @@ def _write_trained_model(
     if trainee.source != request.source:
         provenance["student_from"] = model_name(trainee.source)
     if state.best is not None and request.development is not None and schedule.development is not None:
-        measurements = training.plan.measurements
-        choice = f"the best of {measurements} measurements on this set, so it is optimistic"
+        n_measurements = training.plan.n_measurements
+        choice = f"the best of {n_measurements} measurements on this set, so it is optimistic"
         provenance["measures"] = {
             request.recipe.measure: round(state.best, 4),
             "on": request.development.name,
             "queries": len(schedule.development.examples),
             "at_step": state.best_step,
-            "chosen": choice if measurements > 1 else "the last weights",
+            "chosen": choice if n_measurements > 1 else "the last weights",
         }
     write_model(request.output, trainee, request.folder, provenance)
     shutil.rmtree(request.folder)

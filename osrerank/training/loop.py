@@ -83,7 +83,7 @@ class TrainingPlan:
         return self.recipe.evaluate_every or math.ceil(self.total_steps / self.max_measurements)
 
     @property
-    def measurements(self) -> int:
+    def n_measurements(self) -> int:
         """The number of measurements in the whole training."""
         return math.ceil(self.total_steps / self.evaluate_every)
 
@@ -117,9 +117,9 @@ class Machine:
         self.process_index = int(self.accelerator.process_index)
         if self.process_count > 1:
             atexit.register(_destroy_process_group)
-        started = int(os.environ.get("WORLD_SIZE") or 1)
-        if started != self.process_count:
-            reason = f"{started} processes were started (WORLD_SIZE), but Accelerate joined {self.process_count}"
+        n_started = int(os.environ.get("WORLD_SIZE") or 1)
+        if n_started != self.process_count:
+            reason = f"{n_started} processes were started (WORLD_SIZE), but Accelerate joined {self.process_count}"
             fix = "start them with torchrun or accelerate launch, because each would otherwise train its own model"
             raise ConfigError(f"{reason}; {fix}", setting="WORLD_SIZE", source="environment")
         self.device: torch.device = self.accelerator.device
@@ -330,8 +330,8 @@ class Training:
                 f"the loss of step {number + 1} is {total}; lower the learning rate (rate), or inspect {locations}"
             )
         self._update_weights(recipe.clip)
-        self._sequence_count += step.sequences
-        self._token_count += step.tokens
+        self._sequence_count += step.n_sequences
+        self._token_count += step.n_tokens
         return {"step": number + 1, "rate": rate, "loss": total, **(parts if len(parts) > 1 else {})}
 
     def _update_weights(self, clip: float) -> None:

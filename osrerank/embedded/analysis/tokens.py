@@ -58,13 +58,13 @@ def _standard_pattern() -> str:
     pictograph = rf"{picture}(?:[\p{{wb=Extend}}\p{{wb=Format}}]*\x{{200D}}{picture})*{_EXTEND}"
     return "|".join(
         [
-            r"[0-9#*]\x{FE0F}?\x{20E3}",
-            rf"\p{{wb=Regional_Indicator}}{{2}}{_EXTEND}",
-            f"{connector}*{core}(?:{connector}+{core})*{connector}*",
-            pictograph,
-            rf"(?:[[{_SPACELESS}]&&[\p{{L}}\p{{M}}]]{_EXTEND})+",
-            rf"\p{{sc=Han}}{_EXTEND}",
-            rf"\p{{sc=Hiragana}}{_EXTEND}",
+            r"[0-9#*]\x{FE0F}?\x{20E3}",  # a keycap emoji
+            rf"\p{{wb=Regional_Indicator}}{{2}}{_EXTEND}",  # a flag
+            f"{connector}*{core}(?:{connector}+{core})*{connector}*",  # a word or number, such as snake_case or 1,024.5
+            pictograph,  # another emoji
+            rf"(?:[[{_SPACELESS}]&&[\p{{L}}\p{{M}}]]{_EXTEND})+",  # a run of letters in a script without spaces
+            rf"\p{{sc=Han}}{_EXTEND}",  # a Chinese character
+            rf"\p{{sc=Hiragana}}{_EXTEND}",  # a Japanese syllable
         ]
     )
 

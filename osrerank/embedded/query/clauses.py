@@ -26,7 +26,7 @@ def length_norm(length: int, totals: FieldTotals) -> float:
 
     ``length`` is the number of terms in the field, rounded as Lucene stores it. ``totals`` gives the average length.
     """
-    return K1 * (1 - B + B * length * totals.documents / totals.terms)
+    return K1 * (1 - B + B * length * totals.n_documents / totals.n_terms)
 
 
 def read_single_field(clause: str, body: Json, value_key: str | None, allowed: frozenset[str]) -> tuple[str, Json]:

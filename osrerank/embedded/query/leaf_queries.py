@@ -82,10 +82,10 @@ class LeafQueries:
         constant score for each combination of term frequency and field length, such as "2 times in 10 terms".
         """
         totals = self._snapshot.searcher.totals(path)
-        if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
+        if totals.n_documents == self._snapshot.count_documents(ALL_DOCUMENTS):
             query = TQuery.term_query(self._schema, self._columns[path], term)
             return TQuery.boost_query(query, boost / (K1 + 1))
-        weight = boost * idf(totals.documents, self._snapshot.document_frequency(path, term))
+        weight = boost * idf(totals.n_documents, self._snapshot.document_frequency(path, term))
         column, clauses = self._snapshot.shard.frequency_columns[path], []
         for entry in self._snapshot.term_frequencies(path, term):
             score = weight * entry.frequency / (entry.frequency + length_norm(entry.length, totals))
@@ -109,7 +109,7 @@ class LeafQueries:
         ]
         phrase = TQuery.phrase_query(self._schema, self._columns[path], offsets)
         totals = self._snapshot.searcher.totals(path)
-        if totals.documents == self._snapshot.count_documents(ALL_DOCUMENTS):
+        if totals.n_documents == self._snapshot.count_documents(ALL_DOCUMENTS):
             return TQuery.boost_query(phrase, 1 / (K1 + 1))
         return self._score_phrase(path, phrase, terms, totals)
 
@@ -121,10 +121,10 @@ class LeafQueries:
         score.
         """
         searcher, shard = self._snapshot.searcher, self._snapshot.shard
-        tantivy_totals = totals._replace(documents=self._snapshot.count_documents(ALL_DOCUMENTS))
+        tantivy_totals = totals._replace(n_documents=self._snapshot.count_documents(ALL_DOCUMENTS))
         document_frequencies = [self._snapshot.document_frequency(path, term) for term in terms]
-        tantivy_idf = sum(idf(tantivy_totals.documents, frequency) for frequency in document_frequencies)
-        lucene_idf = sum(idf(totals.documents, frequency) for frequency in document_frequencies)
+        tantivy_idf = sum(idf(tantivy_totals.n_documents, frequency) for frequency in document_frequencies)
+        lucene_idf = sum(idf(totals.n_documents, frequency) for frequency in document_frequencies)
         hits = searcher.search(phrase, max(1, searcher.num_docs), count=False).hits
         addresses = [address for _, address in hits]
         lengths = searcher.fast_field_values(shard.length_columns[path], addresses) if hits else []

@@ -84,14 +84,14 @@ def _field_vector(snapshot: Snapshot, path: str, counts: Counter[str], *, needs_
     for term, count in sorted(counts.items()):
         terms[term] = {"term_freq": count}
         if needs_statistics:
-            total = sum(entry.frequency * entry.documents for entry in snapshot.term_frequencies(path, term))
+            total = sum(entry.frequency * entry.n_documents for entry in snapshot.term_frequencies(path, term))
             terms[term] |= {"doc_freq": snapshot.document_frequency(path, term), "ttf": total}
     totals = snapshot.searcher.totals(path)
     return {
         "field_statistics": {
-            "sum_doc_freq": totals.distinct_terms,
-            "doc_count": totals.documents,
-            "sum_ttf": totals.terms,
+            "sum_doc_freq": totals.n_distinct_terms,
+            "doc_count": totals.n_documents,
+            "sum_ttf": totals.n_terms,
         },
         "terms": terms,
     }

@@ -63,9 +63,9 @@ class Snapshot:
     def term_frequencies(self, path: str, term: str) -> Iterator[TermFrequency]:
         """Yield how often documents contain a term, such as: 3 documents have it twice in a field of 10 terms."""
         prefix = term + PART_SEPARATOR
-        for token, documents in self.searcher.terms_with_prefix(self.shard.frequency_columns[path], prefix):
+        for token, n_documents in self.searcher.terms_with_prefix(self.shard.frequency_columns[path], prefix):
             frequency, length = map(int, token.removeprefix(prefix).split(PART_SEPARATOR))
-            yield TermFrequency(token, frequency, length, documents)
+            yield TermFrequency(token, frequency, length, n_documents)
 
 
 def build_layout(fields: IndexFields) -> dict[str, str]:

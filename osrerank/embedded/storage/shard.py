@@ -71,26 +71,26 @@ class FieldTotals(NamedTuple):
     """Lucene's statistics of a text field, including deleted documents.
 
     Attributes:
-        documents: the number of documents with a term in the field.
-        terms: the number of terms in the field, summed over the documents.
-        distinct_terms: the number of distinct terms in the field, summed over the documents.
+        n_documents: the number of documents with a term in the field.
+        n_terms: the number of terms in the field, summed over the documents.
+        n_distinct_terms: the number of distinct terms in the field, summed over the documents.
     """
 
-    documents: int
-    terms: int
-    distinct_terms: int
+    n_documents: int
+    n_terms: int
+    n_distinct_terms: int
 
 
 class TermFrequency(NamedTuple):
     """A token of a frequency column, its last two parts, and the number of documents that have the token.
 
-    If 3 documents have "tea" twice in a title of 10 terms, the frequency is 2, the length 10, and ``documents`` 3.
+    If 3 documents have "tea" twice in a title of 10 terms, the frequency is 2, the length 10, and ``n_documents`` 3.
     """
 
     token: str
     frequency: int
     length: int
-    documents: int
+    n_documents: int
 
 
 def encode_length(length: int) -> int:
@@ -116,9 +116,9 @@ class CheckedSearcher:
         if path not in self._totals:
             lengths, distinct = self._count_numbers(path + LENGTH_INFIX), self._count_numbers(path + DISTINCT_INFIX)
             self._totals[path] = FieldTotals(
-                documents=sum(lengths.values()),
-                terms=sum(number * count for number, count in lengths.items()),
-                distinct_terms=sum(number * count for number, count in distinct.items()),
+                n_documents=sum(lengths.values()),
+                n_terms=sum(number * count for number, count in lengths.items()),
+                n_distinct_terms=sum(number * count for number, count in distinct.items()),
             )
         return self._totals[path]
 

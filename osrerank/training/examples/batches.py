@@ -56,14 +56,14 @@ class TrainingStep:
 
     Attributes:
         micro_batches: the micro-batches, in the order in which they are computed.
-        sequences: the number of sequences.
-        tokens: the number of tokens without padding.
+        n_sequences: the number of sequences.
+        n_tokens: the number of tokens without padding.
         locations: the files and lines of the examples, for error messages.
     """
 
     micro_batches: tuple[MicroBatch, ...]
-    sequences: int
-    tokens: int
+    n_sequences: int
+    n_tokens: int
     locations: tuple[str, ...] = ()
 
 
@@ -188,8 +188,8 @@ class StepBuilder:
         batches = plan_batches(token_lists, self.budget_tokens, multiple=WIDTH_MULTIPLE)
         return TrainingStep(
             micro_batches=tuple(self._build_micro_batch(lists, indices) for indices in batches),
-            sequences=sum(map(len, token_lists)),
-            tokens=n_tokens,
+            n_sequences=sum(map(len, token_lists)),
+            n_tokens=n_tokens,
             locations=tuple(dict.fromkeys(example.location for example in group)),
         )
 

@@ -50,13 +50,13 @@ def some(count: int) -> list[Example]:
 @pytest.mark.parametrize("lists", [False, True])
 def test_a_training_step_has_each_sequence_once_within_the_token_budget(lists: bool) -> None:
     batches = list(steps(is_listwise=lists).build(iter(some(6))))
-    assert [step.sequences for step in batches] == [6, 6, 6]
+    assert [step.n_sequences for step in batches] == [6, 6, 6]
     assert [step.locations for step in batches] == [("0", "1"), ("2", "3"), ("4", "5")]
     for step in batches:
         assert sum(micro_batch.weight for micro_batch in step.micro_batches) == pytest.approx(1)
         assert sum(len(micro_batch.targets) for micro_batch in step.micro_batches) == 6
         assert sum(int(micro_batch.targets.sum()) for micro_batch in step.micro_batches) == 2
-        assert sum(int(micro_batch.inputs.attention_mask.sum()) for micro_batch in step.micro_batches) == step.tokens
+        assert sum(int(micro_batch.inputs.attention_mask.sum()) for micro_batch in step.micro_batches) == step.n_tokens
         for micro_batch in step.micro_batches:
             assert micro_batch.sizes == (
                 (3,) * (len(micro_batch.targets) // 3) if lists else (1,) * len(micro_batch.targets)
