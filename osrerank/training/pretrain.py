@@ -135,7 +135,9 @@ class MaskedStepBuilder:
     def _split_texts(self, texts_ids: Iterable[list[int]]) -> Iterator[list[int]]:
         """Yield the pieces of each text in parts that fit into a sequence."""
         size = self._max_pieces
-        return (piece_ids[start : start + size] for piece_ids in texts_ids for start in range(0, len(piece_ids), size))
+        for piece_ids in texts_ids:
+            for start in range(0, len(piece_ids), size):
+                yield piece_ids[start : start + size]
 
     def _pack_texts(self, texts_ids: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
         """Join the pieces of all texts by separators, and yield them in parts that fill a sequence.
@@ -195,16 +197,16 @@ class MaskedStepBuilder:
         The targets are the original ids of the masked pieces, and `IGNORE_INDEX` elsewhere.
         """
         start_id, end_id, mask_id = self._special_ids
-        pieces = np.flatnonzero(~np.isin(ids, (start_id, end_id)))
-        count = max(1, round(self.recipe.mask * len(pieces)))
-        masked = np.sort(rng.choice(pieces, count, replace=False))
+        piece_positions = np.flatnonzero(~np.isin(ids, (start_id, end_id)))
+        n_masked = max(1, round(self.recipe.mask * len(piece_positions)))
+        masked = np.sort(rng.choice(piece_positions, n_masked, replace=False))
         targets = np.full_like(ids, IGNORE_INDEX)
         targets[masked] = ids[masked]
-        draws = rng.random(count)
+        draws = rng.random(n_masked)  # a number from 0 to 1 for each masked piece decides what replaces it
         masked_ids = ids.copy()
         masked_ids[masked[draws < MASK_FRACTION]] = mask_id
-        replaced = masked[(draws >= MASK_FRACTION) & (draws < MASK_FRACTION + RANDOM_FRACTION)]
-        masked_ids[replaced] = rng.integers(len(SPECIAL_TOKENS), self.tokenizer.get_vocab_size(), len(replaced))
+        randomised = masked[(draws >= MASK_FRACTION) & (draws < MASK_FRACTION + RANDOM_FRACTION)]
+        masked_ids[randomised] = rng.integers(len(SPECIAL_TOKENS), self.tokenizer.get_vocab_size(), len(randomised))
         return masked_ids, targets
 
 

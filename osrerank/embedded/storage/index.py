@@ -193,19 +193,20 @@ class LiveIndex:
     def add_documents(self, rows: Sequence[StoredDocument]) -> None:
         """Add newly stored documents to the search index, without committing them.
 
-        If the search index lacks fields or earlier documents, the next refresh adds the documents instead.
+        If the search index does not have all fields or all earlier documents, the next refresh adds these documents.
         """
-        if self._added_seq == rows[0].seq - 1 and self.row.layout == build_layout(self.fields):
+        has_earlier_documents = self._added_seq == rows[0].seq - 1
+        if has_earlier_documents and self.row.layout == build_layout(self.fields):
             with self._use_writer() as shard:
                 self._add_to_shard(shard, rows)
 
     def _add_to_shard(self, shard: Shard, rows: Sequence[StoredDocument], *, may_have_rows: bool = False) -> None:
-        """Add stored documents to a search index, or delete those without a source.
+        """Write stored documents to a search index. A document without a source is only deleted from it.
 
         Args:
             shard: the search index.
             rows: the documents, in the order of their sequence numbers.
-            may_have_rows: whether the search index might already contain some of the documents.
+            may_have_rows: whether the search index might already contain some of these rows, which are then replaced.
         """
         shard.delete(row.doc_id for row in rows if may_have_rows or row.version > 1)
         analyzers = {
@@ -213,9 +214,9 @@ class LiveIndex:
             for path, field in self.fields.by_path.items()
             if field.column == "text"
         }
-        latest = {row.doc_id: row.seq for row in rows}
+        latest_seqs = {row.doc_id: row.seq for row in rows}  # an id can have several rows, of which the last one counts
         for row in rows:
-            if row.source is not None and latest[row.doc_id] == row.seq:
+            if row.source is not None and latest_seqs[row.doc_id] == row.seq:
                 document = self._build_document(shard, row, row.source, analyzers.__getitem__)
                 if document is not None:
                     shard.add(document)
@@ -226,7 +227,7 @@ class LiveIndex:
     ) -> tantivy.Document | None:
         """Convert a document for the search index. If it cannot be indexed, log a warning and return None.
 
-        Writes refuse such documents. If the store has one nevertheless, the others can still be searched.
+        A write refuses such a document. If the store contains one nevertheless, the others can still be searched.
         """
         try:
             return shard.build_document(row, self.fields.extract(json.loads(text)), analyzer)

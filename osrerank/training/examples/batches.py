@@ -137,7 +137,7 @@ class StepBuilder:
             by itself.
         pad_id: the id of the padding token.
         is_listwise: whether an example's sequences stay in one list, as a listwise loss needs.
-        teacher_builder: builds the teacher's sequences. None if the teacher reads the student's, or without a teacher.
+        teacher_builder: builds the teacher's sequences. None if there is no teacher, or if it reads the student's.
         teacher_pad_id: the id of the teacher's padding token.
     """
 
@@ -172,6 +172,7 @@ class StepBuilder:
             yield group
 
     def _build_step(self, group: Sequence[Example]) -> TrainingStep:
+        """Tokenise the examples of a step, and divide the lists of their sequences into micro-batches."""
         lists = _StepLists()
         n_tokens = 0
         for example in group:

@@ -38,13 +38,13 @@ class Search:
     threads: int = 4
 
     def find_hits(self, query: str) -> list[tuple[str, TitledText]]:
-        """Return the ids and texts of a query's hits, in rank order."""
+        """Return the id and the text of each of a query's hits, in rank order."""
         source = ["title", "text"]
         response = self.client.search(query, index=self.index, size=self.depth, _source=source)
         return [(hit["_id"], self._parse_text(hit)) for hit in response["hits"]["hits"]]
 
     def find_all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, TitledText]]]:
-        """Yield the hits of each query, in order."""
+        """Yield the hits of each query, in the order of the queries. Several searches run at the same time."""
         with ThreadPoolExecutor(self.threads) as pool:
             yield from pool.map(self.find_hits, queries)
 

@@ -50,17 +50,17 @@ def open_source(options: Mapping[str, Any]) -> ExampleSource:
     if kind not in KINDS:
         raise ConfigError(f"data: {kind!r} is not a kind of data; choose one of {', '.join(KINDS)}", setting="data")
     source_kind = KINDS[kind]
-    settings = {name: value for name, value in options.items() if name != kind}
+    other_options = {name: value for name, value in options.items() if name != kind}
     for name in source_kind.required:
-        if name not in settings:
+        if name not in other_options:
             raise ConfigError(f"data: {kind} needs {name}=FILE", setting="data")
     names = (*source_kind.required, *source_kind.optional)
-    if unknown := sorted(settings.keys() - set(names)):
+    if unknown := sorted(other_options.keys() - set(names)):
         allowed = ", ".join(names) or "none"
         raise ConfigError(f"data: {kind} has no option {unknown[0]}; it has {allowed}", setting="data")
     path = _require_file(options[kind])
-    files = {name: _require_file(value) for name, value in settings.items() if name in FILE_OPTIONS}
-    values = {name: _parse_option(name, value) for name, value in settings.items() if name not in FILE_OPTIONS}
+    files = {name: _require_file(value) for name, value in other_options.items() if name in FILE_OPTIONS}
+    values = {name: _parse_option(name, value) for name, value in other_options.items() if name not in FILE_OPTIONS}
     opened_files = {name: FILE_OPTIONS[name](file) for name, file in files.items()}
     description = ",".join(f"{name}={value}" for name, value in options.items())
     sizes = tuple(file.stat().st_size for file in (path, *files.values()))

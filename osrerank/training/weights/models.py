@@ -125,7 +125,7 @@ def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> 
     source_kind: Kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
     new_kind = kind or recipe.kind or source_kind
     if new_kind == "bi-encoder":
-        head: Head = "cosine"
+        head: Head = "cosine"  # the only head of a bi-encoder that can be trained
         if source_card is None or not source_card.is_bi_encoder:
             reason = f"{source} is not a bi-encoder: it has neither a card nor sentence-transformers' files"
             fix = "run osrerank export --pooling, which writes its card"
@@ -165,13 +165,13 @@ def _read_source_card(source: Path, name: str) -> ModelCard | None:
 
 def _count_segments(source: Path, kind: str, config: Mapping[str, Any], source_card: ModelCard | None) -> int:
     """Return the number of token types: at least 3 in a duo model, and at most 1 if the tokenizer returns no types."""
-    rows = int(config.get("type_vocab_size", 2))
+    n_types = int(config.get("type_vocab_size", 2))
     if kind == "duo":
-        return max(3, rows)
+        return max(3, n_types)
     uses_types = TokenizerSettings.read(source).uses_token_types
     if source_card is not None:
         return source_card.segment_rows
-    return rows if uses_types else min(1, rows)
+    return n_types if uses_types else min(1, n_types)
 
 
 def _check_trainable(source: Path, card: ModelCard) -> None:
@@ -205,6 +205,7 @@ def _choose_max_query_tokens(source_card: ModelCard | None, recipe: Recipe) -> i
 
 
 def _is_reranker(source: Path) -> bool:
+    """Return whether a checkpoint has a card of osrerank's, or an architecture with a classification head."""
     if (source / CARD_FILE).exists():
         return True
     architecture = next(iter(read_config(source).get("architectures") or [""]))
@@ -225,11 +226,12 @@ def _load_bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -
 
 
 def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifier, dict[str, Any]]:
+    """Return a cross-encoder or duo model with the card's head, and the content of its ``config.json``."""
     config, weights = read_checkpoint(source)
-    labels = 1 if card.head == "logit1" else 2
+    n_labels = 1 if card.head == "logit1" else 2
     config.update(
-        id2label={str(label): f"LABEL_{label}" for label in range(labels)},
-        label2id={f"LABEL_{label}": label for label in range(labels)},
+        id2label={str(label): f"LABEL_{label}" for label in range(n_labels)},
+        label2id={f"LABEL_{label}": label for label in range(n_labels)},
         hidden_dropout_prob=recipe.dropout,
         attention_probs_dropout_prob=recipe.dropout,
     )
@@ -255,8 +257,12 @@ def _rename_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> d
     if trained_head == card.head:
         return weights
     if are_equivalent(trained_head, card.head) and read_config(source).get("model_type") == "bert":
-        old, new = TWO_LOGIT_HEADS[trained_head], TWO_LOGIT_HEADS[card.head]
-        return {name.replace(old, new, 1) if name.startswith(old) else name: tensor for name, tensor in weights.items()}
+        old_prefix, new_prefix = TWO_LOGIT_HEADS[trained_head], TWO_LOGIT_HEADS[card.head]
+        renamed = {}
+        for name, tensor in weights.items():
+            is_head = name.startswith(old_prefix)
+            renamed[name.replace(old_prefix, new_prefix, 1) if is_head else name] = tensor
+        return renamed
     logger.warning("the trained head %s of %s is dropped: the recipe sets head=%s", trained_head, source, card.head)
     return weights
 
