@@ -22,15 +22,18 @@ from osrerank.scoring.inputs import Tokens
 from osrerank.types import Deadline
 
 Row = npt.NDArray[np.float32]
+"""A model's output for one sequence: logits ``(labels,)``, a vector ``(dimensions,)`` or ``(tokens, dimensions)``."""
 
 NEWEST_WEIGHT = 0.3
-"""Weight of the newest batch in the moving average of seconds per token."""
+"""Weight of the newest batch in the moving average of seconds per token, from 0 to 1."""
 REFUSAL_FACTOR = 0.8
-"""Each time a batch is not started for lack of time, the average is multiplied by this, so that one is tried again."""
+"""Factor for the average whenever it forbids a batch. Otherwise, one slow batch could forbid all later ones."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
     """Return the number of leading sequences that fit into a batch. The first one always fits.
+
+    Of sequences with 10, 10 and 30 tokens, two fit into 60 tokens with padding (3 * 30 > 60), and all three without.
 
     Args:
         lengths: the length of each sequence, in tokens.
@@ -50,22 +53,24 @@ def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = Fal
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """The results of a call, by the index of each sequence in the order in which `Call.add` received them.
+    """The results of a call. Sequences are numbered from 0 in the order in which `Call.add` received them.
 
-    Sequences that have neither an output nor a failure were not computed before the deadline.
+    A sequence that has neither an output nor a failure was not computed before the deadline.
 
     Attributes:
-        outputs: by index, the head's outputs ``(labels,)``, or the tokens' vectors ``(tokens, dimensions)``. All values
-            are finite.
-        failures: why sequences have no output, by index.
+        outputs: the model's output for a sequence, by its number. All values are finite.
+        failures: why a sequence has no output, by its number.
     """
 
     outputs: dict[int, Row] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
     def count_reached(self, size: int) -> int:
-        """Return how many of the first ``size`` sequences have an output or a failure, up to the first gap."""
-        return next((index for index in range(size) if index not in self.outputs and index not in self.failures), size)
+        """Return how many of ``size`` sequences precede the first one without a result: 2 for results 0, 1 and 3."""
+        for index in range(size):
+            if index not in self.outputs and index not in self.failures:
+                return index
+        return size
 
 
 class _CallSequence(NamedTuple):
@@ -77,7 +82,7 @@ class _CallSequence(NamedTuple):
 
 
 class Batcher:
-    """Computes the sequences of concurrent calls on a backend's threads.
+    """Computes the sequences of concurrent calls on a backend's threads. A call has the sequences of one query.
 
     Calls take turns, so that a small call does not wait for a large one. If a call leaves room in a batch, the next
     call fills it. A batch that fails is halved until the failing sequence is alone. A sequence is not started if it is
@@ -107,7 +112,7 @@ class Batcher:
         self._threads = DaemonThreads(self._backend.threads, "osrerank-batch")
 
     def call(self, deadline: Deadline) -> "Call":
-        """Return a call for a ``with`` statement, whose end withdraws the sequences that are in no batch yet."""
+        """Return a call for a ``with`` statement. Its end drops the sequences that are not in a batch yet."""
         return Call(self, deadline, threading.Condition(self._lock))
 
     def close(self) -> None:
@@ -126,7 +131,8 @@ class Batcher:
                 raise self._closed_error()
             call.waiting.extend(sequences)
             self._open_calls.add(call)
-            if call.deadline.at_s is None:  # with the longest first, all threads end at about the same time
+            if call.deadline.at_s is None:
+                # the short sequences come last, so that all threads end at about the same time
                 call.waiting = deque(sorted(call.waiting, key=lambda sequence: -len(sequence.tokens.ids)))
             if call.waiting and call not in self._queue:
                 self._queue.append(call)
@@ -143,7 +149,7 @@ class Batcher:
             call.ended.wait_for(lambda: call.is_done)
 
     def withdraw(self, call: "Call") -> None:
-        """Drop the sequences of a call that are in no batch yet."""
+        """Drop the sequences of a call that are not in a batch yet."""
         with self._lock:
             call.waiting.clear()
             self._open_calls.discard(call)
@@ -159,6 +165,7 @@ class Batcher:
                     call.fail(error)
 
     def _compute_batches(self) -> None:
+        """Compute batches until no sequence waits. A batch that raises `InferenceError` is halved, see `_halve`."""
         while True:
             batch = self._next_batch()
             if not batch:
@@ -176,12 +183,13 @@ class Batcher:
     def _compute(self, batch: Sequence[_CallSequence]) -> Sequence[Row]:
         with COMPUTE_SECONDS.time(), NATIVE_CODE:
             outputs: Any = self._backend.run([sequence.tokens for sequence in batch])
-        if not np.isfinite(outputs if isinstance(outputs, np.ndarray) else np.concatenate(outputs)).all():
+        values = outputs if isinstance(outputs, np.ndarray) else np.concatenate(outputs)
+        if not np.isfinite(values).all():
             raise InferenceError(f"{self._model} returned a score that is not a finite number", model=self._model)
         return list(outputs)
 
     def _next_batch(self) -> list[_CallSequence]:
-        """Return the next batch. If no sequence waits, return an empty one, which ends the thread."""
+        """Return the next batch. If no sequence waits, return an empty batch, and count the thread as ended."""
         with self._lock:
             batch = self._next_halved_batch() or self._next_sequences()
             if not batch:
@@ -218,10 +226,15 @@ class Batcher:
         return batch
 
     def _count_fitting(self, batch: Sequence[_CallSequence], call: "Call") -> int:
-        """Return how many sequences of a call fit into a batch. Drop its sequences if there is no time for them."""
+        """Return how many of a call's waiting sequences fit into a batch.
+
+        If the call has no time for its next sequence, return 0, and drop its sequences if the batch is empty.
+        """
+        if not call.waiting:
+            return 0
         lengths = [len(sequence.tokens.ids) for sequence in batch]
-        tokens = sum(lengths) + len(call.waiting[0].tokens.ids) if call.waiting else 0
-        if call.waiting and not self._throughput.allows(tokens, call.deadline):
+        next_length = len(call.waiting[0].tokens.ids)
+        if not self._throughput.allows(sum(lengths) + next_length, call.deadline):
             if not batch:
                 call.waiting.clear()
                 call.notify()
@@ -229,14 +242,17 @@ class Batcher:
         calls = {call, *(sequence.call for sequence in batch)}
         max_tokens = self._backend.budget_tokens
         budget_tokens = min(self._throughput.budget_tokens(max_tokens, member.deadline) for member in calls)
-        threads = self._backend.threads if self._backend.is_parallel else 1
-        share = math.ceil(len(call.waiting) / threads)
-        candidates = (len(sequence.tokens.ids) for sequence in islice(call.waiting, share))
+        parallel_batches = self._backend.threads if self._backend.is_parallel else 1
+        max_added = math.ceil(len(call.waiting) / parallel_batches)  # leaves as many sequences for each other thread
+        candidates = (len(sequence.tokens.ids) for sequence in islice(call.waiting, max_added))
         size = batch_size(chain(lengths, candidates), budget_tokens, packed=self._backend.is_packed)
         return max(0, size - len(batch))
 
     def _halve(self, batch: Sequence[_CallSequence], reason: str) -> None:
-        """Halve a failed batch, because its size or one sequence might be the cause. A single sequence fails."""
+        """Queue both halves of a failed batch, because its size or one sequence might be the cause.
+
+        A batch of one sequence is not halved: the sequence has failed.
+        """
         with self._lock:
             if len(batch) > 1:
                 HALVINGS.inc()
@@ -276,9 +292,9 @@ class Call:
     Attributes:
         deadline: the time after which no sequence starts.
         outcome: the results so far.
-        waiting: the sequences that are in no batch yet.
+        waiting: the sequences that are not in a batch yet.
         running: the number of sequences in running batches.
-        error: an unexpected error, which ends the call. None if there was none.
+        error: the unexpected error that ended the call. None if no such error occurred.
         ended: a condition that uses the batcher's lock. It is notified when the call is done.
     """
 
@@ -346,27 +362,25 @@ class Throughput:
         self._clock = clock
 
     @contextlib.contextmanager
-    def timed(self, tokens: int) -> Iterator[None]:
-        """Add the time that a batch of this many tokens takes in a ``with`` statement to the average."""
-        started_s = self._clock()
+    def timed(self, n_tokens: int) -> Iterator[None]:
+        """Measure the time of a ``with`` block that computes a batch of this many tokens, and update the average."""
+        began_s = self._clock()
         yield
-        newest_s = (self._clock() - started_s) / max(tokens, 1)
-        average_s = self.seconds_per_token
-        if average_s > 0:
-            newest_s = (1 - NEWEST_WEIGHT) * average_s + NEWEST_WEIGHT * newest_s
-        self.seconds_per_token = newest_s
+        newest = (self._clock() - began_s) / max(n_tokens, 1)
+        average = self.seconds_per_token
+        self.seconds_per_token = (1 - NEWEST_WEIGHT) * average + NEWEST_WEIGHT * newest if average > 0 else newest
 
     def budget_tokens(self, max_tokens: int, deadline: Deadline) -> int:
-        """Return the tokens that can be computed in a quarter of the time left, but at most ``max_tokens``."""
+        """Return how many tokens can be computed in a quarter of the time left, but at most ``max_tokens``."""
         if deadline.at_s is None or self.seconds_per_token == 0:
             return max_tokens
         return max(1, int(min(max_tokens, deadline.remaining_s() / 4 / self.seconds_per_token)))
 
-    def allows(self, tokens: int, deadline: Deadline) -> bool:
+    def allows(self, n_tokens: int, deadline: Deadline) -> bool:
         """Return whether a batch of this many tokens is expected to end in time. If not, lower the average."""
         if deadline.is_withdrawn:
             return False
-        if deadline.remaining_s() > tokens * self.seconds_per_token:
+        if deadline.remaining_s() > n_tokens * self.seconds_per_token:
             return True
         self.seconds_per_token *= REFUSAL_FACTOR
         return False

@@ -1,4 +1,4 @@
-"""Duo models: models that compute the logit of the probability that document i is more relevant than j (duoBERT).
+"""Duo models (duoBERT) compare two documents: they compute the logit that document i is more relevant than document j.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """

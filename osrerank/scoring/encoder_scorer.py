@@ -18,7 +18,7 @@ NOT_FINITE = "{model} returned a score that is not a finite number"
 
 
 class EncoderScorer:
-    """Makes a scorer of an encoder, for code that needs a scorer: the stage for sentences, workers, the HTTP server.
+    """Wraps an encoder as a scorer, for code that needs a scorer: the stage for sentences, workers, the HTTP server.
 
     Args:
         vectors: reads document vectors from a store, or computes them.
@@ -42,6 +42,7 @@ class EncoderScorer:
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
+        """Score single documents by the similarity of their vectors to the query's vector; see `Scorer.score`."""
         if any(len(indices) != 1 for indices in tuples):
             raise ValueError("a bi-encoder scores single documents; pairs of documents need a duo model")
         values = np.full(len(tuples), np.nan, dtype=np.float32)
@@ -50,19 +51,22 @@ class EncoderScorer:
         query_encoding = self.vectors.encode_query(query)
         indices = list(dict.fromkeys(index for (index,) in tuples))
         vectors = self.vectors.find((documents[index] for index in indices), deadline)
-        vectors_by_index = dict(zip(indices, vectors.documents, strict=False))  # after the deadline, some are missing
+        # strict=False: if time is short, `find` returns the vectors of only the first documents
+        vectors_by_index = dict(zip(indices, vectors.documents, strict=False))
         records = {index: document.records[0] for index, document in vectors_by_index.items() if document.records}
         query_vectors = query_encoding.result()
         logits = self._compare(query_vectors.rows[0], records)
         cuts = np.zeros(len(tuples), dtype=np.uint8)
+        query_bit = QUERY_TRUNCATED_BIT if query_vectors.cut else 0
         failures: dict[int, str] = {}
-        for number, (index,) in enumerate(tuples):
+        for position, (index,) in enumerate(tuples):
+            document = vectors_by_index.get(index)
             logit = logits.get(index, math.nan)
             if math.isfinite(logit):
-                values[number] = logit
-                cuts[number] = records[index].is_truncated | QUERY_TRUNCATED_BIT * bool(query_vectors.cut)
-            elif index in records or (index in vectors_by_index and vectors_by_index[index].failures):
-                failures[number] = vectors_by_index[index].failures.get(0, NOT_FINITE.format(model=self.model))
+                values[position] = logit
+                cuts[position] = records[index].is_truncated | query_bit
+            elif document is not None and (document.records or document.failures):
+                failures[position] = document.failures.get(0, NOT_FINITE.format(model=self.model))
         scores = Scores(
             values,
             failures,
@@ -76,6 +80,7 @@ class EncoderScorer:
         return replace(scores, truncated=len(scores.cut_documents(tuples)))
 
     def _compare(self, query: Floats, records: Mapping[int, VectorRecord]) -> dict[int, float]:
+        """Return the logit of each record with the query's vector, by the record's key."""
         if not records:
             return {}
         logits = self.encoder.similarity(query, stack_vectors(list(records.values())))

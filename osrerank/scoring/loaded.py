@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 RETRY_LOAD_AFTER_S = 30.0
-"""After a failed load, this many seconds pass before the next attempt. Otherwise, every search would try to load."""
+"""Time between a failed load and the next attempt, in seconds. Without it, every search would try to load."""
 FIND_WORKERS_INTERVAL_S = 1.0
-"""Workers are looked for at most once in this many seconds, because a failed attempt takes time."""
-FIND_WORKERS_TIME_SHARE = 0.5
-"""Looking for workers takes at most this share of the time left. The rest is for documents with stored vectors."""
+"""Minimum time between two attempts to find workers, in seconds, because a failed attempt takes time."""
+FIND_WORKERS_FRACTION = 0.5
+"""Fraction of the time left that an attempt to find workers may take. The rest is for scoring with stored vectors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class ReadyModel:
 
 
 class _BackgroundLoad:
-    """A load in a background thread. ``ended`` is set at its end, and ``error`` is None unless it has failed."""
+    """A load in a background thread. ``ended`` is set at the thread's end. ``error`` is None unless the load failed."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -64,7 +64,7 @@ class LoadedModel:
 
     Args:
         name: directory, hub id or shipped name. It is "" if no model is configured.
-        kinds: the accepted kinds of models.
+        kinds: the accepted kinds of models, such as ``("duo",)``.
         settings: backend, threads, Redis.
         provided: a model to use instead of the named one. The caller closes it.
         fix: advice for the user, added to the error if the model cannot be loaded.
@@ -73,7 +73,8 @@ class LoadedModel:
         on_loaded: called after the named model is loaded.
 
     Attributes:
-        side_index_stores: vector stores of side indices, which keep an index's vectors on OpenSearch itself.
+        side_index_stores: vector stores on OpenSearch. Each keeps the vectors of an index's documents in a second
+            index, the side index.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class LoadedModel:
         self._ready: ReadyModel | None = None
         self._failure: ModelLoadError | None = None
         self._retry_pause = Pause(RETRY_LOAD_AFTER_S, clock=clock)
-        self._last_find_s = -math.inf
+        self._last_find_at_s = -math.inf
         self.renew()
         renew_after_fork(self)
 
@@ -111,13 +112,18 @@ class LoadedModel:
     @property
     def is_encoder(self) -> bool | None:
         """Whether the model encodes each text separately. None until the model is loaded."""
-        model: Model | None = self._provided or (None if self._ready is None else self._ready.model)
+        model = self._model_if_loaded()
         return None if model is None else is_encoder(model)
 
     @property
     def ready_model(self) -> ReadyModel | None:
         """The loaded model. None until it is loaded."""
         return self.load() if self._provided is not None else self._ready
+
+    def _model_if_loaded(self) -> Model | None:
+        if self._provided is not None:
+            return self._provided
+        return None if self._ready is None else self._ready.model
 
     def load(self, deadline: Deadline = NEVER) -> ReadyModel:
         """Return the model, after loading it if necessary.
@@ -134,7 +140,7 @@ class LoadedModel:
         if self._provided is not None:
             with self._lock:
                 self._ready = self._ready or self._load_with_caches()
-        while True:
+        while True:  # a second round is needed if `close` has removed the model that was just loaded
             ready = self._ready
             if ready is not None:
                 return ready
@@ -168,12 +174,12 @@ class LoadedModel:
 
         Errors are ignored here. They are raised, without another wait, when the workers are used.
         """
-        model: object = self._provided or (None if self._ready is None else self._ready.model)
-        if not isinstance(model, NeedsWorkers) or self._clock() - self._last_find_s < FIND_WORKERS_INTERVAL_S:
+        model: object = self._model_if_loaded()
+        if not isinstance(model, NeedsWorkers) or self._clock() - self._last_find_at_s < FIND_WORKERS_INTERVAL_S:
             return
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
-            model.find_workers(deadline.within_ms(1000 * FIND_WORKERS_TIME_SHARE * deadline.remaining_s()))
-        self._last_find_s = self._clock()  # set last, so that concurrent threads do not skip their attempts
+            model.find_workers(deadline.within_ms(1000 * FIND_WORKERS_FRACTION * deadline.remaining_s()))
+        self._last_find_at_s = self._clock()  # set last, so that concurrent threads do not skip their attempts
 
     def close(self) -> None:
         """Wait for a running load, then close the model and its caches. A provided model is left open."""

@@ -13,6 +13,7 @@ from osrerank.scoring.card import is_inside
 from osrerank.scoring.json_file import read_json
 
 SHIPPED = Path(__file__).parent.parent / "models"
+"""The folder of the models that osrerank ships."""
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -26,9 +27,9 @@ ONNX_FILES = {
     "int8": ("onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
     "fp32": ("onnx/model.onnx", "model.onnx"),
 }
-"""The paths of graphs that other programs export, by precision. Graphs for one type of processor are ignored."""
+"""Paths of graphs that other programs export, by precision. Graphs for one processor (qint8_avx512) are ignored."""
 GRAPH_PATTERNS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
-"""Lists of patterns of graph files, best first. Only the files of the first list that matches any are downloaded."""
+"""Lists of patterns of graph files, best first. Of these, only the first list that matches any file is downloaded."""
 WEIGHT_PATTERNS = (
     ("*.safetensors", WEIGHTS_INDEX_FILE),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
@@ -37,7 +38,7 @@ WEIGHT_PATTERNS = (
 DEFAULT_MAX_TOKENS = 512
 """Sequences have at most this many tokens if the model's files set no limit, except in `LONG_FAMILIES`."""
 LONG_FAMILIES = ("modernbert",)
-"""The ``model_type`` of families that were trained with sequences as long as their position embeddings."""
+"""The ``model_type`` of families whose default limit is the number of their position embeddings, such as 8192."""
 _BERT = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -141,7 +142,7 @@ def is_pickled(file: Path) -> bool:
 
 
 def hash_files(directory: Path, files: Iterable[str]) -> str:
-    """Return the SHA-256 of the names and contents of files in a directory. Their order does not matter."""
+    """Return the SHA-256 of the names and contents of files in a directory. The order of ``files`` does not matter."""
     total = hashlib.sha256()
     for name in sorted(files):
         with (directory / name).open("rb") as stream:
@@ -183,7 +184,7 @@ def weight_files(directory: Path) -> list[str]:
 
 
 def find_graphs(directory: Path) -> dict[str, str]:
-    """Return the graphs of `ONNX_FILES` in a directory, by precision, with their paths in the directory."""
+    """Return the paths of a directory's graphs by precision, such as ``{"int8": "onnx/model_int8.onnx"}``."""
     graphs: dict[str, str] = {}
     for precision, names in ONNX_FILES.items():
         for name in names:
@@ -215,4 +216,6 @@ def first_position_id(config: Mapping[str, Any]) -> int:
 def add_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config with transformers' defaults for the keys that it leaves out, if its family is in `DEFAULTS`."""
     fields = {**DEFAULTS.get(str(config.get("model_type")), {}), **config}
-    return {"hidden_size": fields["dim"], **fields} if "dim" in fields else fields  # DistilBERT
+    if "dim" in fields:  # DistilBERT's name for hidden_size
+        return {"hidden_size": fields["dim"], **fields}
+    return fields

@@ -14,7 +14,7 @@ from osrerank.types.values import BLANK_TEXT, is_blank
 from osrerank.types.vectors import Part
 
 GROUP_SIZE = 256
-"""Under a deadline, at most this many parts are split off before they are scored."""
+"""Maximum number of parts that are split off and then scored together, if there is a deadline."""
 
 
 class DocumentPart(NamedTuple):
@@ -72,6 +72,7 @@ class _PartQueue:
     """Takes one part of each document in turn. A part is split off only when it is taken."""
 
     def __init__(self, parts: Sequence[Iterable[Part]]) -> None:
+        # (index of the document, number of its next part, its remaining parts)
         self._waiting = deque((index, 0, iter(document_parts)) for index, document_parts in enumerate(parts))
 
     @property
@@ -83,15 +84,16 @@ class _PartQueue:
         """Return all remaining parts. Under a deadline, return at most `GROUP_SIZE`, within half of the time left."""
         remaining_s = deadline.remaining_s()
         splitting_deadline = deadline.within_ms(1000 * remaining_s / 2)
+        has_deadline = remaining_s != np.inf
         group = []
         for part in self._parts():
             group.append(part)
-            has_deadline = remaining_s != np.inf
             if has_deadline and (len(group) == GROUP_SIZE or splitting_deadline.passed):
                 break
         return group
 
     def _parts(self) -> Iterator[DocumentPart]:
+        """Split off and yield the first part of each document, then the second parts, and so on."""
         while self._waiting:
             document, number, remaining_parts = self._waiting.popleft()
             part = next(remaining_parts, None)
@@ -101,16 +103,18 @@ class _PartQueue:
 
 
 class _ScoreCollector:
-    def __init__(self, size: int) -> None:
-        self._spans: list[list[Span | None]] = [[] for _ in range(size)]
-        self._logits: list[list[float]] = [[] for _ in range(size)]
-        self._odds: list[list[float]] = [[] for _ in range(size)]
-        self._failures: dict[tuple[int, int], str] = {}
+    """Collects the scores of parts in lists: ``self._logits[3][0]`` is the logit of document 3's first part."""
+
+    def __init__(self, n_documents: int) -> None:
+        self._spans: list[list[Span | None]] = [[] for _ in range(n_documents)]
+        self._logits: list[list[float]] = [[] for _ in range(n_documents)]
+        self._odds: list[list[float]] = [[] for _ in range(n_documents)]
+        self._failures: dict[tuple[int, int], str] = {}  # (document, part) -> why the part has no score
         self._truncated: set[int] = set()
         self._calls: list[Scores] = []
 
     def add(self, group: Sequence[DocumentPart], not_blank: Sequence[DocumentPart], scores: Scores) -> None:
-        """Add a group of parts, and the scores of those that are not blank."""
+        """Add a group of parts. ``scores`` has one score for each part in ``not_blank``."""
         for part in group:
             self._spans[part.document].append(part.span)
             self._logits[part.document].append(np.nan)
