@@ -1,8 +1,8 @@
 """Normalise texts as sentencepiece does, by a model's precompiled character map: the longest match is replaced first.
 
 The normaliser of `tokenizers` gives other results. In a grapheme of up to five bytes, it replaces the shortest match
-and drops the other characters. It replaces longer graphemes character by character. So a letter with two combining
-marks loses one of them, and decomposed Hangul is not composed.
+and drops the other characters. It replaces longer graphemes character by character. For example, a letter with two
+combining marks loses one of them, and decomposed Hangul is not composed.
 """
 
 import base64
@@ -14,11 +14,14 @@ from typing import Self
 from tokenizers import Tokenizer, normalizers
 
 MAX_CACHED_PAIRS = 1 << 16
-"""The replacements of at most this many character pairs are cached, because each lookup in the trie is slow."""
+"""Maximum number of character pairs whose replacements are cached, because a lookup in the trie is slow."""
 
 
 class CharacterMap:
     """A map from character sequences to their replacements, in sentencepiece's compiled format.
+
+    Each node of the trie is a uint32: bits 0 to 7 are the byte that leads to it, bit 8 says whether a match ends there,
+    and bits 9 to 30 encode the offset of its children. A match's value, with bit 31, is its replacement's position.
 
     Args:
         compiled: the compiled map: the size of the trie in bytes as a uint32; the trie, a double array (Darts) over
@@ -33,10 +36,10 @@ class CharacterMap:
 
     @classmethod
     def pop_from(cls, tokenizer: Tokenizer) -> Self:
-        """Remove the normaliser of a tokenizer, and return its map.
+        """Remove the normaliser of a tokenizer, and return its character map.
 
         Raises:
-            ValueError: the tokenizer's normaliser does not contain such a map.
+            ValueError: the tokenizer's normaliser does not contain a character map.
         """
         normalizer = tokenizer.normalizer
         state = {} if normalizer is None else json.loads(normalizer.__getstate__())
@@ -51,6 +54,7 @@ class CharacterMap:
     def normalise(self, text: str) -> tuple[str, list[int]]:
         """Return the normal form of a text, and for each of its characters the index of the original in the text.
 
+        For example, the ligature in "\ufb01x" is replaced by two letters, which gives ("fix", [0, 0, 1]).
         Leading and trailing spaces are removed, and repeated spaces become one.
         """
         replacements: list[str] = []
@@ -89,6 +93,7 @@ class CharacterMap:
         return replacement, length
 
     def _replacement(self, start: int) -> str:
+        """Return the replacement at a position in the compiled replacements: the text up to the next NUL."""
         return self._replacements[start : self._replacements.index(b"\0", start)].decode()
 
 

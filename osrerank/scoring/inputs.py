@@ -4,12 +4,13 @@ For an encoder, queries and documents are separate sequences ``[CLS] text [SEP]`
 
 Lengths follow Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections
 3.2 and 3.3). The query has at most 64 tokens, including two special tokens. The document is truncated so that the
-sequence has at most 512 tokens. Each document of a pair has at most 223.
+sequence has at most 512 tokens. In a sequence with two documents, each document has at most 223.
 
-The characters "[SEP]" in a text do not become the special token. In a prefix they do, because the libraries that save
-such models treat prefixes in this way.
+The characters "[SEP]" in a query or document do not become the special token. In a prefix they do, because the
+libraries that save models with prefixes treat them in this way.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +29,12 @@ from osrerank.scoring.template import pair_template, single_template
 from osrerank.types.values import replace_surrogates
 
 CHARACTERS_PER_PIECE = 8
-"""Estimated characters per word piece. It is generous: English word pieces have four to five characters."""
+"""Estimated number of characters per word piece. It is too high on purpose: English word pieces have four to five."""
 MAX_TEXT_CHARACTERS = 1 << 18
-"""Only this many characters of a text are tokenised. They yield 512 pieces unless they are mostly white space."""
+"""Maximum number of characters of a text that are tokenised. They yield 512 pieces unless most are white space."""
 
 Ids = npt.NDArray[np.int64]
+"""Token ids, or the segment ids of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ class Tokens:
 
     Attributes:
         ids: token ids, int64 ``(tokens,)``.
-        segments: token type ids, int64 ``(tokens,)``.
-        unattended: number of tokens at the end to which no token attends.
+        segments: segment ids (token type ids), int64 ``(tokens,)``.
+        unattended: number of tokens at the end to which no token attends: their attention mask is 0.
     """
 
     ids: Ids
@@ -86,7 +88,7 @@ class InputBuilder:
         self._is_encoder = card.is_encoder
         self._keeps_end = card.truncation_side == "left"
         template = single_template(tokenizer) if card.is_encoder else pair_template(tokenizer)
-        if card.segment_rows == 1:
+        if card.segment_rows == 1:  # the model has only the segment 0
             template = replace(template, document_segment=0)
         if card.kind == "duo":
             first_segment, second_segment = (1, 2) if card.segment_rows > 2 else (0, 0)
@@ -100,8 +102,8 @@ class InputBuilder:
         if card.is_encoder:
             self._max_query_pieces = card.max_query_tokens - self._template.count_tokens(0) - len(self._query_marker)
         else:
-            prefix_tokens = self._query_prefix.tokens  # a cross-encoder's max_query_tokens does not count them
-            self._max_query_pieces = card.max_query_tokens - 2 + prefix_tokens
+            prefix_tokens = self._query_prefix.n_tokens  # a cross-encoder's max_query_tokens does not count them
+            self._max_query_pieces = card.max_query_tokens - 2 + prefix_tokens  # without [CLS] and [SEP]
             if prefix_tokens and self.max_tokens <= self._template.count_tokens() + self._max_query_pieces:
                 reason = f"the card's query_prefix has {prefix_tokens} tokens, which leaves no room for a document"
                 raise ValueError(reason)
@@ -127,9 +129,10 @@ class InputBuilder:
             raise ModelLoadError(reason, model=card.name, path=str(file)) from error
 
     def tokenise_query(self, text: str) -> Pieces:
-        """Return the pieces of prefix and query, at most 62 if the card's ``max_query_tokens`` is 64.
+        """Return the pieces of prefix and query.
 
-        The prefix of a cross-encoder does not count towards this limit.
+        If the card's ``max_query_tokens`` is 64, a cross-encoder's query has at most 62 pieces without its prefix, and
+        an encoder's query at most 62 with it.
         """
         pieces = self._tokenise_with_prefix(self._query_prefix, [text], self._max_query_pieces)[0]
         return _prepend(self._query_marker, pieces) if self._query_marker else pieces
@@ -142,7 +145,7 @@ class InputBuilder:
         return documents
 
     def token_ids(self, tokens: Sequence[str]) -> tuple[int, ...]:
-        """Return the ids of tokens.
+        """Return the ids of tokens: ``["[CLS]", "[SEP]"]`` gives ``(101, 102)`` for BERT.
 
         Raises:
             ValueError: the tokenizer does not contain one of the tokens.
@@ -164,14 +167,14 @@ class InputBuilder:
             For each text, the (start, end) of its chunks, in characters.
         """
         inputs = [replace_surrogates(text) for text in texts]
-        origins = None  # for each text: index of a character in its normal form -> index in the text
+        origins = None  # for each text: the index in the text of each character in its normal form
         if self._character_map:
             normal_forms = [self._character_map.normalise(text) for text in inputs]
             origins = [(*starts, len(text)) for text, (_, starts) in zip(inputs, normal_forms, strict=True)]
             inputs = [text for text, _ in normal_forms]
         with NATIVE_CODE:
             encodings = self._tokenizer.encode_batch(inputs, add_special_tokens=False)
-        max_pieces = max(self._max_document_pieces(query) - self._document_prefix.tokens, 1)
+        max_pieces = max(self._max_document_pieces(query) - self._document_prefix.n_tokens, 1)
         chunks = [_chunk_spans(encoding, max_pieces) for encoding in encodings]
         if origins is None:
             return chunks
@@ -181,7 +184,7 @@ class InputBuilder:
         ]
 
     def build_mono(self, query: Pieces, document: Pieces) -> Tokens:
-        """Return the sequence of a query and a document."""
+        """Return the sequence of a query and a document, ``[CLS] q [SEP] d [SEP]``."""
         template = self._template
         ids = _concatenate(template.head, query.ids, template.middle, document.ids, template.tail)
         segments = np.full_like(ids, template.document_segment)
@@ -189,12 +192,12 @@ class InputBuilder:
         return Tokens(ids, segments)
 
     def build_single(self, text: Pieces) -> Tokens:
-        """Return the sequence of a single text."""
+        """Return the sequence of a single text, ``[CLS] text [SEP]``."""
         ids = _concatenate(self._template.head, text.ids, self._template.tail)
         return Tokens(ids, np.zeros_like(ids))
 
     def build_duo(self, query: Pieces, first: Pieces, second: Pieces) -> Tokens:
-        """Return the sequence of a query and two documents. A special token gets the segment of the preceding text."""
+        """Return the sequence ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``. A [SEP] gets the segment of the text before it."""
         template, middle = self._template, self._template.middle
         ids = _concatenate(template.head, query.ids, middle, first.ids, middle, second.ids, template.tail)
         segments = np.full_like(ids, template.second_document_segment)
@@ -207,14 +210,14 @@ class InputBuilder:
         """Return the maximum number of pieces of a document in a sequence with the query.
 
         In a duo model with queries of up to 62 pieces, each document can have 223. With the length rule ``released``,
-        it can have 222 to 252, depending on the query. If one document is short, the other one does not get its room.
+        it can have 222 to 252, depending on the query. A short document leaves no additional room for the other one.
         """
         if self._is_encoder:
             return self.max_tokens - self._template.count_tokens(0) - len(self._document_marker)
         is_released = self.length_rule == "released"
         if not self._is_duo:
-            unused = 1 if is_released else 0
-            return self.max_tokens - self._template.count_tokens() - unused - len(query.ids)
+            unused_tokens = 1 if is_released else 0
+            return self.max_tokens - self._template.count_tokens() - unused_tokens - len(query.ids)
         if is_released:  # the formula of the published code
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
         return (self.max_tokens - self._template.count_tokens(2) - self._max_query_pieces) // 2
@@ -229,10 +232,10 @@ class InputBuilder:
         return pieces
 
     def _tokenise_special_names(self, prefix: "_Prefix", text: str, max_pieces: int) -> Pieces:
-        """Tokenise a prefix with special tokens, and a text that contains the names of some as ordinary characters.
+        """Tokenise a prefix that contains special tokens, and a text with the characters of one, such as "[SEP]".
 
-        The prefix's tokenizer cannot tell the two apart. So the prefix up to its last special token is already
-        tokenised, and the model's own tokenizer tokenises the rest.
+        The prefix's tokenizer would make a special token of these characters too. So `_Prefix.ids` has the tokens up to
+        the prefix's last special token, and the model's tokenizer, which keeps the characters, tokenises the rest.
         """
         rest = self._tokenise(self._tokenizer, [prefix.text[prefix.end :] + text], max_pieces)[0]
         ids = rest.ids.tolist()
@@ -241,16 +244,18 @@ class InputBuilder:
         return Pieces(self._truncate(ids, max_pieces).ids, rest.is_truncated or len(ids) > max_pieces)
 
     def _tokenise(self, tokenizer: Tokenizer, texts: Sequence[str], max_pieces: int) -> list[Pieces]:
+        """Return at most ``max_pieces`` pieces of each text. Short texts are tokenised together, long ones alone."""
         max_characters = CHARACTERS_PER_PIECE * max_pieces
         short_texts = [self._normalise(text) for text in texts if len(text) <= max_characters]
         with NATIVE_CODE:
             encodings = iter(tokenizer.encode_batch_fast(short_texts, add_special_tokens=False))
-            return [
-                self._truncate(next(encodings).ids, max_pieces)
-                if len(text) <= max_characters
-                else self._tokenise_long(tokenizer, text, max_pieces, max_characters)
-                for text in texts
-            ]
+            pieces = []
+            for text in texts:
+                if len(text) <= max_characters:
+                    pieces.append(self._truncate(next(encodings).ids, max_pieces))
+                else:
+                    pieces.append(self._tokenise_long(tokenizer, text, max_pieces, max_characters))
+            return pieces
 
     def _tokenise_long(self, tokenizer: Tokenizer, text: str, max_pieces: int, max_characters: int) -> Pieces:
         """Tokenise longer and longer beginnings of a text, until one has enough pieces.
@@ -274,6 +279,7 @@ class InputBuilder:
         return self._character_map.normalise(text)[0] if self._character_map else text
 
     def _truncate(self, ids: Sequence[int], max_pieces: int) -> Pieces:
+        """Return the first ``max_pieces`` ids, or the last ones if the card keeps the end."""
         start = max(0, len(ids) - max_pieces) if self._keeps_end else 0
         return Pieces(np.array(ids[start : start + max_pieces], dtype=np.int64), is_truncated=len(ids) > max_pieces)
 
@@ -284,15 +290,15 @@ class _Prefix:
 
     Attributes:
         text: the prefix.
-        tokens: the number of its tokens.
+        n_tokens: the number of tokens in the prefix.
         tokenizer: the tokenizer for prefix and text. It recognises special tokens only if the prefix contains one.
         special_tokens: the names of all special tokens. Empty if the prefix contains none of them.
-        end: the end of the last special token in the prefix, in characters.
+        end: the index of the character after the prefix's last special token.
         ids: the token ids of the prefix up to ``end``.
     """
 
     text: str
-    tokens: int
+    n_tokens: int
     tokenizer: Tokenizer
     special_tokens: tuple[str, ...] = ()
     end: int = 0
@@ -323,7 +329,8 @@ def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_
     """
     lengths = np.array([len(tokens.ids) for tokens in sequences])
     longest = int(lengths.max())
-    width = max(longest, min(-(-longest // multiple) * multiple, max_width))
+    rounded_up = math.ceil(longest / multiple) * multiple
+    width = max(longest, min(rounded_up, max_width))
     input_ids = np.full((len(sequences), width), pad_id, dtype=np.int64)
     token_type_ids = np.zeros_like(input_ids)
     for row, tokens in enumerate(sequences):
@@ -346,7 +353,7 @@ def _prepend(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
 
 def _chunk_spans(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:
     """Split a text after whole words, if possible, and return each chunk's (start, end) in characters."""
-    words, offsets = encoding.word_ids, encoding.offsets
+    words, offsets = encoding.word_ids, encoding.offsets  # for each piece: its word's number, and its (start, end)
     spans: list[tuple[int, int]] = []
     start = 0
     while start < len(words):

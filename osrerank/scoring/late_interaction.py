@@ -1,4 +1,4 @@
-"""Late interaction: models that encode each text separately, as one vector for each token (ColBERT).
+"""Late-interaction models (ColBERT) encode queries and documents separately, with one vector for each token.
 
 Khattab, Zaharia: ColBERT: Efficient and Effective Passage Search via Contextualized Late Interaction over BERT, 2020,
 arXiv 2004.12832, section 3.
@@ -24,8 +24,8 @@ class LateInteraction(BiEncoder):
     """Encodes queries ``[CLS] [Q] q [SEP] [MASK] ...`` and documents ``[CLS] [D] d [SEP]`` into token vectors.
 
     The card names the marker tokens [Q] and [D], and the token that expands queries, here [MASK]. The similarity is a
-    logit: ``scale * maxsim + offset`` with the card's calibration. MaxSim takes the maximum cosine of each query token
-    with any document token, and averages these over the query's tokens.
+    logit: ``scale * maxsim + offset`` with the card's calibration. MaxSim finds each query token's highest cosine with
+    any document token, and is the mean of these cosines.
     """
 
     def __init__(self, directory: Path, card: ModelCard, builder: InputBuilder, backend: Backend) -> None:
@@ -64,11 +64,14 @@ class LateInteraction(BiEncoder):
         return Vectors(vectors, outcome.failures, truncated_indices)
 
     def similarity(self, query: Floats, vectors: Rows) -> Floats:
-        """Return the MaxSim logits ``(n,)`` of a query, ``(tokens, dimensions)``, and the vectors of n documents."""
+        """Return the logits ``(n,)`` of n documents' token vectors with a query's, ``(tokens, dimensions)``."""
         return self.card.calibration.scale * maxsim(query, vectors) + self.card.calibration.offset
 
     def _query_vector(self, ids: bytes) -> Floats:
-        """Pad a query with expansion tokens to a fixed length, and return its vectors ``(tokens, dimensions)``."""
+        """Pad a query with expansion tokens to a fixed length, and return its vectors ``(tokens, dimensions)``.
+
+        The ids are int64 as bytes, as in `BiEncoder`.
+        """
         query_ids = np.frombuffer(ids, dtype=np.int64)
         expansion_size = max(0, self.tokens.expanded_to - len(query_ids))
         token_ids = np.concatenate([query_ids, np.repeat(self._expansion_ids, expansion_size)])

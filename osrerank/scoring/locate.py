@@ -15,6 +15,7 @@ from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_PACKAGE
 
 SHIPPED_PREFIX = "osrerank/"
 HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
+"""Matches a hub id with an optional revision, such as ``org/model`` and ``org/model@main``."""
 CONFIG_FILES = (
     "*_Dense/config.json",
     "*_Dropout/config.json",
@@ -96,7 +97,10 @@ def locate_offline(model: str) -> Path | None:
 
 
 def read_hub_id(directory: Path) -> str:
-    """Return the repository id of a directory in the hub's cache. Returns "" for any other directory."""
+    """Return the repository id of a directory in the hub's cache, or "" for any other directory.
+
+    For example, the id of ``models--org--name/snapshots/5fa3`` is ``org/name``.
+    """
     folder = directory.parent.parent.name if directory.parent.name == "snapshots" else ""
     return folder.removeprefix("models--").replace("--", "/", 1) if folder.startswith("models--") else ""
 
@@ -128,7 +132,8 @@ def _download(
 ) -> Path:
     """Download a repository's config files, and its weights by the first list of patterns that matches any file.
 
-    Code is never downloaded. Graphs are skipped if further modules have weights, because such graphs lack the modules.
+    Code is never downloaded. If modules after the transformer have weights, graphs are skipped, because the graphs of
+    other programs do not contain these modules.
     """
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
 

@@ -1,4 +1,4 @@
-"""The names of the backends, the dtypes and the multilingual model. This module imports nothing."""
+"""The names of the backends, the dtypes and the multilingual model. This module imports nothing, so it is quick."""
 
 AUTO, WORKERS, HTTP = "auto", "workers", "http"
 LOCAL_BACKENDS = (AUTO, "onnx", "torch")

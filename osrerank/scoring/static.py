@@ -1,4 +1,4 @@
-"""Read the files of a StaticEmbedding, a model of sentence-transformers that averages fixed vectors of tokens."""
+"""Read a StaticEmbedding of sentence-transformers: a model that averages the fixed vectors of a text's tokens."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,14 @@ EMPTY_TEMPLATE = {
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
     "special_tokens": {},
 }
-"""A post-processor that adds no special tokens, because a StaticEmbedding's input has none."""
+"""A post-processor for ``tokenizer.json`` that adds no special tokens, because a StaticEmbedding's input has none."""
 
 
 def read_token_vectors(directory: Path) -> Any:
     """Return the vectors of all tokens in the vocabulary, fp32 ``(tokens, dimensions)``.
 
-    In the files of the library model2vec, several tokens can share a vector, and each token has a weight.
+    In the files of the library model2vec, ``mapping`` gives the number of each token's vector, so that several tokens
+    can have the same one, and ``weights`` gives each token's weight.
 
     Raises:
         ModelLoadError: the directory has no safetensors with these vectors.
@@ -43,10 +44,10 @@ def read_token_vectors(directory: Path) -> Any:
 
 def make_config(token_vectors: Any) -> dict[str, Any]:
     """Return the content of ``config.json`` for the vectors that `read_token_vectors` returns."""
-    tokens, dimensions = token_vectors.shape
+    n_tokens, dimensions = token_vectors.shape
     return {
         "model_type": STATIC_MODEL_TYPE,
-        "vocab_size": tokens,
+        "vocab_size": n_tokens,
         "hidden_size": dimensions,
         "max_position_embeddings": MAX_TOKENS,
     }

@@ -8,15 +8,15 @@ from tokenizers.processors import TemplateProcessing
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The special tokens of a sequence, ``head query middle document tail``, with segment ids.
+    """The special tokens of a sequence ``head query middle document tail``, and the segment ids of its parts.
 
-    For BERT, ``head`` is [CLS], and ``middle`` and ``tail`` are [SEP].
+    For BERT's ``[CLS] q [SEP] d [SEP]``, ``head`` is [CLS], and ``middle`` and ``tail`` are [SEP].
 
     Attributes:
         head: token ids before the query.
         middle: token ids between query and document, and between two documents.
         tail: token ids at the end.
-        query_middle_tokens: number of tokens in ``middle`` that have the query's segment id, 0.
+        query_middle_tokens: number of tokens in ``middle`` that have the query's segment id, 0: for BERT, 1.
         document_segment: segment id of the document: 1 for BERT, 0 for models without segments.
         second_document_segment: segment id of a duo model's second document. Other models do not use it.
     """
@@ -28,9 +28,9 @@ class Template:
     document_segment: int
     second_document_segment: int = 0
 
-    def count_tokens(self, documents: int = 1) -> int:
-        """Return the number of special tokens in a sequence with this many documents."""
-        return len(self.head) + documents * len(self.middle) + len(self.tail)
+    def count_tokens(self, n_documents: int = 1) -> int:
+        """Return the number of special tokens in a sequence with this many documents: for BERT, 3 with one document."""
+        return len(self.head) + n_documents * len(self.middle) + len(self.tail)
 
 
 def single_template(tokenizer: Tokenizer) -> Template:
@@ -41,10 +41,10 @@ def single_template(tokenizer: Tokenizer) -> Template:
     """
     encoding = tokenizer.encode("a")
     text = [index for index, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
-    can_be_empty = isinstance(
-        tokenizer.post_processor, TemplateProcessing
-    )  # the template of a StaticEmbedding is empty
-    if not text or (len(text) == len(encoding.ids) and not can_be_empty):
+    has_special_tokens = len(text) < len(encoding.ids)
+    # a StaticEmbedding has a template without special tokens
+    may_have_none = isinstance(tokenizer.post_processor, TemplateProcessing)
+    if not text or not (has_special_tokens or may_have_none):
         raise ValueError("it does not put special tokens around a text (no post-processor)")
     head, tail = tuple(encoding.ids[: text[0]]), tuple(encoding.ids[text[-1] + 1 :])
     return Template(head, (*tail, *head), tail, query_middle_tokens=len(tail), document_segment=1)
