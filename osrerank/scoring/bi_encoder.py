@@ -21,13 +21,13 @@ from osrerank.types import NEVER, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats
 
 QUERY_CACHE_SIZE = 128
-"""This many query vectors are cached, because a search can need the same vector several times."""
+"""Maximum number of cached query vectors. They are cached because a search can need the same one several times."""
 NOT_FINITE = "its vector contains numbers that are not finite; if the model computes in 16 bits, try --dtype fp32"
-"""The failure of a text whose vector contains NaN or infinity."""
+"""The reported reason if a text's vector contains NaN or infinity."""
 
 
 class BiEncoder(LocalModel):
-    """A bi-encoder. Its inputs are ``[CLS] text [SEP]``, where queries and documents can have different prefixes.
+    """A bi-encoder. Its inputs are ``[CLS] text [SEP]``. Queries and documents can have different prefixes.
 
     The similarity of two vectors is the logit ``scale * product + offset``, with the calibration of the model card. The
     product is a cosine if the vectors are normalised.
@@ -91,14 +91,15 @@ class BiEncoder(LocalModel):
         if side == "query":
             query_vectors, truncated_indices = self._encode_queries(texts)
             return Vectors(np.concatenate(query_vectors), cut=truncated_indices)
-        _, output, truncated_indices = self._encode_documents(texts, deadline)
+        _, outcome, truncated_indices = self._encode_documents(texts, deadline)
         rows = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
-        for index, row in output.outputs.items():
+        for index, row in outcome.outputs.items():
             rows[index] = row
-        failed_indices = [index for index, row in output.outputs.items() if not np.isfinite(row).all()]
-        if failed_indices and len(failed_indices) == len(output.outputs):
+        failed_indices = [index for index, row in outcome.outputs.items() if not np.isfinite(row).all()]
+        if failed_indices and len(failed_indices) == len(outcome.outputs):
             raise InferenceError(f"no text could be encoded: {NOT_FINITE}", model=self.model)
-        return Vectors(rows, {**output.failures, **dict.fromkeys(failed_indices, NOT_FINITE)}, truncated_indices)
+        failures = {**outcome.failures, **dict.fromkeys(failed_indices, NOT_FINITE)}
+        return Vectors(rows, failures, truncated_indices)
 
     def _encode_queries(self, texts: Sequence[str]) -> tuple[list[Floats], frozenset[int]]:
         """Return the vectors of each query ``(n, dimensions)``, and the indices of the truncated queries."""
@@ -109,7 +110,7 @@ class BiEncoder(LocalModel):
     def _encode_documents(
         self, texts: Sequence[str], deadline: Deadline
     ) -> tuple[list[Tokens], CallOutcome, frozenset[int]]:
-        """Encode documents until the deadline. Returns the model's inputs and outputs, and the truncated indices."""
+        """Encode documents until the deadline. Return the inputs, the outputs and the indices of truncated texts."""
         truncated_indices: list[int] = []
         sequences: list[Tokens] = []
         with self._batcher.call(deadline) as call:
@@ -136,7 +137,7 @@ class BiEncoder(LocalModel):
         return self.card.calibration.scale * products + self.card.calibration.offset
 
     def _query_vector(self, ids: bytes) -> Floats:
-        """Return the vector ``(1, dimensions)`` of a query's int64 token ids. They are bytes, to be hashable."""
+        """Return the vector ``(1, dimensions)`` of a query's int64 token ids, passed as bytes for the cache."""
         token_ids = np.frombuffer(ids, dtype=np.int64)
         vector: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids))])
         return vector
@@ -145,8 +146,8 @@ class BiEncoder(LocalModel):
 def weights_digest(directory: Path, card: ModelCard) -> str:
     """Return a digest of an encoder's weights and pooling.
 
-    If the card contains one, it is returned. Otherwise, the ONNX graph or the safetensors are hashed. Safetensors, and
-    graphs that osrerank did not export, do not contain the pooling, so its name is appended to their digest.
+    If the card contains this digest, it is returned. Otherwise, the ONNX graph or the safetensors are hashed.
+    Safetensors, and graphs that osrerank did not export, do not contain the pooling, so its name follows their digest.
     """
     if card.weights:
         return card.weights

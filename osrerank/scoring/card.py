@@ -16,6 +16,7 @@ from osrerank.scoring.modular.tokenizer_settings import TruncationSide
 from osrerank.types import Advice
 
 CARD_VERSION = 2
+"""The version of the format of ``osrerank.json``."""
 
 Kind = Literal["bi-encoder", "late-interaction", "cross-encoder", "duo"]
 ENCODERS: tuple[Kind, ...] = ("bi-encoder", "late-interaction")
@@ -26,6 +27,7 @@ DUO: tuple[Kind, ...] = ("duo",)
 """Kinds of models that compare two documents at a time."""
 Head = Literal["logit1", "logits2", "next-sentence", "cosine", "dot"]
 SIMILARITIES = ("cosine", "dot")
+"""The heads of encoders."""
 LengthRule = Literal["paper", "released"]
 Normalization = Literal["tokenizer", "sentencepiece"]
 Pooling = Mode
@@ -37,12 +39,12 @@ CHOICES = {
     "truncation_side": get_args(TruncationSide),
     "normalization": get_args(Normalization),
 }
-"""The valid values of a card's fields."""
+"""The valid values of each field that has a fixed list of them."""
 OPTIONAL_FIELDS = (
     "modules", "dimensions", "languages", "query_prefix", "document_prefix", "weights", "vectors_weight",
     "truncation_side", "query_model", "normalization",
 )  # fmt: skip
-"""The fields that ``osrerank.json`` omits while they have their default values."""
+"""The fields that are not written to ``osrerank.json`` if they have their default values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Calibration:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a path, relative to a folder, stays inside the folder."""
+    """Return whether a relative path stays inside its folder: ``onnx/a.onnx`` does, ``../a.onnx`` does not."""
     path = PureWindowsPath(name)  # also parses POSIX paths
     return not path.anchor and ".." not in path.parts
 
@@ -82,7 +84,7 @@ class ModelCard:
             ``late-interaction`` does the same with one vector for each token. Both are encoders. ``cross-encoder``
             scores ``[CLS] q [SEP] d [SEP]``. ``duo`` scores ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
         onnx: precision (``int8``, ``fp32``) -> the graph's file, relative to the directory.
-        provenance: base model, training data, recipe, licence, measures.
+        provenance: base model, training data, recipe, licence and evaluation results.
         languages: ISO 639 codes of the languages that the model supports. Empty if they are unknown.
 
         max_tokens: maximum number of tokens in a sequence (for an encoder, in a document), with special tokens.
@@ -92,7 +94,7 @@ class ModelCard:
             ``released`` follows the published code: a cross-encoder leaves one token unused, and a duo model reserves
             only the query's actual tokens.
         segment_rows: number of rows in the model's segment embedding table: usually 2 for a cross-encoder and 3 for a
-            duo model; 0 if the model has no such table. It is also 1 if the tokenizer sets no token types.
+            duo model, or 0 if the model has no such table. It is 1 if the tokenizer gives all tokens the same segment.
         truncation_side: the side at which a long text is truncated: ``right`` is the end, ``left`` the beginning.
         normalization: ``tokenizer``: `tokenizers` normalises texts as the tokenizer's file says. ``sentencepiece``:
             `osrerank.scoring.charsmap` normalises them by the character map in that file.
@@ -114,8 +116,8 @@ class ModelCard:
         modules: the steps after the pooling, in order.
         dimensions: the number of dimensions to which vectors are truncated. 0 keeps all of them.
         weights: a digest of the weights that a graph was exported from, so that vectors of the graph and of the weights
-            are interchangeable. If empty, the digest of the model's own files is used.
-        query_model: for a bi-encoder, the subfolder of the model that encodes queries. If empty, this model does.
+            are interchangeable. If empty, the digest of the model's files is used.
+        query_model: for a bi-encoder, the subfolder of the model that encodes queries. If empty, this model does so.
         tokens: for late interaction, marker tokens, query expansion, and the tokens that get vectors.
     """
 
@@ -203,7 +205,7 @@ class ModelCard:
         if self.tokens != TokenVectorSettings() and self.kind != "late-interaction":
             raise ValueError(f"tokens is set, but only late-interaction can use it, and kind is {self.kind}")
         if self.query_model and not (self.is_bi_encoder and is_inside(self.query_model)):
-            reason = "only a bi-encoder can have one, and it must be a folder inside the model's own"
+            reason = "only a bi-encoder can have one, and it must be a subfolder of the model's folder"
             raise ValueError(f"query_model is {self.query_model!r}; {reason}")
         if self.vectors_weight and self.kind != "cross-encoder":
             raise ValueError(f"vectors_weight is set, but only a cross-encoder can use it, and kind is {self.kind}")

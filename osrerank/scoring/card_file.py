@@ -28,7 +28,7 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 
 MAX_QUERY_TOKENS = 64
-"""A model without a card reads at most this many query tokens, and at most half of the sequence."""
+"""Limit of a query's tokens for models without a card. If it is lower, half of the sequence is the limit."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
@@ -39,7 +39,7 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
 
     Args:
         directory: the model's directory.
-        name: the name for the card. If empty, the card keeps its own name. If it has none, it gets the directory's.
+        name: the name for the card. If empty, the card keeps the name in its file, or gets the directory's name.
 
     Raises:
         ModelLoadError: the files do not describe a model that can rerank. The message states the reason.
@@ -60,8 +60,8 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
 def list_parameter_files(directory: Path) -> list[str]:
     """Return the files that contain a model's weights, relative to its directory.
 
-    These are its safetensors. The modules of a modular cross-encoder or bi-encoder have some in their own folders. A
-    model without safetensors has one graph instead: the fp32 graph in its card, or the int8 graph if there is no other.
+    These are its safetensors: the transformer's, and those in the folders of modules after it, such as
+    ``2_Dense/model.safetensors``. If there are none, it is one graph: the card's fp32 graph, or else its int8 graph.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
@@ -82,11 +82,12 @@ def list_parameter_files(directory: Path) -> list[str]:
 
 
 def module_weights(card: ModelCard) -> list[str]:
-    """Return the safetensors of a bi-encoder's modules, relative to its directory. Each module has its own folder."""
+    """Return the safetensors of a bi-encoder's modules, relative to its directory: ``2_Dense/model.safetensors``."""
     return [f"{step.name.partition('.')[0]}/{WEIGHTS_FILE}" for step in card.modules if step.name]
 
 
 def _check_files(directory: Path) -> None:
+    """Raise `ModelLoadError` unless a directory contains a tokenizer, and safetensors or a graph."""
     has_weights = bool(weight_files(directory))
     if not tokenizer_file(directory).exists():
         fix = "save it there with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
@@ -103,8 +104,8 @@ def _check_files(directory: Path) -> None:
 def _infer_bi_encoder_card(directory: Path, name: str) -> ModelCard:
     """Return the card of a bi-encoder that another library saved.
 
-    An ONNX graph that another program exported ends at the last hidden states. It is used only if no later module has
-    weights.
+    An ONNX graph that another program exported ends at the last hidden states, so it is used only if no module after
+    the transformer has weights.
 
     Raises:
         ModelLoadError: the files cannot be read, or the model must be exported first.
@@ -135,18 +136,18 @@ def _parse_card(content: dict[str, Any]) -> dict[str, Any]:
 def _infer_fields(config: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Return the fields of `ModelCard` for a cross-encoder without a card."""
     cross_encoder = read_cross_encoder(directory)
-    has_own_head = cross_encoder is not None and cross_encoder.head is not None
+    has_modular_head = cross_encoder is not None and cross_encoder.head is not None
     settings = TokenizerSettings.read(directory)
     segment_rows = int(config.get("type_vocab_size", 0))
     max_tokens = max_sequence_tokens(config, cross_encoder.max_tokens if cross_encoder else settings.limit)
     return {
-        "head": _head_for_labels(cross_encoder.labels) if cross_encoder and has_own_head else _infer_head(config),
+        "head": _head_for_labels(cross_encoder.labels) if cross_encoder and has_modular_head else _infer_head(config),
         "max_tokens": max_tokens,
         "max_query_tokens": min(MAX_QUERY_TOKENS, max_tokens // 2),
         "segment_rows": segment_rows if settings.uses_token_types else min(1, segment_rows),
         "truncation_side": settings.truncation_side,
         "query_prefix": cross_encoder.query_prefix if cross_encoder else "",
-        "onnx": {} if has_own_head else find_graphs(directory),  # other programs' graphs lack such a head
+        "onnx": {} if has_modular_head else find_graphs(directory),  # other programs' graphs end before such a head
     }
 
 
@@ -171,8 +172,8 @@ def _infer_head(config: Mapping[str, Any]) -> Head:
     return _head_for_labels(len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2)))
 
 
-def _head_for_labels(labels: int) -> Head:
-    if labels not in {1, 2}:
+def _head_for_labels(n_labels: int) -> Head:
+    if n_labels not in {1, 2}:
         requirement = "a reranking model has 1 (a logit) or 2 (the second means relevant)"
-        raise ValueError(f"the classifier has {labels} labels; {requirement}")
-    return "logit1" if labels == 1 else "logits2"
+        raise ValueError(f"the classifier has {n_labels} labels; {requirement}")
+    return "logit1" if n_labels == 1 else "logits2"

@@ -1,4 +1,4 @@
-"""Cross-encoders: models that read a query and a document together, and compute one logit (monoBERT).
+"""Cross-encoders (monoBERT) read a query and a document together, and compute one logit.
 
 Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2.
 """
@@ -18,16 +18,17 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_TRUNCATED_BIT
 
 MAX_WINDOW_SEQUENCES = 4096
-"""At most this many sequences are in memory at a time (32 MiB), or fewer if they are longer than `WINDOW_TOKENS`."""
+"""Maximum number of sequences in memory at a time: 32 MiB of ids if each one has `WINDOW_TOKENS` tokens."""
 WINDOW_TOKENS = 512
+"""If a model's sequences can be longer than this, fewer of them are in memory at a time."""
 
 
 class CrossEncoder(LocalModel):
     """Scores pairs of query and document: ``[CLS] q [SEP] d [SEP]``.
 
-    ``Scores.values`` are calibrated logits in float32: ``scale * raw + offset``, by default with 1 and 0. A one-logit
-    head's raw score is its logit. A two-logit head's is the log-odds z1 - z0, which order like ``log_softmax[1]``. A
-    next-sentence head's is z1, and its log-odds z1 - z0 are returned separately, as ``Scores.log_odds``.
+    ``Scores.values`` are calibrated logits in float32: ``scale * raw + offset``, by default with scale 1 and offset 0.
+    With one logit, the head ``logit1``, raw is that logit. With two, z0 and z1, it is z1 - z0 for ``logits2``, which
+    orders like ``log_softmax[1]``, and z1 for ``next-sentence``, where z1 - z0 is returned as ``Scores.log_odds``.
     ``Scores.inferences`` counts tuples.
     """
 
@@ -44,6 +45,7 @@ class CrossEncoder(LocalModel):
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
+        """Score tuples in windows, so that a long list needs little memory; see `Scorer.score`."""
         if any(len(indices) != self.documents_per_tuple for indices in tuples):
             raise ValueError(self.tuple_size_message)
         query_pieces = self._builder.tokenise_query(query)
@@ -109,7 +111,8 @@ class CrossEncoder(LocalModel):
 
     def _logit(self, row: Row) -> float:
         """Return the calibrated logit of a head's outputs ``(labels,)``."""
-        return self._calibrate(_log_odds(row) if self.card.head == "logits2" else row[-1])
+        raw = _log_odds(row) if self.card.head == "logits2" else row[-1]
+        return self._calibrate(raw)
 
     @property
     def _has_odds(self) -> bool:
@@ -126,9 +129,13 @@ def _log_odds(row: Row) -> float:
 def _cuts(
     query: Pieces, pieces: dict[int, Pieces], tuples: Sequence[tuple[int, ...]], size: int
 ) -> npt.NDArray[np.uint8]:
-    """Return `Scores.cuts` ``(size,)``. It is 0 for tuples that were not reached."""
+    """Return `Scores.cuts` ``(size,)`` for the reached tuples, and 0 for the others.
+
+    Bit i is set if the tuple's document i was truncated, and `QUERY_CUT` if the query was.
+    """
     cuts = np.zeros(size, dtype=np.uint8)
     for row, indices in enumerate(tuples):
         cuts[row] = sum(pieces[index].is_truncated << bit for bit, index in enumerate(indices))
-    cuts[: len(tuples)] |= QUERY_TRUNCATED_BIT * query.is_truncated
+    if query.is_truncated:
+        cuts[: len(tuples)] |= QUERY_TRUNCATED_BIT
     return cuts

@@ -18,13 +18,13 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, hash_files, tokenizer_file
 
 CHUNK_SIZES = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
-"""How many sequences each kind of model tokenises at a time, while the previous ones are computed."""
+"""Number of sequences that each kind of model tokenises at a time, while the backend computes the previous ones."""
 CHUNK_CHARACTERS = 1 << 17
-"""At most this many characters are tokenised at a time. A longer text is tokenised alone."""
+"""Maximum number of characters that are tokenised at a time. A longer text is tokenised alone."""
 MAX_CHUNK_SIZE = 256
-"""At most this many sequences are tokenised at a time, even for a GPU with larger batches."""
+"""Maximum number of sequences that are tokenised at a time, even for a GPU with larger batches."""
 TYPICAL_TOKENS = 128
-"""The assumed length of a sequence, to estimate how many sequences fit into a batch."""
+"""Assumed number of tokens in a sequence, to estimate how many sequences fit into a batch."""
 
 
 class LocalModel:
@@ -67,12 +67,16 @@ class LocalModel:
         return max(CHUNK_SIZES[self.card.kind], min(MAX_CHUNK_SIZE, self.backend.budget_tokens // TYPICAL_TOKENS))
 
     def tokenisation_chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Yield a slice for each group of sequences that are tokenised together. Lengths are in characters."""
+        """Yield a slice, such as ``slice(0, 16)``, for each group of sequences that are tokenised together.
+
+        Args:
+            lengths: the length of each sequence's texts, in characters.
+        """
         start = 0
         while start < len(lengths):
-            totals = accumulate(lengths[start : start + self.chunk_size])
-            fitting = sum(total <= CHUNK_CHARACTERS for total in totals)
-            end = start + max(1, fitting)
+            running_totals = accumulate(lengths[start : start + self.chunk_size])
+            n_fitting = sum(total <= CHUNK_CHARACTERS for total in running_totals)
+            end = start + max(1, n_fitting)
             yield slice(start, end)
             start = end
 
@@ -98,9 +102,11 @@ class LocalModel:
 
     @property
     def _length_policy(self) -> str:
+        """The part of `identity` that says how texts are truncated, such as ``64/512/paper``."""
         return f"{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
 
     def _digest(self, weights: Sequence[str]) -> str:
+        """Return a digest of the tokenizer, the card, the config and the given files of weights."""
         files = [name for name in (CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
         tokenizer = os.path.relpath(tokenizer_file(self._directory), self._directory)
         return hash_files(self._directory, [tokenizer, *files, *weights])

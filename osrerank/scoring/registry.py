@@ -1,6 +1,6 @@
-"""Load models by their names. `load` also follows the settings, which can choose a backend on workers or a server.
+"""Load models by their names. `load` follows the settings, which can also choose workers or a server as the backend.
 
-`BACKENDS` lists the backends. A backend's module defines a function ``load``, and is imported on first use.
+`BACKENDS` lists the backends. A backend's module defines a function ``load``. It is imported on first use.
 """
 
 import difflib
@@ -36,7 +36,7 @@ NO_DUO_MODEL = (
     "osrerank export FOLDER duobert --kind duo, or train a model with osrerank train duo"
 )
 NVIDIA_DRIVER_FILE = Path("/dev/nvidiactl")
-"""Exists if NVIDIA's driver is loaded."""
+"""A device file that exists if NVIDIA's driver is loaded."""
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class BackendEntry:
     def load(self, *arguments: Any, **options: Any) -> Any:
         """Import the module, and call its ``load``.
 
-        A local backend's ``load`` takes a directory, a card, ``threads`` and ``dtype``, and returns a `Backend`. The
-        others take the settings and a model's name, and return a scorer or an encoder.
+        The ``load`` of a local backend takes a directory, a card, ``threads`` and ``dtype``, and returns a `Backend`.
+        That of another backend takes the settings and a model's name, and returns a scorer or an encoder.
         """
         return importlib.import_module(self.module).load(*arguments, **options)
 
@@ -86,7 +86,7 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
 
     Args:
         settings: model, backend, dtype, threads, broker.
-        kinds: the accepted kinds of models. If empty, all kinds are accepted.
+        kinds: the accepted kinds of models, such as ``("duo",)``. If empty, all kinds are accepted.
         model: the model to use instead of ``settings.model``. An empty name means that no duo model is configured.
         in_worker: whether this process is a worker, which loads the model itself if the backend is ``workers``.
 
@@ -152,7 +152,7 @@ def load_model(
     converted = convert_if_needed(locate(model, weight_patterns=list_weight_patterns(backend)))
     directory = converted.directory
     name = model
-    if Path(model).expanduser().exists():  # the name of a converted copy's folder is a digest
+    if Path(model).expanduser().exists():  # use the card's or the folder's name, unless the folder is a converted copy
         name = Path(model).name if converted.sha256 else ""
     card = read_card(directory, name=name)
     if kinds and card.kind not in kinds:
@@ -221,7 +221,7 @@ def load_scorer(
 def as_scorer(model: ScorerT | Encoder, settings: Settings | None = None) -> "ScorerT | EncoderScorer":
     """Return the model as a scorer. An encoder is wrapped in an `EncoderScorer`.
 
-    Its vectors are stored as the settings say. Without settings, they are neither rounded nor stored.
+    The settings say where the encoder's vectors are stored. Without settings, vectors are neither rounded nor stored.
     """
     if not is_encoder(model):
         return model
@@ -233,7 +233,7 @@ def as_scorer(model: ScorerT | Encoder, settings: Settings | None = None) -> "Sc
 
 
 def build_model(directory: Path, card: ModelCard, network: "Backend") -> "CrossEncoder | BiEncoder":
-    """Return a model of the card's kind, with the directory's tokenizer and a loaded network.
+    """Return a model of the card's kind, made of the directory's tokenizer and a loaded network.
 
     Raises:
         ModelLoadError: the tokenizer cannot be read.

@@ -30,11 +30,11 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 OTHER_MODEL_TYPES = ("CrossEncoder", *late_interaction.MODEL_TYPES)
 """``model_type`` of the models of sentence-transformers that are not bi-encoders."""
 PROVISIONAL_CALIBRATION = Calibration(20.0, -15.0)
-"""Maps common cosines, .6 to .9, to logits around 0. Until a calibration is fitted, probabilities are meaningless."""
+"""Maps common cosines, 0.6 to 0.9, to logits from -3 to 3. Until it is fitted, probabilities are meaningless."""
 FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1}
-"""The first pass's weight relative to the cosine for each pooling, as measured in docs/research/joined.md."""
+"""Weight of the first-pass score relative to the cosine, by pooling, as measured in docs/research/joined.md."""
 DEFAULT_FIRST_PASS_WEIGHT = 0.05
-"""Weight of the first pass for all other poolings."""
+"""The weight of the first-pass score for all other poolings."""
 POSITION_BUCKETS = 32
 """Number of relative position buckets in MPNet."""
 PUBLIC_MODELS = Path(__file__).with_name("public_models.toml")
@@ -43,7 +43,7 @@ PUBLIC_MODELS = Path(__file__).with_name("public_models.toml")
 
 @dataclass(frozen=True, slots=True)
 class EncoderOverrides:
-    """Values that take precedence over an encoder's files. None leaves the files' value.
+    """Values that take precedence over those in an encoder's files. None keeps the value in the files.
 
     Attributes:
         pooling: the way to get a text's vector from the states of its tokens.
@@ -94,7 +94,7 @@ def is_bi_encoder(directory: Path) -> bool:
 
 
 def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | None = None) -> BiEncoderSource:
-    """Infer a bi-encoder's card from its files. `public_model` supplies the values that they leave out.
+    """Infer a bi-encoder's card from its files. `public_model` supplies values that the files leave out.
 
     Args:
         directory: the model's directory, with ``modules.json`` if sentence-transformers saved the model.
@@ -145,6 +145,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
 def _choose_prefixes(
     directory: Path, description: bi_encoder.BiEncoderDescription, overrides: EncoderOverrides
 ) -> tuple[str, str]:
+    """Return the prefixes of queries and of documents: the overrides, else those in the files or in `PUBLIC_MODELS`."""
     query_prefix, document_prefix = description.query_prefix, description.document_prefix
     if not query_prefix and not document_prefix:
         public_values = public_model(directory)
@@ -161,13 +162,13 @@ def _choose_prefixes(
 
 
 def public_model(directory: Path) -> Mapping[str, Any]:
-    """Return the values of a directory's model in `PUBLIC_MODELS`. They are empty if it is not listed."""
+    """Return the values of a directory's model in `PUBLIC_MODELS`, or an empty map if the model is not in it."""
     return _public_models().get(read_hub_id(directory), {})
 
 
 @cache
 def _public_models() -> Mapping[str, Mapping[str, Any]]:
-    """Read `PUBLIC_MODELS`: the values in each model's published card, by hub id."""
+    """Read `PUBLIC_MODELS`: by hub id, such as ``BAAI/bge-small-en-v1.5``, the values in the model's published card."""
     models = tomllib.loads(PUBLIC_MODELS.read_text("utf-8"))["models"]
     return {name: model for model in models for name in model["names"]}
 
@@ -229,11 +230,12 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
 def _card_dimensions(
     directory: Path, config: Mapping[str, Any], description: bi_encoder.BiEncoderDescription, requested: int | None
 ) -> int:
-    """Return a card's ``dimensions``. They are 0 if vectors are as long as the encoder's hidden states."""
+    """Return a card's ``dimensions``, which is 0 if a vector is as long as the transformer's hidden states."""
     hidden_size = int(config["hidden_size"])
     vector_size = description.dense_size or hidden_size
     if requested is not None and requested > vector_size:
         reason = f"dimensions is {requested}, but {directory}'s vectors have only {vector_size} dimensions"
         raise ConfigError(reason, setting="dimensions", source="argument")
     dimensions = min(vector_size, requested or description.dimensions or vector_size)
-    return 0 if dimensions == hidden_size and not description.dense_size else dimensions
+    is_hidden_state = dimensions == hidden_size and not description.dense_size
+    return 0 if is_hidden_state else dimensions

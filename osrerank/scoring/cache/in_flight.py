@@ -1,4 +1,4 @@
-"""Let one thread compute a score that several threads need at the same time; the others wait for it."""
+"""Let one thread compute a score that several threads need at the same time, while the others wait for it."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -57,7 +57,7 @@ class InFlight:
         return claimed_keys, pending_scores
 
     def complete(self, keys: Iterable[bytes], scores: Mapping[bytes, CachedScore]) -> None:
-        """Pass the scores of claimed keys to the threads that wait for them. A key without a score counts as failed."""
+        """Pass the scores of claimed keys to the threads that wait for them. A missing score counts as failed."""
         with self._lock:
             completed = [(self._pending.pop(key), scores.get(key)) for key in keys]
         for pending, score in completed:

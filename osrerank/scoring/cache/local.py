@@ -11,14 +11,17 @@ ENTRY_BYTES = 250
 """Estimated memory of a score and its key in this process, in bytes."""
 
 CachedScore = float | tuple[float, float, int]
-"""A logit. If the log-odds differ from it, or a text was truncated: (logit, log-odds, cuts); `Scores` explains cuts."""
+"""A logit, or (logit, log-odds, cuts) if the log-odds differ from the logit or a text was truncated.
+
+`Scores` explains cuts, the bits that say which texts were truncated.
+"""
 
 
 class SharedStore(Protocol):
     """The interface of a score cache that processes share."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and the ones among them that will expire unless they are written again."""
+        """Return the cached scores by key, and those of them that will expire unless they are written again."""
 
     def write(self, scores: Mapping[bytes, CachedScore]) -> None:
         """Store scores by key."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from prometheus_client import Counter as Count
+from prometheus_client import Counter as CounterMetric
 
 from osrerank.scoring.cache.in_flight import InFlight
 from osrerank.scoring.cache.local import CachedScore, EmptyStore, LocalStore, SharedStore
@@ -23,8 +23,8 @@ from osrerank.types.scores import QUERY_TRUNCATED_BIT, count_leading_attempts
 
 MEGABYTE = 1_000_000
 
-HITS = Count("osrerank_score_cache_hits", "Scores that need not be computed, by where they were.", ["where"])
-MISSES = Count("osrerank_score_cache_misses", "Scores that were not in the cache.")
+HITS = CounterMetric("osrerank_score_cache_hits", "Scores that need not be computed, by where they were.", ["where"])
+MISSES = CounterMetric("osrerank_score_cache_misses", "Scores that were not in the cache.")
 
 
 def add_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
@@ -77,6 +77,11 @@ class CachedScorer:
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
+        """Return cached scores, and compute the missing ones; see `Scorer.score`.
+
+        The keys that are missing are claimed, so that another thread that needs them waits for this one. Then, this
+        thread waits for the keys that others have claimed, and computes those for which the others have failed.
+        """
         identity = self._scorer.identity
         keys = score_keys(identity, query, documents, tuples)
         cached_scores, to_renew = self._read(keys)
@@ -118,7 +123,7 @@ class CachedScorer:
         self._shared.close()
 
     def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and the ones among them that will expire unless they are written again."""
+        """Return the cached scores by key, and those of them that will expire unless they are written again."""
         local_scores = self._local.read(keys)
         other_keys = list(dict.fromkeys(key for key in keys if key not in local_scores))
         shared_scores, to_renew = self._shared.read(other_keys)
@@ -138,6 +143,7 @@ class CachedScorer:
         deadline: Deadline,
     ) -> "_NewScores":
         """Score one tuple for each key. If several tuples have the same key, the first one is scored."""
+        # reversed, so that the first of several tuples with the same key is kept
         first_index = {key: index for index, key in reversed(list(enumerate(keys)))}
         ordered_keys = sorted(keys_to_compute, key=first_index.__getitem__)
         if not ordered_keys:
@@ -160,10 +166,10 @@ class _NewScores:
 
     Attributes:
         scores: the scores by key.
-        failures: why some could not be scored, by key.
+        failures: why a score could not be computed, by key.
         calls: the return values of the scorer.
-        identity: the identity of the model that computed the scores. Empty if the identity never changes, or if
-            nothing was computed.
+        identity: the identity of the model that computed the scores, or "" if it never changes or if nothing was
+            computed.
     """
 
     scores: Mapping[bytes, CachedScore] = field(default_factory=dict)
@@ -189,7 +195,16 @@ def _combine_scores(
     identity: str,
     counts: Mapping[str, Any],
 ) -> Scores:
-    """Return the scores of all tuples. Truncated texts are counted even if their scores were cached."""
+    """Return the scores of all tuples. Truncated texts are counted even if their scores were cached.
+
+    Args:
+        keys: the cache key of each tuple.
+        scores: the cached and the new scores.
+        failed_keys: why a key has no score.
+        tuples: indices of documents.
+        identity: identity of the model that computed the scores.
+        counts: the other fields of `Scores`, such as ``{"cached": 3}``.
+    """
     values, odds, cuts = _to_arrays(keys, scores)
     failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
     combined_scores = Scores(values, failures, count_leading_attempts(values, failures), identity, odds, cuts)
@@ -220,8 +235,9 @@ def _count_not_computed(
     keys: Sequence[bytes], cached: Mapping[bytes, CachedScore], new: Mapping[bytes, CachedScore]
 ) -> int:
     """Count the tuples that were not computed, because their score was cached, or because they repeat a tuple."""
-    repeated = sum(count - 1 for key, count in Counter(keys).items() if key in new)
-    return sum(key in cached for key in keys) + repeated
+    n_cached = sum(key in cached for key in keys)
+    n_repeated = sum(count - 1 for key, count in Counter(keys).items() if key in new)
+    return n_cached + n_repeated
 
 
 def _to_arrays(
@@ -229,14 +245,15 @@ def _to_arrays(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None, npt.NDArray[np.uint8]]:
     """Return the values, log-odds and cuts ``(n,)`` of `Scores`. A key without a score gets NaN.
 
-    If the log-odds equal the values, None is returned instead of them.
+    The log-odds are None if they equal the values.
     """
     cached = [scores.get(key, np.nan) for key in keys]
     triples = [score if isinstance(score, tuple) else (score, score, 0) for score in cached]
     values = np.array([value for value, _, _ in triples], dtype=np.float32)
     odds = np.array([log_odds for _, log_odds, _ in triples], dtype=np.float32)
     cuts = np.array([cut for _, _, cut in triples], dtype=np.uint8)
-    return values, None if np.array_equal(odds, values, equal_nan=True) else odds, cuts
+    odds_differ = not np.array_equal(odds, values, equal_nan=True)
+    return values, odds if odds_differ else None, cuts
 
 
 def _cached_score(value: float, odds: float, cuts: int) -> CachedScore:

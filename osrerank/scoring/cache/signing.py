@@ -1,8 +1,8 @@
 """Sign cached scores, so that nobody without a signing key can forge a score in Redis, or move it to another pair.
 
 A signature is HMAC-SHA256 (RFC 2104) over a score's cache key and value, truncated to 16 bytes. The cache key is a
-digest of model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid only for its own
-pair.
+digest of model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid only for the pair
+that was scored.
 """
 
 import hmac
@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from osrerank._log_throttle import LogThrottle
 
 PURPOSE = b"osrerank scores 1"
+"""What signing keys are derived for, so that a signed score is no valid message between clients and workers."""
 SIGNATURE_BYTES = 16
 LOG_EVERY_S = 60.0
-"""Refused scores are logged at most once in this many seconds for each reason."""
+"""Minimum time between two log lines with the same reason, in seconds."""
 REFUSALS = {
     "unsigned": "it is not signed: set the same OSRERANK_SIGNING_KEY for all processes that share the cache",
     "wrong_key": "it is not signed with a known OSRERANK_SIGNING_KEY, or it was altered",
     "no_key": "it is signed, and this process has no OSRERANK_SIGNING_KEY",
 }
+"""Why a cached score is refused, by the reason's short name."""
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +30,8 @@ class EntrySigner:
     """Signs cached values, and verifies their signatures.
 
     Args:
-        keys: signing keys. The first key signs, and signatures by any of the keys are accepted. Without keys, values
-            are not signed, and signed values are refused.
+        keys: signing keys. The first key signs values, and a signature by any key is accepted. If there are none,
+            values are not signed, and signed values are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
@@ -42,7 +44,7 @@ class EntrySigner:
         return value + _signature(self._keys[0], key, value) if self._keys else value
 
     def verify(self, key: bytes, signed: bytes, size: int) -> bytes | None:
-        """Return the value, the first ``size`` bytes. If its signature is invalid, log a warning and return None."""
+        """Return the value, the first ``size`` bytes. If the signature is invalid, log that and return None."""
         value, signature = signed[:size], signed[size:]
         reason = self._refusal_reason(key, value, signature)
         if not reason:

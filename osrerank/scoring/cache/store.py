@@ -1,9 +1,9 @@
 """Cache scores in Redis, within a memory limit.
 
-Redis holds two hashes, the young and the old generation. Scores are written to the young generation. When it has half
-of the allowed entries, or is half as old as a score may become, it replaces the old generation. A score that is read
-from the old generation is written again, so scores in use stay and all others expire. The server needs no eviction
-policy, which would also evict the messages of a broker.
+Redis holds two hashes, the young and the old generation. Scores are written to the young generation. When that has half
+of the allowed entries, or half of its lifetime has passed, it replaces the old generation. A score read from the
+old generation is written again, so scores in use stay, and all others expire. Redis therefore needs no eviction policy,
+which would also evict the messages of a broker.
 """
 
 import contextlib
@@ -28,11 +28,13 @@ YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
 """Timeout for connecting to Redis, and for its replies, in seconds."""
 PAUSE_S = 10.0
-"""After Redis has failed, it is not used for this many seconds."""
+"""Time for which Redis is not used after it has failed, in seconds."""
 REDIS_ENTRY_BYTES = 110
 """Estimated memory of a score and its key in Redis, in bytes, without a signature."""
 ONE_NUMBER = struct.Struct("<f")
+"""The format of a value that is only a logit."""
 THREE_NUMBERS = struct.Struct("<ffB")
+"""The format of a value that is a logit, log-odds and cuts."""
 ROTATE_SCRIPT = """
 local count = redis.call('HLEN', KEYS[1])
 if count == 0 then return 0 end
@@ -48,7 +50,10 @@ if count >= tonumber(ARGV[1]) or left < tonumber(ARGV[2]) / 2 then
 end
 return 0
 """
-"""Lua script that makes the young generation the old one if it is large or old enough."""
+"""Lua script that makes the young generation the old one if it is large or old enough.
+
+KEYS are the young and the old generation. ARGV are the maximum number of entries, and the lifetime in milliseconds.
+"""
 
 ERRORS = Counter("osrerank_score_cache_errors", "Failed calls of the cache, and values in it that are not scores.")
 
@@ -88,7 +93,7 @@ class RedisStore:
         self._write_pause = Pause(pause_s, self._report, clock)  # while Redis is full, it is still read
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and the ones among them that will expire unless they are written again."""
+        """Return the cached scores by key, and those of them that will expire unless they are written again."""
         if not keys:
             return {}, {}
         pipeline = self._redis.pipeline(transaction=False)
@@ -125,7 +130,7 @@ class RedisStore:
             self._write_pause.begin(error)
 
     def _drop_old_generation(self) -> None:
-        """Drop the old generation, and make the young generation the old one. A second call would drop that too."""
+        """Delete the old generation, and make the young generation the old one. A second call would delete that too."""
         self._redis.unlink(OLD)
         with contextlib.suppress(ResponseError):  # there is no young generation
             self._redis.rename(YOUNG, OLD)
@@ -159,7 +164,11 @@ def _encode_score(value: CachedScore) -> bytes:
 def _decode_scores(keys: Sequence[bytes], values: Sequence[object], signer: EntrySigner) -> dict[bytes, CachedScore]:
     """Return the valid scores among the values, by key. Values that are not scores count as errors."""
     scores: dict[bytes, CachedScore] = {}
-    layouts = {layout.size + added: layout for layout in (ONE_NUMBER, THREE_NUMBERS) for added in (0, SIGNATURE_BYTES)}
+    layouts: dict[
+        int, struct.Struct
+    ] = {}  # length of a value in bytes, with or without a signature -> format of its numbers
+    for layout in (ONE_NUMBER, THREE_NUMBERS):
+        layouts[layout.size] = layouts[layout.size + SIGNATURE_BYTES] = layout
     for key, value in zip(keys, values, strict=True):
         if value is None:
             continue

@@ -8,7 +8,7 @@ from enum import Enum
 from osrerank._pause import Pause
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
-"""The pauses after the first, second and further consecutive failures, in seconds. The last one repeats."""
+"""The pauses after consecutive failures, in seconds. After the fourth failure, each pause is as long as the last."""
 
 
 class BrokerAccess(Enum):
@@ -16,12 +16,14 @@ class BrokerAccess(Enum):
 
     USE = "use"
     PROBE = "probe"
-    """The caller must test whether the broker replies again. Meanwhile, other callers get `NONE`."""
+    """The caller must test whether the broker replies again. Until it has, other callers get `NONE`."""
     NONE = "none"
 
 
 class Breaker:
-    """A circuit breaker: closed while the broker replies, open after a failure. After each pause, one caller may probe.
+    """A circuit breaker for the broker: closed while it replies, open after a failure.
+
+    While it is open, callers may not use the broker. After each pause, one of them may probe it.
 
     Args:
         clock: returns the time in seconds.
@@ -34,6 +36,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
+        """Whether the latest attempt to use the broker has failed."""
         return self._pause.failures > 0
 
     def attempt(self) -> BrokerAccess:

@@ -1,8 +1,8 @@
 """Connect to the broker, the Redis through which clients and workers communicate.
 
 Requests go through Celery, which uses Kombu. Replies bypass Celery, because it would need a key and a subscription for
-each reply. They go into one Redis list for each client process (`osrerank.scoring.remote.delivery`), which a plain
-Redis client reads.
+each reply. They go into one Redis list for each client process (`osrerank.scoring.remote.delivery`), which is read with
+the library redis-py.
 """
 
 import ssl
@@ -19,31 +19,33 @@ from osrerank.settings import ONLY_ONE_REDIS
 
 CONNECT_TIMEOUT_S = 1.0
 """Timeout for connecting to the broker, in seconds."""
-REPLY_TIMEOUT_S = 5.0
-"""Celery waits this many seconds for a reply from Redis. Celery's blocking commands must end sooner."""
-PLAIN_REPLY_TIMEOUT_S = 2.0
-"""The plain client waits this many seconds for a reply of Redis. This is short, because its callers have deadlines."""
+CELERY_REPLY_TIMEOUT_S = 5.0
+"""Timeout for a reply from Redis to Celery, in seconds. Celery's blocking commands must end sooner."""
+REPLY_TIMEOUT_S = 2.0
+"""Timeout for a reply from Redis to other requests, in seconds. It is short, because their callers have deadlines."""
 CONNECTIONS = 64
-"""Celery opens at most this many connections to the broker."""
+"""Maximum number of Celery's connections to the broker."""
 CLUSTER_ERRORS = (ClusterCrossSlotError, ClusterDownError, MovedError)
-"""The errors of a Redis Cluster node."""
+"""Errors that only a node of a Redis Cluster returns."""
 CAUSES_AND_FIXES = {
     "READONLY": "it is a replica; set an address that always leads to the master",
     "MASTERDOWN": "it is a replica; set an address that always leads to the master",
-    "NOPERM": "its user lacks rights; grant the rights listed in docs/workers.md",
+    "NOPERM": "its user lacks permissions; grant those listed in docs/workers.md",
     "NOAUTH": "set its password in the URL",
     "WRONGPASS": "set its password in the URL",
     "OOM": "it is full; increase its maxmemory",
     "MISCONF": "it cannot write to its disk; free space, or repair the disk",
     "LOADING": "it is still loading its data; wait until it has finished",
 }
-"""The cause and fix of each Redis error, by its code."""
+"""The cause and fix of a Redis error, by its code: the first word of Redis' reply."""
 ADDRESS_OPTIONS = ("host", "port", "path", "db", "username", "password")
+"""Options of a broker URL that say where the broker is and who connects."""
 SHARED_OPTIONS = ("health_check_interval", "client_name", "max_connections", "retry_on_timeout")
-"""Options of a broker URL that both Kombu and the plain client accept."""
+"""Options of a broker URL that both Kombu and redis-py accept."""
 SOCKET_OPTIONS = ("socket_timeout", "socket_connect_timeout", "socket_keepalive", "protocol")
 """Options of a broker URL that override the timeouts of this module. Kombu ignores ``protocol``."""
 OPTIONS = ("db", "username", "password", *SHARED_OPTIONS, *SOCKET_OPTIONS, "ssl_...")
+"""The options that an error message lists."""
 URL_SETTINGS = "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL if the broker uses that"
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 """How Celery verifies the broker's certificate for each value of ``ssl_cert_reqs``."""
@@ -75,11 +77,12 @@ def celery_app(url: str) -> Any:
 
 
 def check_redis_mode(redis: Any) -> None:
-    """Raise `WorkerError` if a Redis is a Sentinel, or a node of a Redis Cluster. These cannot be brokers."""
+    """Raise `WorkerError` if a Redis is a Sentinel or a node of a Redis Cluster, which cannot be brokers."""
     try:
         reply = redis.execute_command("HELLO")
     except ResponseError:  # Redis is older than 6, or forbids the command to this user
         return
+    # RESP3 replies with a map, RESP2 with a list: [key, value, key, value, ...]
     fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
     mode = bytes(fields.get(b"mode", b"standalone")).decode()
     if mode != "standalone":
@@ -106,19 +109,19 @@ def explain_redis_error(error: BaseException, default: str) -> str:
 
 def read_error_code(error: BaseException) -> str:
     """Return the code of a Redis error reply, such as READONLY. Returns "" if Redis did not reply."""
-    text = str(error).rpartition("caused error: ")[2]  # in a pipeline, redis-py puts the command before this
+    text = str(error).rpartition("caused error: ")[2]  # for a pipeline, redis-py puts the command before "caused"
     code: str = getattr(error, "status_code", None) or text.partition(" ")[0]
     return code if code.isupper() else ""
 
 
 def connect(url: str) -> Any:
-    """Return a plain Redis client for replies and heartbeats. It connects on first use."""
+    """Return a client of redis-py, without Celery, for replies and heartbeats. It connects on first use."""
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
-    return open_redis(url, connect_s=CONNECT_TIMEOUT_S, response_s=PLAIN_REPLY_TIMEOUT_S, **keepalive)
+    return open_redis(url, connect_s=CONNECT_TIMEOUT_S, response_s=REPLY_TIMEOUT_S, **keepalive)
 
 
 def _celery_settings(url: str) -> dict[str, Any]:
-    """Convert a URL in redis-py's format to Celery's settings. Kombu itself would not use TLS for ``rediss://``.
+    """Convert a URL in redis-py's format to Celery's settings. Kombu alone would not use TLS for ``rediss://``.
 
     Raises:
         ConfigError: the URL has an unknown option, or an invalid value.
@@ -132,7 +135,7 @@ def _celery_settings(url: str) -> dict[str, Any]:
         "broker_transport_options": {
             **{name: options[name] for name in SHARED_OPTIONS if name in options},
             "socket_connect_timeout": options.get("socket_connect_timeout", CONNECT_TIMEOUT_S),
-            "socket_timeout": max(options.get("socket_timeout", 0.0), REPLY_TIMEOUT_S),
+            "socket_timeout": max(options.get("socket_timeout", 0.0), CELERY_REPLY_TIMEOUT_S),
             "socket_keepalive": options.get("socket_keepalive", True),
         }
     }
@@ -154,7 +157,10 @@ def _celery_settings(url: str) -> dict[str, Any]:
 
 
 def _parse_options(url: str, scheme: str) -> dict[str, Any]:
-    """Return the options in a URL, which the settings have checked. Raises `ConfigError` if one is unknown."""
+    """Return the options in a URL, such as ``{"host": "redis", "db": 1}``. Raises `ConfigError` if one is unknown.
+
+    The settings have already checked the URL's format.
+    """
     from redis.connection import SSLConnection, parse_url  # noqa: PLC0415 - only where a Redis is configured
 
     options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]

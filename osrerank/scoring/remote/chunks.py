@@ -9,13 +9,13 @@ from osrerank.types import Counts, Scores
 from osrerank.types.scores import count_leading_attempts
 
 MAX_CHUNK_TUPLES = 100
-"""A chunk contains at most this many tuples."""
+"""Maximum number of tuples in a chunk."""
 MAX_CHUNK_CHARACTERS = 1 << 20
-"""A chunk's texts have at most this many characters, so that its message stays below the workers' size limit."""
+"""Maximum number of characters of a chunk's texts. It keeps the message below the workers' size limit."""
 CHARACTERS_PER_WORKER = 4_000
-"""A worker gets at least this many characters if several share a search. Sending less costs more than scoring it."""
+"""Minimum number of characters per worker if a search is divided: sending fewer costs more time than it saves."""
 WINDOW_CHARACTERS = 4_000
-"""Only this many characters of a text count as cost, because a model reads no more of it. This is an estimate."""
+"""Maximum number of characters of a text that count as cost. This is an estimate of how many a model reads."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Chunk:
 
     Attributes:
         indices: indices of the chunk's tuples among the search's tuples.
-        documents: each document's index in the chunk, by its index in the search.
+        documents: a document's index in the search -> its index in the chunk, such as ``{7: 0, 9: 1}``.
         cost: estimated number of characters that the model reads.
         characters: total length of the texts, in characters.
         max_tuples: maximum number of tuples in the chunk.
@@ -37,7 +37,11 @@ class Chunk:
     max_tuples: int = MAX_CHUNK_TUPLES
 
     def tuples(self, tuples: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Return the chunk's own among all tuples of the search, with indices into the chunk's documents."""
+        """Return the chunk's tuples with indices into its documents: (7, 9) becomes (0, 1) in the example above.
+
+        Args:
+            tuples: all tuples of the search.
+        """
         return [tuple(self.documents[document] for document in tuples[index]) for index in self.indices]
 
     def has_room(self, characters: int) -> bool:
@@ -47,7 +51,13 @@ class Chunk:
         return len(self.indices) < self.max_tuples and self.characters + characters <= MAX_CHUNK_CHARACTERS
 
     def add(self, index: int, documents: tuple[int, ...], lengths: Sequence[int]) -> None:
-        """Add the search's tuple number ``index``: indices of documents whose lengths, in characters, are given."""
+        """Add a tuple.
+
+        Args:
+            index: the tuple's index among the search's tuples.
+            documents: the tuple: indices of documents.
+            lengths: the length of each document of the search, in characters.
+        """
         self.indices.append(index)
         for document in documents:
             self.documents.setdefault(document, len(self.documents))
@@ -56,22 +66,22 @@ class Chunk:
 
 
 def divide_tuples(
-    documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers: int, *, max_tuples: int = MAX_CHUNK_TUPLES
+    documents: Sequence[str], tuples: Sequence[tuple[int, ...]], n_workers: int, *, max_tuples: int = MAX_CHUNK_TUPLES
 ) -> list[Chunk]:
     """Divide tuples into chunks of about equal cost, in rounds. A round has one chunk for each worker.
 
-    Each tuple goes to the cheapest chunk of the current round. When that chunk is full, the next round begins. So the
-    first tuples of the search are sent first, and workers score them before a deadline.
+    Each tuple goes to the cheapest chunk of the current round. When that chunk is full, the next round begins. The
+    search's first tuples are therefore in the first chunks, which workers score before those of later rounds.
 
     Args:
         documents: the texts of the search.
         tuples: indices into ``documents``.
-        workers: the number of workers, at least one.
+        n_workers: the number of workers, at least one.
         max_tuples: maximum number of tuples in a chunk.
     """
     lengths = [len(document) for document in documents]
     total_cost = sum(_cost(indices, lengths) for indices in tuples)
-    chunks_per_round = max(1, min(workers, total_cost // CHARACTERS_PER_WORKER))
+    chunks_per_round = max(1, min(n_workers, total_cost // CHARACTERS_PER_WORKER))
     chunks: list[Chunk] = []
     current_round: list[Chunk] = []
     for index, indices in enumerate(tuples):
@@ -84,18 +94,20 @@ def divide_tuples(
     return [chunk for chunk in chunks if chunk.indices]
 
 
-def join_replies(size: int, chunks: Sequence[Chunk], replies: Sequence[Scores | str | None], identity: str) -> Scores:
+def join_replies(
+    n_tuples: int, chunks: Sequence[Chunk], replies: Sequence[Scores | str | None], identity: str
+) -> Scores:
     """Join the scores of chunks into one `Scores` for all tuples of a search.
 
     Args:
-        size: the number of tuples of the search.
+        n_tuples: the number of tuples of the search.
         chunks: the result of `divide_tuples`.
         replies: for each chunk, its scores, an error as a `str`, or None if no reply came in time.
         identity: identity of the workers' model.
     """
-    values = np.full(size, np.nan, dtype=np.float32)
+    values = np.full(n_tuples, np.nan, dtype=np.float32)
     failures: dict[int, str] = {}
-    cuts = np.zeros(size, dtype=np.uint8)
+    cuts = np.zeros(n_tuples, dtype=np.uint8)
     for chunk, reply in zip(chunks, replies, strict=True):
         if isinstance(reply, str):
             failures |= dict.fromkeys(chunk.indices, reply)
@@ -105,10 +117,11 @@ def join_replies(size: int, chunks: Sequence[Chunk], replies: Sequence[Scores | 
             if reply.cuts is not None:
                 cuts[chunk.indices] = reply.cuts
     scored_replies = [reply for reply in replies if isinstance(reply, Scores)]
-    odds = Scores.joined_odds(replies, [chunk.indices for chunk in chunks], size)
+    odds = Scores.joined_odds(replies, [chunk.indices for chunk in chunks], n_tuples)
     reached = count_leading_attempts(values, failures)
     return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(scored_replies))
 
 
 def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:
+    """Return the estimated number of characters that a model reads, plus 1 per text, so that no tuple costs 0."""
     return sum(min(lengths[index], WINDOW_CHARACTERS) + 1 for index in indices)

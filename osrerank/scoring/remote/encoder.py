@@ -69,12 +69,15 @@ class RemoteEncoder:
                 records[index] = record
             else:
                 failures[index] = "the worker returned no vector for this text"
-        rows_by_index = dict(zip(records, stack_vectors(list(records.values())), strict=True)) if records else {}
+        rows_by_index: dict[int, Floats] = {}
+        if records:
+            rows_by_index = dict(zip(records, stack_vectors(list(records.values())), strict=True))
         no_vector = np.full(self.dimensions, np.nan, dtype=np.float32)
         rows: Rows = [rows_by_index.get(index, no_vector) for index in range(len(texts))]
-        if not has_token_vectors:
+        if not has_token_vectors:  # one vector per text: return a matrix
             rows = np.array(rows).reshape(len(texts), -1)
-        return Vectors(rows, failures, frozenset(index for index, record in records.items() if record.is_truncated))
+        truncated_indices = frozenset(index for index, record in records.items() if record.is_truncated)
+        return Vectors(rows, failures, truncated_indices)
 
     def similarity(self, query: Floats, vectors: Rows) -> Floats:
         return self._encoder.similarity(query, vectors)

@@ -19,7 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer | Encoder:
-    """Return a model that runs on workers: an encoder if its ONNX graph is also on this machine, else a scorer."""
+    """Return a model that runs on workers: an encoder if its ONNX graph is also on this machine, else a scorer.
+
+    An encoder needs the graph here, because queries are encoded in this process.
+    """
     workers = RemoteScorer(
         settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.from_settings(settings)
     )

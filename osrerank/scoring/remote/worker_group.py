@@ -11,7 +11,7 @@ from redis import RedisError
 from osrerank.errors import WorkerError
 from osrerank.metrics import BROKER_AWAY, BROKER_FAILURES, WORKERS
 from osrerank.scoring.remote.breaker import Breaker, BrokerAccess
-from osrerank.scoring.remote.broker import CONNECT_TIMEOUT_S, PLAIN_REPLY_TIMEOUT_S, explain_broker_failure
+from osrerank.scoring.remote.broker import CONNECT_TIMEOUT_S, REPLY_TIMEOUT_S, explain_broker_failure
 from osrerank.scoring.remote.messages import Heartbeat
 from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
 from osrerank.types import NEVER, Deadline
@@ -171,9 +171,9 @@ class LiveWorkers:
     def close(self) -> None:
         """Wait for the background threads to end."""
         if self._probe_thread is not None:
-            self._probe_thread.join(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
+            self._probe_thread.join(CONNECT_TIMEOUT_S + REPLY_TIMEOUT_S)
         if self._registry_read is not None:
-            self._registry_read.wait(CONNECT_TIMEOUT_S + PLAIN_REPLY_TIMEOUT_S)
+            self._registry_read.wait(CONNECT_TIMEOUT_S + REPLY_TIMEOUT_S)
 
     def _record_failure(self, error: Exception, *, is_probe: bool = False) -> None:
         BROKER_FAILURES.inc()

@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from osrerank.errors import ConfigError, WorkerError
 from osrerank.scoring.remote import chunks
 from osrerank.scoring.remote.breaker import PAUSES_S, Breaker, BrokerAccess
-from osrerank.scoring.remote.broker import PLAIN_REPLY_TIMEOUT_S, celery_app, explain_broker_failure, read_error_code
+from osrerank.scoring.remote.broker import REPLY_TIMEOUT_S, celery_app, explain_broker_failure, read_error_code
 from osrerank.scoring.remote.chunks import divide_tuples, join_replies
 from osrerank.scoring.remote.delivery import PendingChunk
 from osrerank.scoring.remote.messages import Reply
@@ -94,7 +94,7 @@ def test_an_unknown_option_of_a_broker_url_is_named(url, reason):
         ("MASTERDOWN Link with MASTER is down", "(MASTERDOWN): it is a replica; set an address"),
         (
             "NOPERM this user has no permissions to run the 'brpop' command",
-            "(NOPERM): its user lacks rights; grant the rights",
+            "(NOPERM): its user lacks permissions; grant those",
         ),
         ("NOAUTH Authentication required.", "(NOAUTH): set its password in the URL"),
         ("MISCONF Redis is configured to save RDB snapshots", "(MISCONF): it cannot write to its disk"),
@@ -168,7 +168,7 @@ def test_all_searches_together_wait_once_for_a_silent_broker():
         took_s = time.monotonic() - started
         scorer.close()
     assert {type(failure) for failure in failures} == {WorkerError}
-    assert took_s < 2 * PLAIN_REPLY_TIMEOUT_S
+    assert took_s < 2 * REPLY_TIMEOUT_S
 
 
 def test_calls_at_the_same_time_share_the_workers():
