@@ -1,11 +1,11 @@
 """Send chunks of a search to workers and receive their replies, for all threads of a process.
 
-Requests go through Celery. All replies to a process arrive in one Redis list, its reply queue. One thread reads it, so
-that a call opens neither a connection nor a subscription.
+Requests go through Celery. All replies to a process arrive in one Redis list, its reply queue. One thread reads this
+list, so that a call opens neither a connection nor a subscription.
 
-A worker holds a chunk from the time that it takes the chunk from its queue until it replies. A chunk without a reply is
-lost if no live worker holds it and it is not in its queue. A lost chunk is sent again, because Celery's own redelivery
-takes an hour on Redis.
+A worker holds a chunk from the time at which it takes the chunk from the queue until it replies. A chunk without a
+reply is lost if it is not in the queue and no live worker holds it. A lost chunk is sent again, because Celery would
+deliver it again only after an hour.
 """
 
 import logging
@@ -30,15 +30,17 @@ from osrerank.types import Deadline
 logger = logging.getLogger(__name__)
 
 LOST_AFTER_S = 2.5 * BEAT_S
-"""A chunk that has been missing for this many seconds is lost. By then, every live worker has sent two heartbeats."""
+"""Time after which a missing chunk is lost, in seconds. By then, every live worker has sent two heartbeats."""
 GIVE_UP_S = 4.0
-"""Calls stop waiting after this many seconds without workers or without the broker."""
+"""Time without workers or without the broker after which calls stop waiting, in seconds."""
 MAX_LOSSES = 3
-"""A chunk is given up after this many workers have died while they held it, because it might be the cause."""
+"""A chunk fails when this many workers have died while they held it, because it might be the cause."""
 MAX_SENDS = 6
-"""A chunk is sent at most this many times."""
+"""Maximum number of times that a chunk is sent."""
 NO_WORKER = "no worker is left"
+"""The error of a chunk whose queue has had no worker for `GIVE_UP_S`."""
 LOST = "all workers that received the texts were lost"
+"""The error of a chunk that has been lost too often."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,10 +53,10 @@ class PendingChunk:
         message: the encoded request.
         deadline: the deadline of the search.
         outcome: the reply, or an error as a `str`. None while the chunk waits.
-        number: the position of the chunk's latest message among all messages that this process has sent, from 1.
+        number: the number of the chunk's latest message. This process numbers its messages from 1 as it sends them.
         sends: the number of times that the chunk was sent.
-        missing_since: the time at which the chunk was first found neither in its queue nor held by a worker. None if it
-            might be there.
+        missing_since_s: the time at which the chunk was first found to be neither in its queue nor held by a worker.
+            None if it might be in one of these places.
         was_held: whether a worker has held the chunk since it was last sent.
         losses: the number of workers that died while they held the chunk.
         headers: the headers that continue the search's trace.
@@ -69,7 +71,7 @@ class PendingChunk:
     outcome: Reply | str | None = None
     number: int = 0
     sends: int = 0
-    missing_since: float | None = None
+    missing_since_s: float | None = None
     was_held: bool = False
     losses: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +79,7 @@ class PendingChunk:
     has_outcome: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def complete(self, outcome: Reply | str) -> None:
-        """Set the outcome, unless the chunk has one."""
+        """Set the outcome, unless the chunk already has one."""
         if self.outcome is None:
             self.outcome = outcome
             self.has_outcome.set()
@@ -111,9 +113,9 @@ class Delivery:
         self._pending: dict[str, PendingChunk] = {}
         self._changed = threading.Condition()
         self._sent_chunks = 0
-        self._last_taken: dict[str, int] = {}  # queue -> highest number of a chunk that a worker has taken
-        self._checked_at = 0.0
-        self._last_served_at: dict[str, float] = {}  # queue -> latest time at which it had a worker
+        self._last_taken: dict[str, int] = {}  # queue -> highest `PendingChunk.number` that a worker has taken
+        self._checked_at_s = 0.0
+        self._last_served_at_s: dict[str, float] = {}  # queue -> latest time at which it had a worker
         self._closed = False
         self._thread: threading.Thread | None = None
         self._threads = DaemonThreads(CONNECTIONS, "osrerank-sending")
@@ -150,6 +152,7 @@ class Delivery:
         CHUNKS_LATE.inc(sum(pending.outcome is None for pending in chunks))
 
     def _send_all(self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None]) -> None:
+        """Call ``admit``, and send chunks until the deadline."""
         if not deadline.passed:
             admit()
         for pending in chunks:
@@ -158,7 +161,7 @@ class Delivery:
             self._send(pending)
 
     def close(self) -> None:
-        """Stop receiving replies. All calls that wait for one fail."""
+        """Stop receiving replies. All calls that wait for a reply fail."""
         self._threads.close(wait=False)
         with self._changed:
             self._closed = True
@@ -172,10 +175,10 @@ class Delivery:
         with self._changed:
             if self._closed:
                 raise WorkerError("the client is closed")
-            now = self._clock()
+            now_s = self._clock()
             for pending in chunks:
                 self._pending[pending.chunk_id] = pending
-                self._last_served_at[pending.queue] = now
+                self._last_served_at_s[pending.queue] = now_s
             if self._thread is None:
                 self._thread = threading.Thread(target=self._listen, name="osrerank-replies", daemon=True)
                 self._thread.start()
@@ -187,11 +190,12 @@ class Delivery:
                 self._pending.pop(pending.chunk_id, None)
 
     def _send(self, pending: PendingChunk) -> None:
+        """Send a chunk to its queue. Raises `WorkerError` if the broker does not accept it."""
         with self._changed:
             self._sent_chunks += 1
             pending.number = self._sent_chunks
         pending.sends += 1
-        pending.missing_since, pending.was_held = None, False
+        pending.missing_since_s, pending.was_held = None, False
         try:
             self._app.send_task(
                 pending.task,
@@ -219,7 +223,7 @@ class Delivery:
                 popped = self._redis.blpop([self.reply_queue], timeout=BEAT_S)
                 if popped is not None:
                     self._receive(popped[1])
-                if self._clock() - self._checked_at >= BEAT_S:
+                if self._clock() - self._checked_at_s >= BEAT_S:
                     self._resend_lost()
             except RedisError as error:
                 self._give_up_unless_served((), explain_broker_failure(error))
@@ -244,12 +248,12 @@ class Delivery:
         pending.complete(reply)
 
     def _record_taken(self, pending: PendingChunk) -> None:
-        """Record that a worker has taken a chunk, and so all chunks that were sent to its queue earlier."""
+        """Record that a chunk was taken by a worker. All chunks that were sent to its queue earlier were taken too."""
         self._last_taken[pending.queue] = max(self._last_taken.get(pending.queue, 0), pending.number)
 
     def _resend_lost(self) -> None:
-        """Resend lost chunks, and give up the chunks of queues without live workers."""
-        self._checked_at = self._clock()
+        """Send lost chunks again, and complete the chunks of queues without live workers with an error."""
+        self._checked_at_s = self._clock()
         heartbeats = self._registry.heartbeats()
         served_queues = {heartbeat.queue for heartbeat in heartbeats if heartbeat.taking or heartbeat.held}
         self._give_up_unless_served(served_queues, NO_WORKER)
@@ -264,13 +268,14 @@ class Delivery:
             was_taken = pending.number <= self._last_taken.get(pending.queue, 0)
             might_be_queued = queue_lengths.get(pending.queue, 0) > 0 and not was_taken
             if pending.chunk_id in held_ids or might_be_queued:
-                pending.missing_since = None
-            elif pending.missing_since is None:
-                pending.missing_since = self._checked_at
-            elif self._checked_at - pending.missing_since >= LOST_AFTER_S:
+                pending.missing_since_s = None
+            elif pending.missing_since_s is None:
+                pending.missing_since_s = self._checked_at_s
+            elif self._checked_at_s - pending.missing_since_s >= LOST_AFTER_S:
                 self._send_again(pending)
 
     def _send_again(self, pending: PendingChunk) -> None:
+        """Send a lost chunk again, or complete it with an error if it was lost or sent too often."""
         if pending.deadline.passed:
             return
         if pending.was_held:
@@ -285,15 +290,17 @@ class Delivery:
             pending.complete(str(error))
 
     def _give_up_unless_served(self, served_queues: Collection[str], reason: str) -> None:
-        """Give up the chunks of queues that have had no worker for `GIVE_UP_S` seconds.
+        """Complete the chunks of queues that have had no worker for `GIVE_UP_S` with an error.
 
-        A served queue has a worker now, which takes chunks from it or holds its chunks.
+        Args:
+            served_queues: the queues that have a worker now, which takes or holds their chunks.
+            reason: the error.
         """
-        now = self._clock()
+        now_s = self._clock()
         for queue in served_queues:
-            self._last_served_at[queue] = now
+            self._last_served_at_s[queue] = now_s
         for pending in self._waiting_chunks():
-            if now - self._last_served_at.get(pending.queue, now) > GIVE_UP_S:
+            if now_s - self._last_served_at_s.get(pending.queue, now_s) > GIVE_UP_S:
                 pending.complete(reason)
 
     def _waiting_chunks(self) -> list[PendingChunk]:

@@ -31,18 +31,19 @@ from osrerank.types import Advice, Scores
 VERSION = 6
 """Version of the message format. The names of queues and keys contain it, so that versions can share a broker."""
 MAX_MESSAGE_BYTES = 8 << 20
-"""Size limit of a message, in bytes. `MAX_CHUNK_CHARACTERS` keeps requests below it."""
+"""Maximum size of a message, in bytes. `MAX_CHUNK_CHARACTERS` keeps requests below it."""
 MAX_VECTOR_BYTES = 4 << 20
-"""Size limit of a reply's vectors, in bytes."""
+"""Maximum size of a reply's vectors, in bytes."""
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
-"""The names of the two Celery tasks."""
+"""Names of the two Celery tasks: score a chunk, and encode its documents."""
 MAX_REQUEST_TUPLES = 1_000
-"""Requests with more tuples are refused."""
+"""Maximum number of tuples in a request."""
 MAX_TUPLE_DOCUMENTS = 2
-"""Tuples of more documents are refused: a duo model compares two."""
+"""Maximum number of documents in a tuple: a duo model compares two."""
 MAX_NAME_CHARACTERS = 512
-"""Longer ids and names are refused."""
+"""Maximum length of an id or a name."""
 FLOAT = struct.Struct("<f")
+"""The format of each number in the fields ``values`` and ``odds``."""
 
 Content = TypeVar("Content")
 Name = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_NAME_CHARACTERS)]
@@ -55,6 +56,8 @@ Tuple = Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_TUPLE_DO
 
 
 class _Advice(BaseModel):
+    """The map that an `Advice` becomes in a message."""
+
     first_pass_weight: Number
     passages: StrictBool
     languages: Annotated[tuple[Name, ...], Field(fail_fast=True)]
@@ -63,6 +66,8 @@ class _Advice(BaseModel):
 
 
 class _Scores(BaseModel):
+    """The map that `Scores` become in a message. Its arrays are bytes."""
+
     inferences: Count
     cached: Count
     encoded: Count
@@ -81,7 +86,7 @@ def _parse_advice(content: object) -> Advice:
 
 
 def _parse_scores(content: object) -> Scores | None:
-    """Return the scores in a message. Returns None if it contains none. The sizes of their fields must agree."""
+    """Return the scores in a message, or None if it contains none. Raises `ValueError` if their sizes differ."""
     if content is None:
         return None
     scores = _validate(_Scores, content)
@@ -106,19 +111,19 @@ def _parse_scores(content: object) -> Scores | None:
 
 
 def _validate(schema: type[BaseModel], content: object) -> dict[str, Any]:
-    """Validate a nested map and return its fields. It must contain exactly the fields of the schema."""
+    """Return the validated fields of a nested map, which must contain exactly the fields of the schema."""
     if not isinstance(content, dict) or content.keys() != schema.model_fields.keys():
         raise ValueError(f"the fields must be exactly {', '.join(schema.model_fields)}")
     return dict(schema.model_validate(content))
 
 
 class _Message:
-    """A kind of message: a dataclass whose fields are those of the MessagePack map."""
+    """The base class of messages: dataclasses whose fields are the fields of the MessagePack map."""
 
     __slots__: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        """Return the message. Raises `PayloadError` if it is too large."""
+        """Return the message as bytes. Raises `PayloadError` if it is too large."""
         return _pack({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
@@ -136,7 +141,7 @@ class ChunkRequest(_Message):
         reply_queue: the Redis list that the reply goes to.
         identity: identity of the model to use (`Scorer.identity`, `Encoder.identity`).
         sent_s: the time of sending, in seconds by the broker's clock.
-        deadline_s: the time at which the client stops waiting, in seconds by the broker's clock. None if it never does.
+        deadline_s: the time at which the worker must stop, in seconds by the broker's clock. None if there is no limit.
         query: the query. Empty in a request to encode.
         documents: the documents' texts.
         tuples: indices into ``documents``. Empty in a request to encode.
@@ -200,14 +205,14 @@ class Heartbeat(_Message):
 
     Attributes:
         worker: the worker's id, ``host:process:random``.
-        host: the machine's name.
+        host: the name of the worker's machine.
         queue: the queue that the worker takes chunks from.
         model: the model's name, for reports.
         identity: the model's identity (`Scorer.identity`).
         advice: the model's advice.
         taking: whether the worker accepts chunks. False while it shuts down, or cannot reach the broker.
         held: ids of the chunks that the worker has taken and not yet replied to.
-        seconds_per_chunk: moving average of the time for a chunk, in seconds. 0 before the first chunk.
+        seconds_per_chunk: moving average of the time for a chunk, in seconds, or 0 before the first chunk.
         tasks: number of chunks that the worker scores at a time.
         probed_s: seconds since the worker last tested its model by scoring a pair.
         sent_s: the time of sending, in seconds by the broker's clock.
@@ -228,6 +233,7 @@ class Heartbeat(_Message):
 
 
 def _pack(content: Mapping[str, Any]) -> bytes:
+    """Return a map with the version as MessagePack. Raises `PayloadError` if it is too large."""
     msgpack = require("msgpack", extra="workers")
     message: bytes = msgpack.packb({"version": VERSION, **content}, unicode_errors="surrogatepass", default=_to_map)
     _check_size(message)
@@ -240,7 +246,7 @@ def _check_size(message: bytes) -> None:
 
 
 def _decode(kind: type[Content], message: object) -> Content:
-    """Decode a message, and validate its fields. It must contain exactly the fields of its kind."""
+    """Return the message in bytes, which must contain exactly the fields of its kind, with valid values."""
     content = _unpack(message)
     names = kind.__slots__  # type: ignore[attr-defined]
     if set(content) != set(names):
@@ -264,6 +270,7 @@ def _field_error(field: object) -> PayloadError:
 
 
 def _unpack(message: object) -> dict[str, Any]:
+    """Return the map in a message, without its version. Raises `PayloadError` if it is not one of this version."""
     if not isinstance(message, bytes):
         raise PayloadError(f"a message must be bytes, not {type(message).__name__}")
     _check_size(message)
@@ -276,13 +283,15 @@ def _unpack(message: object) -> dict[str, Any]:
         raise PayloadError("a message must be a map with a version")
     version = content.pop("version")
     if version != VERSION:
-        shown = version if isinstance(version, int) else type(version).__name__
-        raise PayloadError(f"a message has version {shown}, but this osrerank needs {VERSION}; upgrade the older side")
+        description = version if isinstance(version, int) else type(version).__name__
+        raise PayloadError(
+            f"a message has version {description}, but this osrerank needs {VERSION}; upgrade the older side"
+        )
     return content
 
 
 def _to_map(value: Scores | Advice) -> dict[str, Any]:
-    """Convert a nested value, which MessagePack cannot encode, to a map."""
+    """Convert an object, which MessagePack cannot encode, to a map."""
     if isinstance(value, Advice):
         return asdict(value)
     scores, odds, cuts = value, value.odds, value.cuts

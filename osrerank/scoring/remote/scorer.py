@@ -33,23 +33,25 @@ from osrerank.vectors.record import Bits
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""Workers stop this many seconds before the search's deadline, so that their replies arrive in time. They stop later if
-this is more than a quarter of the time left."""
-MAX_WAIT_SHARE = 0.75
-"""A call is refused if its chunks would wait longer than this share of the time left. The rest is for scoring them."""
+"""Time before the search's deadline at which workers stop, in seconds, so that their replies arrive in time.
+
+It is at most a quarter of the time left.
+"""
+MAX_WAIT_FRACTION = 0.75
+"""Maximum fraction of the time left that a call's chunks may wait. The rest is for scoring them."""
 
 
 @dataclass(slots=True)
 class _Admission:
-    """The state of a call whose chunks count as in flight from their admission to the end of the call.
+    """Whether a call's chunks are counted as in flight. They are, from their admission to the end of the call.
 
     Attributes:
-        chunk_count: the number of the call's chunks.
-        is_counted: whether the chunks count as in flight now.
-        has_ended: whether the call has ended. After that, a thread that admits the chunks late must not count them.
+        n_chunks: the number of the call's chunks.
+        is_counted: whether the chunks are counted now.
+        has_ended: whether the call has ended. Its chunks can be admitted later than that, and are then not counted.
     """
 
-    chunk_count: int
+    n_chunks: int
     is_counted: bool = False
     has_ended: bool = False
 
@@ -58,8 +60,8 @@ class RemoteScorer:
     """Scores tuples on workers. Safe to use from many threads, and after a fork.
 
     The tuples of a call are divided among the workers. If a chunk has no reply by the deadline, its tuples count as not
-    reached. If a chunk is lost, its tuples count as failed. All workers of a call have the same model identity,
-    preferably that of the previous call, so that an upgrade of the model never mixes scores.
+    reached. If a chunk is lost, its tuples count as failed. All workers of a call have the same model identity, that of
+    the previous call if possible, so that scores of two models are not mixed while workers are upgraded.
 
     Args:
         broker_url: the Redis through which clients and workers communicate.
@@ -74,7 +76,7 @@ class RemoteScorer:
         self._queue_chunks = queue_chunks
         self._signer = signer or Signer()
         self._lock = fork_safe_lock()
-        self._process = 0  # id of the process that opened the connections; 0 before
+        self._process = 0  # id of the process that opened the connections, or 0 if they are not open
         self._chunks_in_flight = 0
         self._running_calls = 0
         self._app: Any = None
@@ -140,7 +142,7 @@ class RemoteScorer:
         workers_identity, outcomes = self._exchange(
             "", texts, tuples, deadline, max_tuples=max_tuples, vector_bits=bits
         )
-        if workers_identity != identity:  # it changed just now
+        if workers_identity != identity:  # the workers were upgraded after the check above
             raise self._other_model_error()
         contents: dict[int, bytes | str] = {}
         for chunk, outcome in outcomes:
@@ -176,8 +178,8 @@ class RemoteScorer:
         group = self.workers(deadline)
         identity = group.first.identity
         query, documents = text_to_send(query), [text_to_send(document) for document in documents]
-        with self._worker_share(len(group.heartbeats)) as workers:
-            chunks = divide_tuples(documents, tuples, workers, max_tuples=max_tuples)
+        with self._divided_workers(len(group.heartbeats)) as n_workers:
+            chunks = divide_tuples(documents, tuples, n_workers, max_tuples=max_tuples)
             if not chunks:
                 return identity, []
             pending = [
@@ -220,17 +222,17 @@ class RemoteScorer:
         return self._live_workers.group(deadline)
 
     @contextlib.contextmanager
-    def _worker_share(self, workers: int) -> Iterator[int]:
-        """Yield the number of workers among which a call divides its tuples. Calls that run at once share the workers.
+    def _divided_workers(self, n_workers: int) -> Iterator[int]:
+        """Yield the number of workers among which a call divides its tuples: 8 workers and 2 running calls give 4 each.
 
-        With more chunks, a call uses more idle workers, but each chunk costs a message. With as many calls as workers,
-        no worker is idle anyway.
+        A call that divides its tuples among more workers needs more messages. If other calls keep the workers busy, it
+        would gain nothing by that.
         """
         with self._lock:
             self._running_calls += 1
             running_calls = self._running_calls
         try:
-            yield math.ceil(workers / running_calls)
+            yield math.ceil(n_workers / running_calls)
         finally:
             with self._lock:
                 self._running_calls -= 1
@@ -244,31 +246,36 @@ class RemoteScorer:
         with self._lock:
             earlier_chunks = max(queued_chunks + group.held_chunks, self._chunks_in_flight)
             queued_chunks = max(queued_chunks, self._chunks_in_flight - group.capacity)
-            refusal = self._refusal_reason(group, earlier_chunks, queued_chunks, admission.chunk_count, deadline)
+            refusal = self._refusal_reason(group, earlier_chunks, queued_chunks, admission.n_chunks, deadline)
             if not refusal and not admission.has_ended:
                 admission.is_counted = True
-                self._chunks_in_flight += admission.chunk_count
+                self._chunks_in_flight += admission.n_chunks
         if refusal:
             OVERLOADED.inc()
             raise Overloaded(refusal, model=self.model)
 
     def _release(self, admission: _Admission) -> None:
-        """Stop counting a call's chunks as in flight, for good."""
+        """Stop counting a call's chunks as in flight, also if they are admitted later."""
         with self._lock:
             if admission.is_counted:
-                self._chunks_in_flight -= admission.chunk_count
+                self._chunks_in_flight -= admission.n_chunks
             admission.is_counted = False
             admission.has_ended = True
 
     def _refusal_reason(
         self, group: WorkerGroup, earlier_chunks: int, queued_chunks: int, new_chunks: int, deadline: Deadline
     ) -> str:
-        """Return the reason to refuse a call's new chunks. Returns "" if they are accepted.
+        """Return the reason to refuse a call's new chunks, or "" if they are accepted.
 
-        ``earlier_chunks`` are scored before them. ``queued_chunks`` have not been taken by a worker yet.
+        Args:
+            group: the workers.
+            earlier_chunks: the number of chunks that are scored before the new ones.
+            queued_chunks: the number of chunks that no worker has taken yet.
+            new_chunks: the number of the call's chunks.
+            deadline: the call's deadline.
         """
         wait_s = group.wait_s(earlier_chunks)
-        if wait_s > MAX_WAIT_SHARE * deadline.remaining_s():
+        if wait_s > MAX_WAIT_FRACTION * deadline.remaining_s():
             return f"workers are busy for {wait_s:.1f} s, which leaves too little time; add workers"
         if queued_chunks > 0 and queued_chunks + new_chunks > self._queue_chunks * len(group.heartbeats):
             return f"{queued_chunks} chunks are waiting for {len(group.heartbeats)} workers; add workers"
@@ -285,6 +292,7 @@ class RemoteScorer:
         *,
         vector_bits: int,
     ) -> PendingChunk:
+        """Return a chunk with its signed request, ready to be sent to the queue of ``worker``."""
         chunk_id = secrets.token_hex(12)
         clock = self._registry.clock
         request = ChunkRequest(
@@ -302,7 +310,7 @@ class RemoteScorer:
         return PendingChunk(chunk_id, worker.queue, message, deadline, headers=trace_headers(), task=request.task)
 
     def _open(self) -> None:
-        """Open connections in each process, because a forked child cannot use its parent's."""
+        """Open connections once in each process, because a forked child cannot use its parent's connections."""
         if self._process == os.getpid():
             return
         with self._lock:
@@ -320,6 +328,7 @@ class RemoteScorer:
 
 
 def _margin_s(deadline: Deadline) -> float:
+    """Return the time before a search's deadline at which workers stop, in seconds; see `MARGIN_S`."""
     return min(MARGIN_S, max(0.0, deadline.remaining_s()) / 4)
 
 
@@ -329,7 +338,7 @@ def text_to_send(text: str) -> str:
 
 
 def _validate_outcome(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
-    """Return a chunk's reply. If it is invalid, return an error as a `str`. If none arrived, return None."""
+    """Return a chunk's reply, an error as a `str` if the reply is invalid, or None if no reply arrived."""
     reply = pending.outcome
     if not isinstance(reply, Reply):
         return reply

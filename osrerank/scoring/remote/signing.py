@@ -1,8 +1,9 @@
 """Sign messages, so that nobody without a signing key can forge or alter a message on the broker.
 
-A signature is HMAC-SHA256 (RFC 2104) over the whole message. Each kind of message has its own derived key, so a reply
-cannot pass for a request. Replays are limited by a request's id and deadline (`osrerank_workers.replays`), a reply's
-chunk id, and a heartbeat's time (`osrerank.scoring.remote.worker_registry`). Messages are not encrypted.
+A signature is HMAC-SHA256 (RFC 2104) over the whole message. A different key is derived for each kind of message, so a
+reply cannot pass for a request. Replays are limited by the id and deadline of a request (`osrerank_workers.replays`),
+the chunk id of a reply, and the time of a heartbeat (`osrerank.scoring.remote.worker_registry`). Messages are not
+encrypted.
 """
 
 import hmac
@@ -20,11 +21,12 @@ Kind = Literal["request", "reply", "heartbeat"]
 KINDS: tuple[Kind, ...] = ("request", "reply", "heartbeat")
 
 PURPOSE = b"osrerank workers 3 "
+"""The keys of messages are derived for this purpose, followed by the kind of message."""
 SIGNED = b"\xc1"
-"""The first byte of a signed message, which precedes signature and content. MessagePack never begins with it."""
+"""First byte of a signed message, before the signature and the content. No MessagePack begins with this byte."""
 SIGNATURE_BYTES = 32
 LOG_EVERY_S = 60.0
-"""Refused messages of the same kind are logged at most once in this many seconds. A metric counts all of them."""
+"""Minimum time between two log lines with the same kind and reason, in seconds. A metric counts all refusals."""
 UNSIGNED_RISK = (
     "OSRERANK_SIGNING_KEY is not set, so everybody who can write to the broker can forge scores and divert requests; "
     "set the same key for clients and workers"
@@ -38,8 +40,8 @@ class Signer:
     """Signs messages, and verifies the signatures of received messages.
 
     Args:
-        keys: signing keys. The first key signs, and signatures by any of the keys are accepted. Without keys, messages
-            are not signed, and signed messages are refused.
+        keys: signing keys. The first key signs messages, and a signature by any key is accepted. If there are none,
+            messages are not signed, and signed messages are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
@@ -52,7 +54,7 @@ class Signer:
         return cls(split_keys(settings.signing_key))
 
     def sign(self, kind: Kind, message: bytes) -> bytes:
-        """Return a message preceded by its signature. Without keys, the message is returned unchanged."""
+        """Return a message preceded by its signature. If there are no keys, return the message unchanged."""
         if not self.has_key:
             return message
         return SIGNED + hmac.digest(self._keys[kind][0], message, "sha256") + message

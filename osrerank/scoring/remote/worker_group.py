@@ -19,12 +19,13 @@ from osrerank.types import NEVER, Deadline
 logger = logging.getLogger(__name__)
 
 FRESH_S = 2 * BEAT_S
-"""The list of workers is read again when it is older than this, in seconds."""
+"""Age at which the list of workers is read again, in seconds."""
 MAX_STALE_S = 4.0
-"""Meanwhile, searches use the old list for at most this many seconds, which is longer than the broker's timeouts."""
+"""Maximum age of a list that searches use while it is read again, in seconds. It is above the broker's timeouts."""
 PROBE_WAIT_S = 0.05
-"""A search waits at most this many seconds for a probe, or for a newer list of workers, and then continues."""
+"""Maximum time that a search waits for a probe, or for a newer list of workers, before it continues, in seconds."""
 NO_REPLY = "the broker has not replied in time"
+"""The error of a search that waited until its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,11 @@ class WorkerGroup:
 
     @property
     def capacity(self) -> int:
-        """The number of chunks that the workers can hold: those that they score, and as many fetched in advance."""
+        """The number of chunks that the workers can hold: those being scored, and as many fetched in advance."""
         return 2 * sum(heartbeat.tasks for heartbeat in self.heartbeats)
 
     def wait_s(self, earlier_chunks: int) -> float:
-        """Return the expected wait of a chunk for which this many other chunks are scored earlier, in seconds."""
+        """Return the estimated wait of a chunk before which this many chunks are scored, in seconds."""
         mean_s = sum(heartbeat.seconds_per_chunk for heartbeat in self.heartbeats) / len(self.heartbeats)
         return earlier_chunks * mean_s / len(self.heartbeats)
 
@@ -76,12 +77,13 @@ class LiveWorkers:
         self._clock = clock
         self._breaker = Breaker(clock)
         self._lock = threading.Lock()
-        self._registry_read: threading.Event | None = None  # the latest read of the registry; set when it has ended
-        self._slow_read: threading.Event | None = None  # a read for which a search has waited until its deadline
+        # each event is a read of the registry, and is set when the read has ended
+        self._registry_read: threading.Event | None = None  # the latest read
+        self._slow_read: threading.Event | None = None  # the latest read for which a search waited until its deadline
         self._group: WorkerGroup | None = None
-        self._read_at = 0.0
+        self._read_at_s = 0.0
         self._failure = ""
-        self._failed_at = 0.0
+        self._failed_at_s = 0.0
         self._probe_thread: threading.Thread | None = None
 
     @property
@@ -103,9 +105,9 @@ class LiveWorkers:
             self._start_probe()
         self._raise_while_open()
         group = self._group
-        if group is not None and self._clock() - self._read_at < FRESH_S:
+        if group is not None and self._clock() - self._read_at_s < FRESH_S:
             return group
-        if group is not None and self._clock() - self._read_at < MAX_STALE_S:
+        if group is not None and self._clock() - self._read_at_s < MAX_STALE_S:
             self._read_in_background()
             self._raise_while_open()
             group = self._group
@@ -138,10 +140,13 @@ class LiveWorkers:
             read_ended.wait(PROBE_WAIT_S)
 
     def _running_read(self) -> threading.Event | None:
-        return self._registry_read if self._registry_read is not None and not self._registry_read.is_set() else None
+        """Return the read of the registry that has not ended, or None if there is none."""
+        if self._registry_read is None or self._registry_read.is_set():
+            return None
+        return self._registry_read
 
     def _start_read(self) -> threading.Event:
-        """Start a thread that reads the registry, and return an event that is set at its end. Needs the lock."""
+        """Start a thread that reads the registry. Return an event that is set at its end. The caller holds the lock."""
         read_ended = threading.Event()
         try:
             threading.Thread(target=self._run_read, args=(read_ended,), name="osrerank-workers", daemon=True).start()
@@ -176,11 +181,12 @@ class LiveWorkers:
             self._registry_read.wait(CONNECT_TIMEOUT_S + REPLY_TIMEOUT_S)
 
     def _record_failure(self, error: Exception, *, is_probe: bool = False) -> None:
+        """Record that a request to the broker failed, and open the circuit. Forget the list of workers."""
         BROKER_FAILURES.inc()
         BROKER_AWAY.labels(self._name).set(1)
         self._failure = explain_broker_failure(error)
         if not self._breaker.is_open:
-            self._failed_at = self._clock()
+            self._failed_at_s = self._clock()
             logger.warning("[broker-away] %s; searches keep their first-pass order until it replies", self._failure)
         self._group = None
         self._breaker.trip(is_probe=is_probe)
@@ -202,14 +208,14 @@ class LiveWorkers:
         except Exception as error:  # noqa: BLE001 - any error leaves the circuit open
             self._record_failure(error, is_probe=True)
         else:
-            logger.info("the broker replies again after %.1f s", self._clock() - self._failed_at)
+            logger.info("the broker replies again after %.1f s", self._clock() - self._failed_at_s)
             self._breaker.close()
 
     def _read_registry(self) -> None:
-        """Read the registry, and select the workers of one model identity, preferably the previous one."""
+        """Read the registry, and select the workers of one model identity: the previous one if it still has workers."""
         heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
         previous = self._group
-        self._read_at = self._clock()
+        self._read_at_s = self._clock()
         BROKER_AWAY.labels(self._name).set(0)
         WORKERS.labels(self._name).set(len(heartbeats))
         if not heartbeats:

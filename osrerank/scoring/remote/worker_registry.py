@@ -1,8 +1,9 @@
 """Register the workers of a model in Redis, and convert times to the clock that clients and workers share.
 
-A set lists the workers of a model. Each worker writes its `Heartbeat` to a key that expires unless it is renewed. A
-worker whose key has expired is dead: it was killed, hangs, or has lost its connection. A heartbeat is valid only under
-the key of its worker, in the set of its model, and while it is recent, so an old one cannot revive a dead worker.
+A Redis set lists the workers of a model. Each worker writes its `Heartbeat` to a key that expires unless it is renewed.
+A worker whose key has expired is dead: it was killed, hangs, or has lost its connection. A heartbeat is valid only
+under the key of its worker, in the set of its model, and while it is recent, so nobody can revive a dead worker with a
+recorded heartbeat.
 """
 
 import hashlib
@@ -16,14 +17,15 @@ from osrerank.scoring.remote.signing import Signer, count_refusal
 BEAT_S = 0.5
 """The interval between a worker's heartbeats, in seconds."""
 DEAD_AFTER_S = 2.0
-"""The key of a heartbeat expires after this many seconds. A worker without a key is dead."""
+"""Time after which the key of a heartbeat expires, in seconds. A worker without a key is dead."""
 MAX_AGE_S = DEAD_AFTER_S + 1.0
-"""Heartbeats older than this many seconds are refused. The clocks may differ by a second."""
+"""Maximum age of a heartbeat, in seconds. Clocks may differ by a second."""
 PREFIX = f"osrerank:{VERSION}:"
+"""Prefix of the keys and queues in Redis."""
 
 
 def queue_name(model: str, identity: str) -> str:
-    """Return the name of a model's queue. It contains a digest of the identity, so each version has its own queue."""
+    """Return the name of a model's queue. It contains a digest of the identity, so two versions have two queues."""
     return f"{PREFIX}queue:{model}:{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"
 
 
@@ -38,16 +40,16 @@ class BrokerClock:
         self._offset_s = 0.0
         self.is_set = False
 
-    def adjust(self, reply: tuple[int, int], sent_s: float, received_s: float) -> None:
+    def adjust(self, reply: tuple[int, int], sent_at_s: float, received_at_s: float) -> None:
         """Set the offset from the server's reply.
 
         Args:
             reply: the reply to ``TIME``: seconds and microseconds.
-            sent_s: the time before the call, by the monotonic clock.
-            received_s: the time after the call, by the monotonic clock.
+            sent_at_s: the time before the call, by the monotonic clock.
+            received_at_s: the time after the call, by the monotonic clock.
         """
         seconds, microseconds = reply
-        self._offset_s = seconds + microseconds / 1e6 - (sent_s + received_s) / 2
+        self._offset_s = seconds + microseconds / 1e6 - (sent_at_s + received_at_s) / 2
         self.is_set = True
 
     def to_server(self, monotonic_s: float) -> float:
@@ -113,9 +115,12 @@ class WorkerRegistry:
         dead_names = [name for name, message in zip(names, messages, strict=True) if message is None]
         if dead_names:
             self._redis.srem(self._workers_key, *dead_names)
-        live_messages = [(name, message) for name, message in zip(names, messages, strict=True) if message is not None]
-        heartbeats = [self._decode(name, message) for name, message in live_messages]
-        return tuple(heartbeat for heartbeat in heartbeats if heartbeat is not None)
+        heartbeats = []
+        for name, message in zip(names, messages, strict=True):
+            heartbeat = None if message is None else self._decode(name, message)
+            if heartbeat is not None:
+                heartbeats.append(heartbeat)
+        return tuple(heartbeats)
 
     def _decode(self, name: bytes, message: object) -> Heartbeat | None:
         """Return the heartbeat in a message. If it is invalid, set `refusal` and return None."""
@@ -140,12 +145,13 @@ class WorkerRegistry:
     def _execute(self, pipeline: Any) -> list[Any]:
         """Execute a pipeline, adjust the clock, and return the replies."""
         pipeline.time()
-        sent_s = time.monotonic()
+        sent_at_s = time.monotonic()
         replies: list[Any]
         *replies, server_time = pipeline.execute()
-        self.clock.adjust(server_time, sent_s, time.monotonic())
+        self.clock.adjust(server_time, sent_at_s, time.monotonic())
         return replies
 
 
 def _key(worker: bytes) -> bytes:
+    """Return the key of a worker's heartbeat, such as ``osrerank:6:worker:host:12:9f3a01c2``."""
     return f"{PREFIX}worker:".encode() + worker

@@ -173,12 +173,12 @@ def test_all_searches_together_wait_once_for_a_silent_broker():
 
 def test_calls_at_the_same_time_share_the_workers():
     scorer = RemoteScorer("redis://127.0.0.1:1", "m", queue_chunks=1)
-    with scorer._worker_share(8) as alone:
-        with scorer._worker_share(8) as second, scorer._worker_share(8) as third:
+    with scorer._divided_workers(8) as alone:
+        with scorer._divided_workers(8) as second, scorer._divided_workers(8) as third:
             assert (alone, second, third) == (8, 4, 3)
-        with scorer._worker_share(1) as only:
+        with scorer._divided_workers(1) as only:
             assert only == 1
-    with scorer._worker_share(8) as again:
+    with scorer._divided_workers(8) as again:
         assert again == 8
 
 
