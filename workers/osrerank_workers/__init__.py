@@ -1,1 +1,1 @@
-"""Celery workers that score query and document texts for clients."""
+"""Celery workers that score documents for a query, or encode them, on behalf of clients."""

@@ -1,7 +1,8 @@
 """The Celery application of a worker: ``celery -A osrerank_workers.app worker``, or ``osrerank worker``.
 
-A worker scores chunks: parts of a search's texts, which a client sends through Redis. It loads its model when it
-starts, and scores several chunks at a time in threads. It never forks, so CUDA can be initialised at any time.
+A worker scores chunks. A chunk is a part of a search's documents that a client sends through Redis. The worker loads
+its model when it starts, and scores several chunks at a time in threads. It never forks, so CUDA can be initialised at
+any time.
 """
 
 import logging
@@ -25,10 +26,11 @@ from osrerank_workers.tasks import register
 logger = logging.getLogger(__name__)
 
 THREAD_POOL_MODULE = "celery.concurrency.thread"
+"""The module of the Celery pool that runs tasks in threads."""
 
 
 def __getattr__(name: str) -> Celery:
-    """Create ``app`` with the user's settings when Celery's command line first uses it."""
+    """Create the module attribute ``app`` with the user's settings when Celery's command line first uses it."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     app = create_app(Settings.load())
@@ -57,8 +59,8 @@ def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
 def _configure(app: Celery, service: WorkerService) -> None:
     """Set the options that only workers need.
 
-    The worker acknowledges a message when it starts the chunk, because clients send lost chunks again themselves. Redis
-    would deliver an unacknowledged message only after its visibility timeout of an hour, when no client waits any more.
+    The worker acknowledges a message when it starts the chunk, because clients send lost chunks again themselves.
+    Celery would deliver an unacknowledged message again only after an hour, its visibility timeout.
     """
     app.conf.update(
         task_acks_late=False,
@@ -74,6 +76,7 @@ def _configure(app: Celery, service: WorkerService) -> None:
 
 
 def _connect_signals(service: WorkerService, settings: Settings) -> None:
+    """Call the service at each step of a worker's life: its start, a received chunk, and its end."""
     stop_probes: list[Callable[[], None]] = []
 
     def on_setup_logging(**_signal: Any) -> None:
@@ -116,7 +119,7 @@ def _connect_signals(service: WorkerService, settings: Settings) -> None:
 
 
 def _exit_on_error(step: Callable[[], None]) -> None:
-    """Run a step of the start, and end the process if it fails. Celery would only log the error."""
+    """Run a step of the worker's start, and end the process if it fails. Celery alone would only log the error."""
     try:
         step()
     except OsrerankError as error:

@@ -16,7 +16,7 @@ class BrokerHealth:
     """Counts consecutive failures of the broker, and logs the first one and the recovery.
 
     Args:
-        component: the part of the worker that uses the broker (consumer or heartbeat), for the log.
+        component: the part of the worker that uses the broker, for the log: ``the consumer`` or ``the heartbeat``.
         clock: a function that returns the time in seconds.
     """
 
@@ -24,16 +24,16 @@ class BrokerHealth:
         self._component = component
         self._clock = clock
         self._pause = Pause(PAUSES_S, clock=clock)
-        self._first_failure_s = 0.0
+        self._first_failure_at_s = 0.0
         self._error = ""
 
     def record_failure(self, error: BaseException) -> float:
-        """Record a failure. Return how long to pause before the next attempt, in seconds."""
+        """Record a failure, and return how long to pause before the next attempt, in seconds."""
         code = read_error_code(error)
         self._error = f"the broker responds with an error, {code}" if code else "the broker does not respond"
         pause_s = self._pause.begin(error)
         if self._pause.failures == 1:
-            self._first_failure_s = self._clock()
+            self._first_failure_at_s = self._clock()
             logger.warning(
                 "[broker-away] %s; %s tries again until it works", explain_broker_failure(error), self._component
             )
@@ -43,12 +43,12 @@ class BrokerHealth:
         """Record that a request to the broker succeeded, and log the recovery after failures."""
         failures = self._pause.failures
         if failures:
-            took_s = self._clock() - self._first_failure_s
-            logger.info("%s can use the broker again, after %d failures in %.1f s", self._component, failures, took_s)
+            outage_s = self._clock() - self._first_failure_at_s
+            logger.info("%s can use the broker again, after %d failures in %.1f s", self._component, failures, outage_s)
             self._pause.end()
 
     @property
     def error(self) -> str:
-        """The latest error if the broker has failed for longer than `DEAD_AFTER_S`, or else ""."""
-        is_dead = self._pause.failures > 0 and self._clock() - self._first_failure_s > DEAD_AFTER_S
+        """The latest error if the broker has failed for more than `DEAD_AFTER_S` seconds, or else ""."""
+        is_dead = self._pause.failures > 0 and self._clock() - self._first_failure_at_s > DEAD_AFTER_S
         return self._error if is_dead else ""

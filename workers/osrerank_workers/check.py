@@ -13,9 +13,9 @@ from osrerank_workers.service import STALE_S
 
 
 def check_worker(settings: Settings) -> str:
-    """Describe a ready worker of the settings' model on this host in a sentence.
+    """Return a sentence that describes a ready worker of the settings' model on this host.
 
-    A worker is ready if its heartbeat is at most two seconds old, it accepts chunks, and its model passed a check
+    A worker is ready if its last heartbeat is at most two seconds old, it accepts chunks, and its model passed a check
     within the last minute.
 
     Raises:
@@ -32,7 +32,8 @@ def check_worker(settings: Settings) -> str:
     local_heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat.host == socket.gethostname()]
     for heartbeat in local_heartbeats:
         since_check_s = heartbeat.probed_s
-        if heartbeat.taking and since_check_s < STALE_S:  # it accepts chunks and does not hang
+        does_hang = since_check_s >= STALE_S
+        if heartbeat.taking and not does_hang:
             return f"worker {heartbeat.worker} is ready: {heartbeat.model}, checked {since_check_s:.0f} s ago"
     if not local_heartbeats and registry.refusal:
         raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refusal}")

@@ -1,6 +1,6 @@
 """A Celery consumer that survives malformed entries in the queue, and never logs texts.
 
-Celery's own consumer logs the body of an invalid message, and ends the worker if an entry is not JSON.
+Celery's consumer logs the body of an invalid message, and ends the worker if an entry is not JSON.
 """
 
 import logging
@@ -18,15 +18,16 @@ from osrerank.metrics import WORKER_CHUNKS
 from osrerank_workers.broker_health import BrokerHealth
 
 STOP_CHECK_S = 0.1
-"""The time between two checks whether the worker must stop, in seconds."""
+"""Time between two checks of whether the worker must stop, in seconds."""
 
 logger = logging.getLogger(__name__)
 
 
 class Channel(redis.Channel):
-    """A channel of Redis that drops entries of the queue that are not messages."""
+    """Kombu's Redis channel, but entries of the queue that are not messages are dropped."""
 
     def _brpop_read(self, **options: Any) -> Any:
+        """Read the next entry of the queue. If it is not a message, log that and remove the entry for good."""
         previous_tags = set(self.qos._delivered)  # noqa: SLF001 - Kombu has no public name for it
         try:
             was_read = super()._brpop_read(**options)  # type: ignore[no-untyped-call]
@@ -45,14 +46,14 @@ class Channel(redis.Channel):
 
 
 class Transport(redis.Transport):
-    """Kombu's Redis transport with a `Channel` that drops invalid entries."""
+    """Kombu's Redis transport with our `Channel`. The consumer sets ``broker`` when it has connected."""
 
     Channel = Channel
     broker: BrokerHealth
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]
-    """A consumer that logs why it refuses a message, but not its content, and that reconnects without a limit.
+    """Celery's consumer, but it logs why it refuses a message without the content, and reconnects without a limit.
 
     Args:
         broker: the health of the consumer's connection, which the consumer updates.
@@ -63,12 +64,12 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         super().__init__(*arguments, **options)
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Connect, however many attempts it takes. Celery's own consumer gives up after a hundred."""
+        """Connect, however many attempts it takes. Celery's consumer gives up after a hundred attempts."""
         while True:
             state.maybe_shutdown()
             try:
                 conn.ensure_connection(max_retries=0)
-            except OperationalError as error:  # Kombu raises it from the error of Redis
+            except OperationalError as error:  # its cause is the error of redis-py
                 sleep_unless_stopped(self.broker.record_failure(error.__cause__ or error))
             except (*conn.connection_errors, *conn.channel_errors) as error:
                 sleep_unless_stopped(self.broker.record_failure(error))
@@ -103,8 +104,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
 
 def sleep_unless_stopped(seconds: float) -> None:
     """Sleep, but raise Celery's shutdown exception as soon as the worker must stop."""
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
+    end_at_s = time.monotonic() + seconds
+    while time.monotonic() < end_at_s:
         state.maybe_shutdown()
         time.sleep(min(STOP_CHECK_S, seconds))
 

@@ -1,4 +1,4 @@
-"""Configure a worker's log: one line per event, as text or JSON, without texts of queries or documents."""
+"""Configure a worker's log: one line per event, as text or JSON, without the texts of queries and documents."""
 
 import json
 import logging
@@ -10,11 +10,11 @@ from typing import Literal
 NOISY_LOGGERS = ("celery.worker.strategy", "celery.app.trace", "celery.worker.consumer.connection", "kombu")
 """Loggers that write a line for every message. Only their warnings are shown."""
 CODE = re.compile(r"\[([a-z-]+)\] ")
-"""The code at the start of some lines. docs/operations.md explains each code, and what to do."""
+"""Matches the code at the start of some lines, such as ``[broker-away]``. docs/operations.md explains each code."""
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message, and any code and traceback."""
+    """Formats a record as a JSON object: time, level, logger, message, and the code and traceback if it has them."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()

@@ -13,7 +13,7 @@ from osrerank.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 IDLE_TIMEOUT_S = 5.0
-"""The time without data after which a connection is closed, in seconds."""
+"""Time without data after which a connection is closed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Status:
     """The state of a worker that the probes report.
 
     Attributes:
-        live: whether the process works. It is False if the model hangs, so that the process must be restarted.
+        live: whether the process works. False means that the model hangs, and that the process must be restarted.
         ready: whether the worker accepts chunks.
         reason: why the worker is not ready, or "" if it is ready.
         held: the number of chunks that the worker has accepted and not finished.
@@ -62,6 +62,8 @@ def serve_probes(port: int, status: Callable[[], Status]) -> Callable[[], None]:
 
 
 def _handler(status: Callable[[], Status]) -> type[BaseHTTPRequestHandler]:
+    """Return a handler class for the HTTP server, which answers ``GET /live`` and ``GET /ready`` with 200 or 503."""
+
     class HealthProbe(BaseHTTPRequestHandler):
         timeout = IDLE_TIMEOUT_S
 

@@ -16,13 +16,13 @@ from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 
 DEPTH = "osrerank_worker_queue_chunks"
-OLDEST = "osrerank_worker_queue_oldest_seconds"
+OLDEST_AGE = "osrerank_worker_queue_oldest_seconds"
 
 
 class QueueCollector(Collector):
     """Collects a queue's length and the age of its oldest chunk. All workers of a queue report the same values.
 
-    Each scrape requests the values from the broker. While it does not respond, no metric is reported.
+    Each scrape requests the values from the broker. While the broker does not respond, no metric is reported.
 
     Args:
         redis: a client of the broker.
@@ -37,13 +37,13 @@ class QueueCollector(Collector):
     def describe(self) -> Iterator[Metric]:
         """Yield the metrics without values, so that registration does not wait for the broker."""
         yield GaugeMetricFamily(DEPTH, "Chunks that wait in the queue of a worker's model.")
-        yield GaugeMetricFamily(OLDEST, "Time since the oldest waiting chunk was sent; 0 if no chunk waits.")
+        yield GaugeMetricFamily(OLDEST_AGE, "Time since the oldest waiting chunk was sent; 0 if no chunk waits.")
 
     def collect(self) -> Iterator[Metric]:
         depth, oldest_age = self.describe()
         try:
             n_chunks = self._redis.llen(self._queue)
-            oldest_message = self._redis.lindex(self._queue, -1)
+            oldest_message = self._redis.lindex(self._queue, -1)  # Kombu adds new messages at the other end
             now_s = self._registry.now_s()
         except RedisError:
             return
@@ -55,7 +55,10 @@ class QueueCollector(Collector):
             yield oldest_age
 
     def _read_sent_s(self, message: bytes) -> float | None:
-        """Return when a chunk was sent, or None if the message is not a valid chunk."""
+        """Return when a chunk was sent, by the broker's clock, or None if the message is not a valid chunk.
+
+        Celery's message is JSON. Its ``body`` is MessagePack in Base64: the task's arguments. The request is the first.
+        """
         msgpack = require("msgpack", extra="workers")
         try:
             arguments, *_ = msgpack.unpackb(base64.b64decode(json.loads(message)["body"]))

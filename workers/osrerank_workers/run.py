@@ -16,8 +16,7 @@ from osrerank_workers.consumer import sleep_unless_stopped
 class Worker(celery_worker.Worker):  # type: ignore[misc]
     """A Celery worker that treats SIGINT like SIGTERM: it finishes its chunks and exits with 0.
 
-    Celery's own worker exits with 1 after SIGINT, which looks like a failure of the model. A second SIGINT still drops
-    the chunks.
+    Celery's worker exits with 1 after SIGINT, which would look like a failure. A second SIGINT still drops the chunks.
     """
 
     def install_platform_tweaks(self, worker: celery_worker.Worker) -> None:
@@ -37,7 +36,7 @@ def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
     Raises:
         WorkerError: the broker is a Redis Cluster or a Sentinel.
     """
-    logging.captureWarnings(capture=True)  # formats warnings like all other lines
+    logging.captureWarnings(capture=True)  # so that Python's warnings are formatted like the log's other lines
     app = create_app(settings, scorer)
     worker = Worker(app=app, quiet=True, without_mingle=True, without_gossip=True, without_heartbeat=True)
     await_broker(settings.broker(), worker.consumer.broker)
@@ -50,7 +49,7 @@ def await_broker(url: str, broker: BrokerHealth) -> None:
 
     Args:
         url: the broker's URL.
-        broker: the health of the connection, which is updated by each attempt.
+        broker: the health of the connection, which each attempt updates.
 
     Raises:
         WorkerError: the broker is a Redis Cluster or a Sentinel.

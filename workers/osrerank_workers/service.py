@@ -34,22 +34,22 @@ from osrerank_workers.traced import chunk_span, set_outcome
 logger = logging.getLogger(__name__)
 
 PROBE_S = 10.0
-"""The time between two checks of the model, in seconds."""
+"""Time between two checks of the model, in seconds."""
 STALE_S = 60.0
-"""A worker hangs if its last successful check is older than this, in seconds."""
+"""Time since the last successful check after which the model counts as hanging, in seconds."""
 REPLY_TTL_S = 60
-"""The time after which an unread reply is deleted, in seconds."""
+"""Time after which an unread reply is deleted, in seconds."""
 REPLY_RETRY_S = 5.0
-"""How long a worker tries to send a reply while Redis does not respond, in seconds."""
+"""Time for which a worker tries to send a reply if Redis does not respond, in seconds."""
 NEWEST_WEIGHT = 0.2
-"""The weight of the newest chunk in the moving average of seconds per chunk."""
+"""Weight of the newest chunk in the moving average of seconds per chunk, from 0 to 1."""
 BATCHING_TASKS = 16
-"""How many chunks are scored at a time if the model merges them into batches: enough to fill the batches."""
+"""Number of chunks that are scored at a time if the model merges them into batches: enough to fill the batches."""
 SINGLE_TASKS = 4
-"""How many chunks are scored at a time with other models: enough that the next chunk is always ready."""
+"""Number of chunks that are scored at a time with other models: enough that the next chunk is always ready."""
 
 PROBE_TUPLES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo": (0, 1)}
-"""The tuple of document indices that a check scores, for each kind of model."""
+"""The tuple of document indices that a check of the model scores, by the kind of model."""
 
 
 class WorkerService:
@@ -71,7 +71,7 @@ class WorkerService:
         self.settings = settings
         self.worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._scorer = scorer
-        self._uncached = scorer
+        self._uncached = scorer  # the scorer without the score cache
         self._redis = connect(settings.broker())
         self._signer = Signer.from_settings(settings)
         self.registry = WorkerRegistry(self._redis, settings.model, self._signer)
@@ -79,14 +79,14 @@ class WorkerService:
         self._collector: QueueCollector | None = None
         self.broker = BrokerHealth("the consumer")
         self._heartbeat_broker = BrokerHealth("the heartbeat")
-        self._heartbeat_sent_s = 0.0
+        self._heartbeat_sent_at_s = 0.0
         self._unfinished_chunks: set[str] = set()
         self._lock = threading.Lock()
         self._is_accepting = True
         self._is_closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._seconds_per_chunk = 0.0
-        self._probed_s = 0.0
+        self._probed_at_s = 0.0  # time of the last successful check of the model, or 0 before the first one
         self._probe_tuple: tuple[int, ...] = PROBE_TUPLES["cross-encoder"]
         self.queue = ""
         self.tasks = settings.worker_tasks or SINGLE_TASKS
@@ -125,14 +125,14 @@ class WorkerService:
         self._scorer = self._uncached = as_scorer(model, settings)
         if settings.redis_url is not None and settings.cache_mb > 0 and not is_encoder(model):
             self._scorer = add_cache(self._uncached, settings)
-        is_batching = True  # a rerank server takes many requests at once
+        merges_chunks = True  # a rerank server, the only model outside this process, takes many requests at once
         if isinstance(model, LocalModel):
-            is_batching = model.merges_calls
+            merges_chunks = model.merges_calls
             self._probe_tuple = PROBE_TUPLES[model.card.kind]
-        self.tasks = settings.worker_tasks or (BATCHING_TASKS if is_batching else SINGLE_TASKS)
+        self.tasks = settings.worker_tasks or (BATCHING_TASKS if merges_chunks else SINGLE_TASKS)
 
     def start(self) -> None:
-        """Serve the metrics and send heartbeats, so that clients send chunks to this worker."""
+        """Serve the metrics and send heartbeats. The heartbeats make clients send chunks to this worker."""
         if self.settings.metrics_port:
             self._collector = QueueCollector(self._redis, self.registry, self._signer, self.queue)
             REGISTRY.register(self._collector)
@@ -151,7 +151,7 @@ class WorkerService:
         self._is_accepting = False
 
     def close(self) -> None:
-        """Leave the registry and release the model. Call this when all chunks are finished."""
+        """Leave the registry and close the model. Call this when all chunks are finished."""
         self._is_closed.set()
         for thread in self._threads:
             thread.join(BEAT_S * 4)
@@ -166,7 +166,7 @@ class WorkerService:
         self._redis.close()
 
     def register_chunk(self, chunk: str) -> None:
-        """Remember an unfinished chunk. The heartbeat lists it, so that the client does not send it again."""
+        """Add a chunk to the unfinished ones. Heartbeats list these, so that their clients do not send them again."""
         with self._lock:
             self._unfinished_chunks.add(chunk)
 
@@ -177,16 +177,16 @@ class WorkerService:
 
         Args:
             chunk: the id of the chunk, which is also the id of its task.
-            message: the request, as the client has signed it.
+            message: the signed request.
             task: the name of the task.
             headers: the task's headers. If the message is valid, they continue the client's trace.
         """
         self.register_chunk(chunk)
-        started_s = time.monotonic()
+        began_s = time.monotonic()
         try:
             request = self._open_request(chunk, message, task)
             with chunk_span(self.queue, request, headers, queries=self.settings.trace_queries) as span:
-                outcome = self._handle(request, started_s)
+                outcome = self._handle(request, began_s)
                 set_outcome(span, outcome)
         except PayloadError as error:
             outcome = "refused"
@@ -209,23 +209,23 @@ class WorkerService:
             scores = scorer.score("is this worker ready", ["it is", "it is not"], [self._probe_tuple])
             if scores.failures:
                 raise InferenceError(next(iter(scores.failures.values())), model=self.scorer.model)
-        self._probed_s = time.monotonic()
+        self._probed_at_s = time.monotonic()
 
     def status(self) -> Status:
         """Return the worker's state for probes, without a request to the broker or a computation."""
         now_s = time.monotonic()
-        hangs = self._probed_s > 0 and now_s - self._probed_s >= STALE_S
-        if not self._probed_s:
+        does_hang = self._probed_at_s > 0 and now_s - self._probed_at_s >= STALE_S
+        if not self._probed_at_s:
             reason = "the model is being loaded"
-        elif hangs:
+        elif does_hang:
             reason = f"the model has scored nothing for {STALE_S:g} s"
         elif not self._is_accepting:
             reason = "the worker is stopping"
         else:
             reason = self.broker.error or self._heartbeat_broker.error
-            if not reason and now_s - self._heartbeat_sent_s > DEAD_AFTER_S:
+            if not reason and now_s - self._heartbeat_sent_at_s > DEAD_AFTER_S:
                 reason = "the broker does not respond"
-        return Status(live=not hangs, ready=not reason, reason=reason, held=len(self._unfinished_chunks))
+        return Status(live=not does_hang, ready=not reason, reason=reason, held=len(self._unfinished_chunks))
 
     def heartbeat(self) -> Heartbeat:
         """Return the worker's state for clients.
@@ -246,7 +246,7 @@ class WorkerService:
             held=unfinished,
             seconds_per_chunk=self._seconds_per_chunk,
             tasks=self.tasks,
-            probed_s=time.monotonic() - self._probed_s,
+            probed_s=time.monotonic() - self._probed_at_s,
             sent_s=self.registry.now_s(),
         )
 
@@ -264,16 +264,16 @@ class WorkerService:
         self._replay_guard.check(request)
         return request
 
-    def _handle(self, request: ChunkRequest, started_s: float) -> str:
+    def _handle(self, request: ChunkRequest, began_s: float) -> str:
         """Compute a chunk, reply, and return the outcome: scored, failed, dropped or unanswered."""
-        QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.to_server(started_s) - request.sent_s))
+        QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.to_server(began_s) - request.sent_s))
         deadline = NEVER
         if request.deadline_s is not None:
             deadline = Deadline(self.registry.clock.to_local(request.deadline_s))
         if deadline.passed:
             return "dropped"
         scores, vectors, error = self._compute(request, deadline)
-        took_s = time.monotonic() - started_s
+        took_s = time.monotonic() - began_s
         reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, vectors)
         if not self._send_reply(request.reply_queue, reply, deadline):
             return "unanswered"
@@ -285,7 +285,7 @@ class WorkerService:
     def _compute(
         self, request: ChunkRequest, deadline: Deadline
     ) -> tuple[Scores | None, list[bytes | str] | None, str]:
-        """Return the chunk's scores or None, its vector records or None, and an error message or ""."""
+        """Return the chunk's scores, its vector records and an error message. Two of the three are None or ""."""
         if request.identity != self.scorer.identity:
             return None, None, "the worker's model differs from the one in the request"
         try:
@@ -300,7 +300,7 @@ class WorkerService:
             return None, None, f"{type(error).__name__}: {error}"
 
     def _encode(self, request: ChunkRequest, deadline: Deadline) -> list[bytes | str]:
-        """Return each document's vector record or error, or empty bytes if the deadline passed before its encoding.
+        """Return each document's vector record or error, or empty bytes if the deadline passed before it was encoded.
 
         Raises:
             InferenceError: the model is not an encoder, or the client requests vectors of another precision.
@@ -311,11 +311,14 @@ class WorkerService:
                 f"this worker does not compute vectors of {request.vector_bits} bits: set the same model and "
                 "OSRERANK_VECTORS_PROFILE for client and worker"
             )
-        documents = scorer.vectors.find(request.documents, deadline).documents
-        return [item.records[0].body() if item.records else item.failures.get(0, b"") for item in documents]
+        contents: list[bytes | str] = []
+        for document in scorer.vectors.find(request.documents, deadline).documents:
+            has_record = bool(document.records)
+            contents.append(document.records[0].body() if has_record else document.failures.get(0, b""))
+        return contents
 
     def _send_reply(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
-        """Put a reply into the client's queue, with retries for `REPLY_RETRY_S`. Return whether it was sent."""
+        """Put a reply into the client's queue, with retries for `REPLY_RETRY_S` seconds. Return whether it was sent."""
         pipeline = self._redis.pipeline(transaction=False)
         message = self._signer.sign("reply", reply.encode())
         give_up_at_s = min(time.monotonic() + REPLY_RETRY_S, deadline.at_s or float("inf"))
@@ -333,7 +336,12 @@ class WorkerService:
                 return True
 
     def _record_time(self, n_pairs: int, took_s: float) -> None:
-        """Update the metrics and the average time per chunk. Concurrent chunks share the elapsed time."""
+        """Update the metrics and the average time per chunk. If two chunks ran at once, each counts half of its time.
+
+        Args:
+            n_pairs: the number of pairs that were scored, or of documents that were encoded.
+            took_s: the time from the chunk's start to its end, in seconds.
+        """
         WORKER_PAIRS.inc(n_pairs)
         WORKER_SECONDS.observe(took_s)
         with self._lock:
@@ -365,7 +373,7 @@ class WorkerService:
                 pause_s = self._heartbeat_broker.record_failure(error)
             else:
                 self._heartbeat_broker.record_success()
-                self._heartbeat_sent_s = time.monotonic()
+                self._heartbeat_sent_at_s = time.monotonic()
             self._is_closed.wait(pause_s)
 
     def _probe_repeatedly(self) -> None:

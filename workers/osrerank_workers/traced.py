@@ -9,6 +9,7 @@ from osrerank.scoring.remote.messages import ChunkRequest
 from osrerank.tracing.spans import Attributes, mark_failed, set_attributes, trace
 
 TRACE_HEADERS = ("traceparent", "tracestate")
+"""The headers by which a span finds its parent, from the standard W3C Trace Context."""
 FAILED_OUTCOMES = ("failed", "unanswered")
 """The outcomes that mark a span as failed. A dropped chunk arrived after its deadline, which is not an error."""
 
@@ -24,9 +25,8 @@ def chunk_span(
         headers: the headers of the chunk's task, which are not signed.
         queries: whether the span includes the query: the setting ``trace_queries``.
     """
-    parent = {
-        name: value for name, value in (headers or {}).items() if name in TRACE_HEADERS and isinstance(value, str)
-    }
+    all_headers = headers or {}
+    parent = {name: value for name, value in all_headers.items() if name in TRACE_HEADERS and isinstance(value, str)}
     attributes: Attributes = {
         "messaging.system": "celery",
         "messaging.operation.name": "process",
