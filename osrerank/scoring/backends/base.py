@@ -24,19 +24,19 @@ class Backend(Protocol):
 
     @property
     def budget_tokens(self) -> int:
-        """The maximum number of tokens in a batch. 1 means that a batch is a single sequence."""
+        """The maximum number of tokens in a batch. If it is 1, each batch is a single sequence of any length."""
 
     @property
     def is_packed(self) -> bool:
-        """Whether batches are computed without padding. Otherwise, a batch is padded to its longest sequence."""
+        """Whether batches are computed without padding. If not, all sequences are padded to the longest length."""
 
     @property
     def threads(self) -> int:
-        """The number of threads that should call `run` at the same time."""
+        """The number of threads from which callers should call `run` at the same time."""
 
     @property
     def is_parallel(self) -> bool:
-        """Whether these threads compute in parallel. If so, a large batch should be split among them."""
+        """Whether the `threads` compute in parallel on CPU cores. If so, a large batch should be split among them."""
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         """Compute a batch of n sequences.

@@ -17,14 +17,14 @@ from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
 PRECISIONS = ("int8", "fp32")
-"""The precisions of ONNX graphs. The first one that a model has is used."""
+"""The precisions of ONNX graphs. If a model has a graph in each, the int8 graph is used."""
 VECTOR_OUTPUT = "vector"
 """Name of the output with the vectors, in encoders' graphs that osrerank exported."""
 STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")
-"""Names of the output with all tokens' last states, in bi-encoders' graphs that other programs exported."""
+"""Possible names of the output with all tokens' last states, in bi-encoders' graphs that other programs exported."""
 
 
-def load(directory: Path, card: ModelCard, *, threads: int, dtype: str) -> Backend:  # noqa: ARG001 - a graph has its own
+def load(directory: Path, card: ModelCard, *, threads: int, dtype: str) -> Backend:  # noqa: ARG001 - the graph sets it
     """Load the ONNX backend of a model directory; `osrerank.scoring.registry` calls this."""
     encoders = {"bi-encoder": EncoderBackend, "late-interaction": TokenBackend}
     backend_class = encoders.get(card.kind, OnnxBackend)
@@ -34,8 +34,8 @@ def load(directory: Path, card: ModelCard, *, threads: int, dtype: str) -> Backe
 class OnnxBackend:
     """An ONNX Runtime session of a cross-encoder. Each thread computes one sequence at a time.
 
-    Single sequences need no padding, so a score never depends on the other sequences of a batch. This is as fast as a
-    batch that all cores compute together (docs/performance.md).
+    Single sequences need no padding, so a score never depends on the other sequences of a batch. One sequence per core
+    is as fast as a batch that all cores compute together (docs/performance.md).
 
     Args:
         session: an ``onnxruntime.InferenceSession`` that uses one thread per call.
@@ -91,7 +91,7 @@ class OnnxBackend:
     def _check(session: Any, file: Path, card: ModelCard) -> None:
         """Refuse a graph whose inputs or output do not match the card."""
         _check_inputs(session, file, card)
-        labels = 2 if card.head in {"logits2", "next-sentence"} else 1
+        labels = 2 if card.head in {"logits2", "next-sentence"} else 1  # two: not relevant, relevant
         shape = session.get_outputs()[0].shape
         if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != labels):
             reason = f"{file} has an output of shape {shape}, but the card's head {card.head} needs (n, {labels})"
@@ -113,7 +113,10 @@ class EncoderBackend(OnnxBackend):
         return np.concatenate([self.encode(tokens) for tokens in sequences])
 
     def encode(self, tokens: Tokens) -> npt.NDArray[np.float32]:
-        """Return a text's vector ``(1, dimensions)``, or late interaction's vectors ``(tokens, dimensions)``."""
+        """Return the vector of a query or document, ``(1, dimensions)``.
+
+        For a late-interaction model, return a vector for each token, ``(tokens, dimensions)``.
+        """
         feed = self._build_feed(tokens)
         with NATIVE_CODE:
             output: npt.NDArray[np.float32] = self._session.run([self._output], feed)[0]
@@ -135,14 +138,17 @@ class EncoderBackend(OnnxBackend):
 
 
 class TokenBackend(EncoderBackend):
-    """An ONNX Runtime session of a late-interaction model, which computes a vector for each token."""
+    """An ONNX Runtime session of a late-interaction model (ColBERT), which computes a vector for each token."""
 
     def _compute(self, sequences: Sequence[Tokens]) -> Rows:
         return [self.encode(tokens) for tokens in sequences]
 
 
 def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
-    """Return a text's vector ``(1, dimensions)`` from its states ``(tokens, size)``, by a head without weights."""
+    """Compute the vector ``(1, dimensions)`` of a query or document from its tokens' states ``(tokens, size)``.
+
+    The head must have no weights: a pooling such as the mean, then division by the norm or truncation.
+    """
     vector: npt.NDArray[Any]
     match head.pooling[0]:
         case "cls":
@@ -166,7 +172,7 @@ def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[n
 
 
 def _find_output(session: Any) -> str | None:
-    """Return the name of the output with vectors, or that with states, or None if the graph has neither."""
+    """Return the name of the graph's output with vectors or, failing that, with states. None if it has neither."""
     names = {entry.name for entry in session.get_outputs()}
     return next((name for name in (VECTOR_OUTPUT, *STATE_OUTPUTS) if name in names), None)
 

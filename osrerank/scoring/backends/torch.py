@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 """The maximum number of tokens in a batch on each device."""
 THREADS = {"cpu": 1, "cuda": 2}
-"""The number of threads that compute batches on each device. One can prepare a batch while a GPU computes another."""
+"""The number of threads that compute batches on each device. With two, one prepares a batch while the GPU computes."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TorchBackend:
         precision: ``fp32``, ``bf16`` or ``fp16``.
         model: the model's name, for error messages.
         files: the weight files, relative to the model's directory.
-        description: text for users about torch's version, the device, the precision and the implementation.
+        description: text for users, such as ``torch 2.10.0 on cpu, fp32, padded attention``.
     """
 
     name = "torch"
@@ -105,7 +105,9 @@ class TorchBackend:
         try:
             return engine(sequences)
         except self._torch.OutOfMemoryError as error:
-            raise self._reduce_budget(sequences) from error.with_traceback(None)  # its frames hold GPU memory
+            raise self._reduce_budget(sequences) from error.with_traceback(
+                None
+            )  # the traceback keeps GPU memory in use
         except (RuntimeError, InferenceError) as error:
             raise InferenceError(f"{self._model} failed in torch: {error}", model=self._model) from error
 
@@ -128,7 +130,7 @@ load = TorchBackend.load  # `osrerank.scoring.registry` calls this
 
 
 def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
-    """Load the network onto its device. Returns it and the name of its implementation."""
+    """Load the network onto its device. Returns it and its implementation, such as ``packed attention``, for users."""
     from osrerank.scoring.backends.networks import load  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.attention import choose_attention  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - imports torch
@@ -149,7 +151,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
         network = load_network(directory, card).to(dtype)
         return PaddedEngine(network, device, read_padding_id(directory)), f"transformers ({reason})"
     width = config["hidden_size"] // config["num_attention_heads"]
-    attention, reason = choose_attention(device, dtype, width, has_windows=load.has_windows(config))
+    attention, padding_reason = choose_attention(device, dtype, width, has_windows=load.has_windows(config))
     try:
         packed = load.load_packed(read_weights(directory), config, card, attention=attention, dtype=dtype, head=head)
     except KeyError as error:
@@ -158,7 +160,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
         raise
     except Exception as error:
         raise _unreadable_error(directory, card, error) from error
-    implementation = f"{attention.name} attention" + (f" ({reason})" if reason else "")
+    implementation = f"{attention.name} attention" + (f" ({padding_reason})" if padding_reason else "")
     engine_class = TokenEngine if card.kind == "late-interaction" else PackedEngine
     return engine_class(packed, device), implementation
 
@@ -182,7 +184,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
 
 
 def read_head(directory: Path, card: ModelCard) -> Head | None:
-    """Return the head that follows the encoder. Returns None for a transformers classifier, which has its own."""
+    """Return the head that follows the encoder. Returns None for a transformers classifier, which contains its head."""
     if card.is_encoder:
         return card.vector_head
     description = read_cross_encoder(directory)
@@ -192,7 +194,8 @@ def read_head(directory: Path, card: ModelCard) -> Head | None:
 def read_weights(directory: Path) -> Mapping[str, Any]:
     """Read the directory's weights by name, from its safetensors or, if there are none, from its ONNX graph.
 
-    If sentence-transformers saved the model, the names of a module's weights begin with the module's folder.
+    If sentence-transformers saved the model, the names of a module's weights begin with the module's folder, such as
+    ``2_Dense.linear.weight``.
 
     Raises:
         ModelLoadError: the directory contains only an ONNX graph, and osrerank did not export it.
@@ -242,7 +245,7 @@ def _load_classifier(directory: Path, card: ModelCard) -> Any:
 
 
 def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None:
-    """Refuse a decoder. In transformers, only encoders have masked language models."""
+    """Refuse a decoder, such as Qwen: a family for which transformers has no masked language model."""
     family = str(read_config(directory).get("model_type"))
     if family not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         file = directory / CONFIG_FILE
@@ -252,7 +255,7 @@ def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None
 
 
 def _load_modular(directory: Path, card: ModelCard, head: Head) -> Any:
-    """Load an encoder of transformers, and the head. The directory's files must contain all weights."""
+    """Load an encoder of transformers and a separate head. The directory's files must contain all weights of both."""
     from osrerank.scoring.backends.networks.classifier import (  # noqa: PLC0415 - imports torch
         EmbeddingTable,
         ModularClassifier,

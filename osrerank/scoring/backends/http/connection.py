@@ -34,20 +34,22 @@ MAX_CONNECTIONS = 32
 """A scorer sends at most this many requests at a time, and keeps as many connections open."""
 CONNECT_TIMEOUT_S = 3.0
 TIMEOUT_S = 60.0
-"""If a search has no deadline, a response must come within this many seconds."""
+"""The timeout of a response if the search has no deadline, in seconds."""
 MAX_ATTEMPTS = 4
 FIRST_WAIT_S = 0.1
 """The wait before the second attempt, in seconds. Each later wait is about twice as long."""
-MAX_WAIT_S = 30.0
-"""With a longer ``Retry-After``, a request fails at once, unless the retry budget of a batch run allows the wait."""
-RETRY_BUDGET_S = 600.0
-"""A batch run retries its requests for this many seconds while the server is busy or unavailable."""
 MAX_BACKOFF_S = 10.0
+"""The maximum wait between attempts if the response has no ``Retry-After``, in seconds."""
+MAX_WAIT_S = 30.0
+"""The maximum ``Retry-After`` that a search waits for, in seconds. With a longer one, its request fails at once."""
+RETRY_BUDGET_S = 600.0
+"""How long a batch run retries its requests while the server is busy or unavailable, in seconds."""
 MAX_BYTES = 64 << 20
-"""A larger response is refused."""
+"""The maximum size of a response."""
 CHUNK_BYTES = 4096
+"""The number of bytes that are read of a response before the deadline is checked again."""
 TOO_LARGE_STATUSES = frozenset({400, 413, 422})
-"""With these statuses, servers refuse a request because of its size or one of its documents."""
+"""The statuses with which servers refuse a request because of its size or one of its documents."""
 
 logger = logging.getLogger(__name__)
 warning_throttle = LogThrottle()
@@ -66,6 +68,8 @@ class Response(NamedTuple):
 
 
 class _Request(NamedTuple):
+    """A request with its JSON body ``content``. For the other fields, see `Connection.post`."""
+
     method: str
     url: str
     deadline: Deadline
@@ -103,9 +107,9 @@ class Connection:
         self._closed = threading.Event()
         self._clock = clock
         self._wait = wait or self._closed.wait
-        self._has_responded = False
+        self._has_responded = False  # whether the server has ever sent a response
         self._last_post_succeeded = False
-        self._failing_since_s: float | None = None
+        self._first_failure_at_s: float | None = None  # of the failures since the last successful `post`
         self._retry_at_s = -math.inf  # end of the pause that the server requested by Retry-After
         self._pause_reason = ""  # message of the response that requested this pause
         self._pool = urllib3.PoolManager(num_pools=4, maxsize=MAX_CONNECTIONS, retries=False)
@@ -148,7 +152,7 @@ class Connection:
                 self._last_post_succeeded = False
             raise
         self._last_post_succeeded = True
-        self._failing_since_s = None
+        self._first_failure_at_s = None
         self._retry_at_s = -math.inf
         return Response(decoded, response.headers)
 
@@ -195,7 +199,7 @@ class Connection:
             self._check_limits(request.deadline)
             if attempt > 1:
                 ENDPOINT_REQUESTS.labels("retried").inc()
-            started_s = time.perf_counter()
+            began_s = time.perf_counter()
             try:
                 response = self._send(request)
             except _ConnectionFailed as error:
@@ -203,7 +207,7 @@ class Connection:
             else:
                 self._has_responded = True
                 if response.status == HTTPStatus.OK and request.method == "POST":
-                    ENDPOINT_SECONDS.observe(time.perf_counter() - started_s)
+                    ENDPOINT_SECONDS.observe(time.perf_counter() - began_s)
                 if response.status not in BUSY_STATUSES:
                     return response
                 failure = build_error(self._host, self._key, response)
@@ -274,16 +278,16 @@ class Connection:
         """Wait for the next attempt. Raises the failure if no attempt is left, or ``Retry-After`` is too long."""
         now_s = self._clock()
         retry_after_s = failure.retry_after_s
-        failing_since_s = self._failing_since_s  # read once, because another thread may reset it
-        if failing_since_s is None:
-            failing_since_s = self._failing_since_s = now_s
+        first_failure_at_s = self._first_failure_at_s  # read once, because another thread may reset it
+        if first_failure_at_s is None:
+            first_failure_at_s = self._first_failure_at_s = now_s
         self._last_post_succeeded = False
         if retry_after_s is not None:
             self._retry_at_s = now_s + min(retry_after_s, MAX_WAIT_S)
             self._pause_reason = str(failure)
         budget_s = 0.0
         if request.deadline.at_s is None and self._has_responded:
-            budget_s = failing_since_s + self.retry_budget_s - now_s
+            budget_s = first_failure_at_s + self.retry_budget_s - now_s
         if attempt >= request.attempts and budget_s <= 0:
             raise failure
         wait_s = _choose_wait_s(attempt, retry_after_s)
@@ -318,12 +322,13 @@ class Connection:
 
 
 class _ConnectionFailed(Exception):  # noqa: N818 - an event
-    """The connection failed, but another attempt might succeed."""
+    """The connection failed before a response came, but another attempt might succeed."""
 
 
 def _choose_wait_s(attempt: int, retry_after_s: float | None) -> float:
     """Return ``Retry-After`` plus jitter. Without that header, return a random wait that grows with each attempt."""
-    max_backoff_s = min(FIRST_WAIT_S * 2 ** (min(attempt, MAX_ATTEMPTS * 3) - 1), MAX_BACKOFF_S)
+    doublings = min(attempt, MAX_ATTEMPTS * 3) - 1  # bounded, because a batch run makes many attempts
+    max_backoff_s = min(FIRST_WAIT_S * 2**doublings, MAX_BACKOFF_S)
     backoff_s = random.uniform(max_backoff_s / 2, max_backoff_s)  # noqa: S311 - spreads retries
     if retry_after_s is None:
         return backoff_s

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 Scale = Literal["probability", "logit"]
+"""``probability`` scores are between 0 and 1. ``logit`` scores can be any number."""
 
 
 class EndpointRequest(NamedTuple):
@@ -42,8 +43,9 @@ class Dialect:
         name: name of the dialect, as in ``dialect`` of ``[http]`` in the settings file.
         path: path of requests, relative to the server's address.
         build_body: function that returns a request's JSON.
-        list_key: key of the list in the response. "" if the response itself is the list.
-        score_key: key of the score in an entry of the list. The key of the document's index is always ``index``.
+        list_key: key of the list of scores in the response, such as ``results``. "" if the response itself is the list.
+        score_key: key of the score in an entry of the list, such as ``relevance_score`` in
+            ``{"index": 3, "relevance_score": 0.9}``. The key of the document's index is always ``index``.
         scale: scale of the scores, unless the settings choose another.
         max_documents: maximum number of documents in a request.
         needs_model: whether a request must specify the model.

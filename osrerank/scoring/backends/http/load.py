@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 def load(settings: Settings, model: str) -> Scorer:
     """Return a scorer for a model on the rerank server in the settings. The scorer connects at its first call.
 
-    For the errors, see `check`.
+    Raises:
+        ConfigError: the settings lack the server's address, or the model's name although the server needs it.
     """
     target = Target.from_settings(settings, model)
     key = settings.rerank_key.get_secret_value() if settings.rerank_key else ""

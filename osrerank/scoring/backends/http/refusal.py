@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from osrerank.errors import EndpointError, Overloaded
 
 BUSY_STATUSES = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
-"""With these statuses, the same request might succeed later."""
+"""The statuses after which a request is sent again, because it might succeed later."""
 UNAVAILABLE_STATUSES = BUSY_STATUSES | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
-"""With these statuses, a health check has failed. With any other, the server can score."""
+"""The statuses with which a health check fails. After any other status, the server is expected to score."""
 MAX_RETRY_AFTER_S = 86_400.0
-"""A longer ``Retry-After`` counts as this many seconds."""
+"""The maximum wait that is read from ``Retry-After``, in seconds. A longer one counts as this."""
 MAX_MESSAGE_CHARACTERS = 200
-"""The server's own message is truncated to this length."""
+"""The maximum length of a server's message in our errors. A longer one is truncated."""
 
 
 class RawResponse(NamedTuple):
@@ -62,7 +62,7 @@ def find_message(body: bytes, key: str) -> str:
 
 
 def _find_in_json(content: Any) -> str:
-    """Return the message in an error's JSON, or "" if there is none. Its key depends on the server."""
+    """Return the message in an error's JSON, or "" if there is none: "bad" in ``{"error": {"message": "bad"}}``."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and content:
@@ -78,7 +78,7 @@ def _find_in_json(content: Any) -> str:
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that ``Retry-After`` states as a number or date, or None if it is missing or invalid.
 
-    A date is compared with the server's own ``Date`` if there is one, because clocks differ.
+    A date is compared with the response's ``Date`` if there is one, because the server's clock can differ from ours.
     """
     value = (headers.get("Retry-After") or "").strip()
     if value.isascii() and value.isdigit():

@@ -11,11 +11,11 @@ from osrerank.scoring.backends.http.dialects import Dialect, Scale
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MIN_PROBABILITY = 1e-38
-"""A lower probability counts as this one, whose logit is -87.5."""
+"""The lowest probability whose logit is computed, -87.5. A lower one counts as this."""
 MAX_PROBABILITY = 1 - 2**-53
-"""A higher probability counts as this one, whose logit is 36.7."""
+"""The highest probability whose logit is computed, 36.7. A higher one counts as this."""
 UNSCORED_HEADER = "x-rerank-unscored"
-"""The header in which ``osrerank serve`` says how many documents it could not score: the last ones of its response."""
+"""The header with the number of documents that ``osrerank serve`` could not score. They are last in its response."""
 
 
 class WrongScaleError(EndpointError):
@@ -25,9 +25,11 @@ class WrongScaleError(EndpointError):
 def read_scores(
     dialect: Dialect, scale: Scale, content: Any, count: int, headers: Mapping[str, str]
 ) -> tuple[dict[int, float], dict[int, str]]:
-    """Return the logits of documents, and why other documents have none, both by index.
+    """Read the logits of ``count`` documents from the JSON ``content`` and the headers of a response.
 
-    ``content`` and ``headers`` are the response's. ``count`` is the number of documents in the request.
+    Returns:
+        the logit of each scored document, by its index, and the reason why each other document has none:
+        ``({0: 1.5, 2: -0.3}, {1: "the server's response has no score for it"})``.
 
     Raises:
         EndpointError: the response does not follow the dialect, scores a document twice, or scores a document that was
@@ -84,7 +86,7 @@ def _count_unscored(headers: Mapping[str, str]) -> int:
 
 
 def _to_logit(score: Any, scale: Scale) -> float | None:
-    """Return a score as a logit that is finite in float32, or None if the score is not a finite number."""
+    """Return a score's logit, or None if the score is not a number that is finite in float32."""
     if not isinstance(score, int | float) or isinstance(score, bool) or not abs(score) <= MAX_FLOAT32:
         return None
     if scale == "probability":

@@ -43,7 +43,7 @@ class EndpointBatch:
     """The documents of one request, and their scores.
 
     Attributes:
-        indices: indices of the documents in `EndpointScorer.score`'s tuples.
+        indices: positions of the documents' tuples among the ``tuples`` of `EndpointScorer.score`.
         texts: texts of the documents.
         logits: the logits of the documents that the server scored, by index.
         failures: why the server did not score other documents, by index.
@@ -63,9 +63,9 @@ class EndpointBatch:
 class EndpointScorer:
     """Scores single documents on a rerank server. Safe to use from many threads, and after a fork.
 
-    ``Scores.values`` are logits: the server's own, or ``log(p / (1 - p))`` of its probabilities. If the deadline passes
-    first, `Scores.reached` is the number of leading documents that were attempted. A document that the server refuses
-    or does not score is in `Scores.failures`.
+    ``Scores.values`` are logits: the server's logits, or ``log(p / (1 - p))`` of its probabilities p. If the deadline
+    passes while batches are unfinished, `Scores.reached` is the number of documents before the first unfinished batch.
+    A document that the server refuses or does not score is in `Scores.failures`.
     """
 
     def __init__(self, target: Target, key: str = "") -> None:
@@ -106,7 +106,7 @@ class EndpointScorer:
         *,
         deadline: Deadline = NEVER,
     ) -> Scores:
-        """Score documents on the server. Each of the ``tuples`` contains the index of one document.
+        """Score documents on the server. Each of the ``tuples``, such as ``(3,)``, contains the index of one document.
 
         Raises:
             DeadlineExceeded: the time ran out before the scorer knew the server's dialect.
@@ -131,7 +131,7 @@ class EndpointScorer:
         return logistic(logits)
 
     def check_server(self, deadline: Deadline = NEVER) -> None:
-        """Check that the server can score: by its health check or, after a failure, by scoring a short document.
+        """Check that the server can score: by its health check or, if a request failed, by scoring a short document.
 
         Raises:
             DeadlineExceeded: the server does not respond in time.
@@ -239,7 +239,7 @@ class EndpointScorer:
     def _collect_scores(
         self, count: int, batches: Sequence[EndpointBatch], futures: "Sequence[Future[EndpointBatch]]"
     ) -> Scores:
-        """Return the scores and failures of all batches. Raises an error if all failed, or the scale is wrong."""
+        """Return the scores of ``count`` documents. Raises an error if all batches failed, or the scale is wrong."""
         values = np.full(count, np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
         late_indices: list[int] = []
@@ -261,7 +261,7 @@ class EndpointScorer:
         for error in errors:
             if isinstance(error, WrongScaleError):
                 raise error
-        if errors and len(errors) == len(batches):
+        if errors and len(errors) == len(batches):  # the longest Retry-After applies to all
             raise max(errors, key=lambda error: getattr(error, "retry_after_s", None) or 0.0)
         for error in errors:
             logger.warning("[server-failed] some documents were not scored: %s", error)
@@ -270,7 +270,7 @@ class EndpointScorer:
         return Scores(values, failures, reached, inferences=scored, identity=self.identity)
 
     def _find_dialect(self, deadline: Deadline, *, attempts: int = MAX_ATTEMPTS) -> Dialect:
-        """Return the server's dialect. If the settings and the address do not tell it, the first call detects it."""
+        """Return the server's dialect. The first call asks the server, unless the settings or the address tell it."""
         if self._dialect is not None:
             return self._dialect
         timeout_s = -1 if deadline.at_s is None else max(0.0, deadline.remaining_s())
@@ -316,5 +316,8 @@ def _read_tei_batch_size(info: object) -> int:
 
 
 def prepare_text(text: str) -> str:
-    """Replace unpaired surrogates with "?", and truncate a text just above the limit, so that the server notices it."""
+    """Replace unpaired surrogates in a query or document with "?", and truncate it.
+
+    One character above the limit is kept, so that an osrerank server still reports the document as truncated.
+    """
     return replace_surrogates(text[: MAX_TEXT_CHARACTERS + 1])

@@ -1,4 +1,4 @@
-"""Read the rerank server from the settings, and tell its dialect from its address or its responses."""
+"""Read the rerank server's address from the settings, and infer its dialect from the address or from its responses."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from osrerank.settings_file import HttpSettings
 
 AUTO = "auto"
 HOSTS = {"cohere.com": "cohere-v2", "cohere.ai": "cohere-v2", "jina.ai": "jina", "voyageai.com": "voyage"}
-"""The dialects of servers by their domain, which includes its subdomains."""
+"""Domain of a server -> its dialect. Subdomains are included: ``api.jina.ai`` uses ``jina``."""
 PATHS = {"/v1/score": "vllm-score", "/score": "vllm-score", "/v2/rerank": "cohere-v2", "/v1/rerank": "jina"}
-"""The dialects by the end of an address. Several use ``/rerank``, so it is not here."""
+"""End of an address -> dialect. ``/rerank`` alone tells nothing, because several dialects use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Target:
         url: address of the server, without a slash at the end.
         dialect: dialect of the server. None if it must be detected from the server's responses.
         model: the server's name for the model. "" lets the server choose.
-        scale_setting: scale ``probability`` or ``logit``, or ``auto`` for the dialect's scale.
+        scale_setting: scale of the scores, ``probability`` or ``logit``. ``auto`` means the dialect's scale.
         max_documents: maximum number of documents in a request. 0 uses the dialect's maximum.
     """
 
@@ -65,18 +65,21 @@ class Target:
 
     @property
     def base_url(self) -> str:
-        """The URL to which other paths, such as that of the health check, are appended."""
+        """The address to which paths such as ``/health`` are appended: it never ends in ``/rerank``."""
         return self.url.removesuffix("/rerank")
 
     @property
     def identity(self) -> str:
-        """A hash of all that determines the scores as far as the client knows: address, dialect, model and scale."""
+        """An id of everything that the client knows to affect the scores: address, dialect, model and scale."""
         dialect = AUTO if self.dialect is None else self.dialect.name
         text = f"{self.url}\n{dialect}\n{self.model}\n{self.scale_setting}"
         return f"http/{dialect}/{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
     def request_url(self, dialect: Dialect) -> str:
-        """Return the URL of requests: the server's address, with the dialect's path unless it ends in one."""
+        """Return the URL of scoring requests: the server's address, with the dialect's path unless it ends in one.
+
+        With the dialect ``jina``, ``https://host`` and ``https://host/v1`` become ``https://host/v1/rerank``.
+        """
         if self.url.endswith(("/rerank", "/score")):
             return self.url
         version = dialect.path[:3]
@@ -92,14 +95,14 @@ class Target:
 
 
 def dialect_from_info(content: Any) -> Dialect | None:
-    """Tell the dialect of a server from its ``/info``. Returns None if it is neither TEI nor ``osrerank serve``."""
+    """Infer a server's dialect from the JSON of its ``/info``. Returns None unless it is TEI or ``osrerank serve``."""
     if not isinstance(content, dict) or "max_client_batch_size" not in content:
         return None
     return DIALECTS["osrerank" if "max_body_bytes" in content else "tei"]
 
 
 def dialect_from_models(content: Any) -> Dialect | None:
-    """Tell the dialect of a server from its ``/v1/models``. Returns None if it is not vLLM."""
+    """Infer a server's dialect from the JSON of its ``/v1/models``. Returns None if the server is not vLLM."""
     models = content.get("data") if isinstance(content, dict) else None
     if not isinstance(models, list):
         return None
@@ -108,7 +111,7 @@ def dialect_from_models(content: Any) -> Dialect | None:
 
 
 def _guess_dialect(url: str) -> str:
-    """Tell the name of a server's dialect from its address. Returns "" if the address is of no known form."""
+    """Infer the name of a server's dialect from its address. Returns "" if the address does not tell it."""
     address = urlsplit(url)
     host = address.hostname or ""
     for domain, dialect in HOSTS.items():

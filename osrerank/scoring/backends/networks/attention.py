@@ -1,14 +1,15 @@
 """Compute attention within packed sequences, in two implementations that give the same values.
 
-Packed means that the tokens of all sequences of a batch are concatenated without padding, so that all states have the
-shape ``(tokens, heads, width)``. `VarlenAttention` is PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691;
-``torch.nn.attention.varlen``, PyTorch 2.10). It needs CUDA and 16-bit numbers. `PaddedAttention` works everywhere: on
-the CPU, in fp32, on older GPUs and with older PyTorch. For the attention only, it pads the sequences to a grid
-``(n, heads, max_length, width)``.
+Packed means that the tokens of all sequences of a batch are concatenated without padding, so that two sequences of 5
+and 3 tokens have states of the shape ``(8, heads, width)``.
 
-In some layers of ModernBERT, each token attends only to a window of positions to either side, within its own sequence.
-The cost then grows with the window instead of the sequence. `PaddedAttention` splits the packed tokens into blocks, and
-each block attends to itself and to one window on either side.
+`VarlenAttention` is PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691; ``torch.nn.attention.varlen``,
+PyTorch 2.10). It needs CUDA and 16-bit numbers. `PaddedAttention` works everywhere: on the CPU, in fp32, on older GPUs
+and with older PyTorch. For the attention only, it pads the sequences to a grid ``(n, heads, max_length, width)``.
+
+In some layers of ModernBERT, each token attends only to the ``window`` nearest positions on either side, within its
+sequence. The cost then grows with the window instead of the sequence. `PaddedAttention` splits the packed tokens into
+blocks, and each block attends to itself and to one window on either side.
 """
 
 import importlib
@@ -27,12 +28,12 @@ from torch.nn import functional
 from osrerank.errors import InferenceError
 
 FLASH_CAPABILITY = (8, 0)
-"""The flash kernel needs this CUDA compute capability, which GPUs have since Ampere."""
+"""The lowest CUDA compute capability that the flash kernel supports: GPUs since Ampere."""
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 FLASH_WIDTHS = range(8, 257, 8)
 """Head widths that the flash kernel supports."""
 MAX_GRID_WINDOWS = 4
-"""If no sequence is longer than this many windows, one masked grid is faster than blocks."""
+"""The length, in windows, up to which sequences are computed in one masked grid, which is faster than blocks."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class Bounds:
     """The positions of n sequences among packed tokens.
 
     Attributes:
-        offsets: offsets on the device, int32 ``(n + 1,)``. The tokens of sequence i are ``offsets[i]:offsets[i + 1]``.
-        lengths: number of tokens in each sequence ``(n,)``, above 0, in host memory.
+        offsets: offsets on the device, int32 ``(n + 1,)``, such as ``[0, 5, 8]``. The tokens of sequence i are
+            ``offsets[i]:offsets[i + 1]``.
+        lengths: number of tokens in each sequence ``(n,)``, above 0, in host memory, such as ``[5, 3]``.
     """
 
     offsets: Tensor
@@ -61,13 +63,13 @@ class Bounds:
 
     @cached_property
     def indices(self) -> Tensor:
-        """The index of each token in the flattened padded grid, int64 ``(tokens,)``."""
+        """The index of each token in the flattened padded grid: ``[0, 1, 3, 4, 5]`` for sequences of 2 and 3 tokens."""
         is_token = np.arange(self.max_length) < self.lengths[:, None]
         return torch.from_numpy(np.flatnonzero(is_token)).to(self.offsets.device)
 
     @cached_property
     def sequence_numbers(self) -> Tensor:
-        """The number of the sequence to which each token belongs, int64 ``(tokens,)``."""
+        """The number of the sequence to which each token belongs, int64 ``(tokens,)``, such as ``[0, 0, 0, 1, 1]``."""
         return torch.from_numpy(np.repeat(np.arange(len(self.lengths)), self.lengths)).to(self.offsets.device)
 
     def pad(self, states: Tensor) -> Tensor:
@@ -98,8 +100,8 @@ class Attention(Protocol):
     ) -> Tensor:
         """Return the context of each query ``(queries, heads, width)``. Keys and values are ``(keys, heads, width)``.
 
-        A query attends to at most ``window`` positions to either side, or to the whole sequence if it is None. With a
-        window, the queries and keys must belong to the same tokens.
+        A query attends to at most ``window`` positions on either side, or to its whole sequence if ``window`` is None.
+        With a window, the queries and keys must belong to the same tokens.
         """
 
 
@@ -131,7 +133,7 @@ class VarlenAttention:
 
 
 class PaddedAttention:
-    """Attention on a padded grid. Its output is packed again."""
+    """Attention on a padded grid, or in blocks if the window is much shorter than the sequences."""
 
     name = "padded"
     is_packed = False
@@ -165,7 +167,7 @@ BatchAttention = VarlenAttention | PaddedAttention
 
 @dataclass(frozen=True)
 class PartialAttention:
-    """Attention to selected keys only, such as those of a query's own tokens.
+    """Attention to selected keys only, such as those of a query's words without the [MASK] tokens that expand it.
 
     Attributes:
         attention: attention to the selected keys.
@@ -203,7 +205,7 @@ class PartialAttention:
 def choose_attention(
     device: torch.device, dtype: torch.dtype, width: int, *, has_windows: bool = False
 ) -> tuple[BatchAttention, str]:
-    """Return the fastest attention for heads of this width, and why it is not `VarlenAttention`, or "" if it is."""
+    """Return the fastest attention for heads of this width, and the reason if it is padded ("" if it is packed)."""
     reason = _unsupported_reason(device, dtype, width)
     if reason:
         return PaddedAttention(), reason

@@ -39,7 +39,7 @@ class BertFamily:
     Attributes:
         prefix: prefix of the names of the encoder's weights.
         pooler: name, without the prefix, of the head's first matrix. A tanh follows it.
-        classifiers: name of the head's second matrix, by transformers class.
+        classifiers: transformers class -> name of the head's second matrix.
     """
 
     prefix: str
@@ -65,7 +65,7 @@ FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "camembert
 
 
 class BertLayer(nn.Module):
-    """A BERT layer, with one matrix for query, key and value projections."""
+    """A BERT layer. One matrix computes the query, key and value projections."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class BertLayer(nn.Module):
         return self._finish_layer(states, attend(query, key, value).flatten(1))
 
     def forward_selected(self, states: Tensor, indices: Tensor, attend: Attend) -> Tensor:
-        """Return the next states of the tokens at the indices ``(selected, hidden)``. They attend to all tokens."""
+        """Return the next states ``(selected, hidden)`` of the tokens at ``indices``. They attend to all tokens."""
         weight, bias = self.projections.weight, self.projections.bias
         hidden = states.shape[1]
         selected = states.index_select(0, indices)
@@ -96,7 +96,7 @@ class BertLayer(nn.Module):
         return self._finish_layer(selected, attend(query, key, value).flatten(1))
 
     def _finish_layer(self, states: Tensor, context: Tensor) -> Tensor:
-        """Return the next states from the states and the attention's output, each ``(tokens, hidden)``."""
+        """Return the layer's output from its input ``states`` and the attention's ``context``, ``(tokens, hidden)``."""
         states = self.attended_norm(states + self.attended(context))
         finished: Tensor = self.norm(states + self.narrow(self.activation(self.widen(states))))
         return finished
@@ -142,7 +142,7 @@ class BertEncoder(nn.Module):
     def _run_layers(
         self, layers: Sequence[BertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
     ) -> Tensor:
-        """Return the states after these layers. ``ids`` are the arrays of `prepare_ids` as tensors."""
+        """Embed tokens, and return their states after these layers. ``ids`` are `prepare_ids`'s arrays as tensors."""
         token_ids, positions, segments = ids
         states: Tensor = self.norm(self.word(token_ids) + self.position(positions) + self.segment(segments))
         for layer in layers:
@@ -152,7 +152,8 @@ class BertEncoder(nn.Module):
     def prepare_ids(self, packed: PackedBatch) -> list[Int32Array]:
         """Check and return the ids of tokens, positions and segments, each ``(tokens,)``.
 
-        In a model with a single segment, all segment ids are 0. An id without an embedding would make a GPU unusable.
+        In a model with a single segment, all segment ids are 0. The check is needed because an id without an embedding
+        would make CUDA unusable for the whole process.
 
         Raises:
             InferenceError: the model has no embedding for an id, or a sequence is empty.
@@ -210,7 +211,7 @@ class PackedNetwork(nn.Module):
         self.head = head
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Int32Array]:
-        """Return the arrays that `forward` takes as tensors. The encoder's ids come first, and the lengths last.
+        """Return the arrays that `forward` takes as tensors: the encoder's ids, the offsets, and last the lengths.
 
         Raises:
             InferenceError: the model has no embedding for an id.
@@ -222,7 +223,8 @@ class PackedNetwork(nn.Module):
     def forward(self, inputs: Sequence[Tensor], lengths: Int32Array) -> Tensor:
         """Return the logits ``(n, labels)`` or vectors of a batch in fp32.
 
-        ``inputs`` are the arrays from `pack`, as tensors on the device. ``lengths`` is the last array itself.
+        ``inputs`` are the arrays from `pack` as tensors on the device. ``lengths`` is the last of these arrays, in host
+        memory.
         """
         *ids, sequence_offsets, first_offsets, _ = inputs
         bounds = Bounds(sequence_offsets, lengths)
@@ -238,8 +240,8 @@ class PackedNetwork(nn.Module):
 class PackedTokenNetwork(PackedNetwork):
     """An encoder and a head for late interaction, which compute a vector for each token ``(tokens, dimensions)``.
 
-    The last tokens of a sequence can be unattended (`Tokens.unattended`). They attend to other tokens, but no token
-    attends to them.
+    The last tokens of a sequence, such as the [MASK] tokens that expand a query, can be unattended
+    (`Tokens.unattended`). They attend to the other tokens, but no token attends to them.
     """
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Int32Array]:

@@ -1,4 +1,7 @@
-"""Rename a BERT's weights between transformers' names ("BERT's names") and those of our modules ("our names")."""
+"""Rename a BERT's weights between transformers' names ("BERT's names") and those of our modules ("our names").
+
+For example, BERT's ``encoder.layer.0.intermediate.dense.weight`` is our ``layers.0.widen.weight``.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,7 +23,10 @@ PROJECTIONS = ("query", "key", "value")
 
 
 def normalise_names(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:
-    """Return weights in float32, without the encoder's prefix and with transformers' current names for norms."""
+    """Return weights in float32, without the encoder's prefix and with the current names of norms' parameters.
+
+    ``bert.embeddings.LayerNorm.gamma`` becomes ``embeddings.LayerNorm.weight``.
+    """
     current_names = {"gamma": "weight", "beta": "bias"}
     renamed: dict[str, Tensor] = {}
     for name, tensor in weights.items():
@@ -48,9 +54,9 @@ def to_bert_weights(ours: Mapping[str, Tensor], layers: int) -> dict[str, Tensor
 
 
 def _list_names(layers: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield our name of each weight of an encoder, and BERT's names of the weights that it concatenates.
+    """Yield our name of each weight of an encoder, and a list of BERT's names.
 
-    Only the query, key and value projections of a layer are concatenated. Any other weight has one name in BERT.
+    The list has one name, except that our ``projections`` concatenates a layer's query, key and value matrices.
     """
     for name, bert_name in EMBEDDINGS.items():
         yield f"{name}.weight", [f"embeddings.{bert_name}.weight"]

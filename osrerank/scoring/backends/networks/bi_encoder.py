@@ -24,7 +24,8 @@ class PaddedBiEncoder(nn.Module):
 
     Args:
         config: content of ``config.json``.
-        pooling: ``cls`` uses the last state of [CLS] as a text's vector, ``mean`` the mean of all tokens' last states.
+        pooling: how a text's vector is computed from its tokens' last states: ``cls`` takes that of [CLS], and ``mean``
+            takes the mean.
     """
 
     def __init__(self, config: Mapping[str, Any], pooling: Pooling) -> None:
@@ -51,7 +52,7 @@ class PaddedBiEncoder(nn.Module):
         return to_bert_weights(dict(self.named_parameters()), len(self.layers))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return the cosines of queries and documents ``(n, 1)``.
+        """Return the cosine of each query and its document ``(n, 1)``.
 
         Args:
             input_ids: int64 ``(n, tokens)``: the query's tokens, then the document's.
@@ -92,7 +93,10 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, is_token: Tensor) -> Tens
 
 
 def _extract(input_ids: Tensor, is_selected: Tensor) -> tuple[Tensor, Tensor]:
-    """Move each sequence's selected tokens to its beginning. Returns them and their mask, each ``(n, tokens)``."""
+    """Move each sequence's selected tokens to its beginning. Returns their ids and their mask, each ``(n, tokens)``.
+
+    The ids ``[7, 8, 9]``, of which the last two are selected, become ``[8, 9, 0]`` with the mask ``[1, 1, 0]``.
+    """
     lengths = is_selected.sum(dim=1)
     order = (~is_selected).long().argsort(dim=1, stable=True)[:, : int(lengths.max())]
     mask = torch.arange(order.shape[1], device=input_ids.device) < lengths.unsqueeze(1)

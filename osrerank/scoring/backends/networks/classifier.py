@@ -24,7 +24,7 @@ class Classifier(nn.Module):
 
 
 class EmbeddingTable(nn.Module):
-    """A table of token vectors ``(ids, dimensions)`` and a transformers config. It is used like an encoder."""
+    """A table with a vector for each token id, ``(ids, dimensions)``, which is used like a transformers encoder."""
 
     def __init__(self, vectors: Tensor, config: Any) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class EmbeddingTable(nn.Module):
 
 
 class ModularClassifier(nn.Module):
-    """A transformers encoder or an `EmbeddingTable`, and a head, which computes logits or vectors ``(n, size)``."""
+    """A transformers encoder or an `EmbeddingTable`, and a head that computes logits or vectors ``(n, size)``."""
 
     def __init__(self, network: Any, head: HeadNetwork) -> None:
         super().__init__()

@@ -29,8 +29,8 @@ class DeviceNetwork(Protocol):
 class PackedEngine:
     """Runs our own forward pass on packed batches, whose sequences are concatenated without padding.
 
-    A batch's inputs are copied to the device together, and its outputs are copied back together. Neither copy waits for
-    other work on the device, so one thread can prepare a batch while the device computes another thread's batch.
+    All inputs of a batch are copied to the device in one transfer, and its outputs are copied back in another. Neither
+    waits for other batches, so one thread can prepare a batch while the device computes another thread's batch.
     """
 
     def __init__(self, network: PackedNetwork, device: torch.device) -> None:
@@ -80,7 +80,7 @@ def copy_to_device(arrays: Sequence[Int32Array | npt.NDArray[np.int64]], device:
 
 
 def copy_to_host(outputs: Tensor) -> npt.NDArray[np.float32]:
-    """Copy fp32 outputs to the CPU's memory. Waits for them, but not for later work on the device."""
+    """Copy fp32 outputs to the CPU's memory. Waits until they are computed, but not for later work on the device."""
     if outputs.device.type != "cuda":
         return np.asarray(outputs.numpy(), dtype=np.float32)
     host = torch.empty(outputs.shape, dtype=outputs.dtype, pin_memory=True)
@@ -91,9 +91,9 @@ def copy_to_host(outputs: Tensor) -> npt.NDArray[np.float32]:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """Return the precision with this name. ``auto`` means fp32 on the CPU, and bf16 or fp16 on a GPU.
+    """Return ``name``, or the device's precision for ``auto``: fp32 on the CPU, and bf16 or fp16 on a GPU.
 
-    bf16 is preferred because it has the range of fp32, so no checkpoint overflows in it. fp16 is more precise.
+    On a GPU, fp16 would be more precise, but bf16 is preferred, because no checkpoint overflows in its larger range.
     """
     if name != "auto":
         return name

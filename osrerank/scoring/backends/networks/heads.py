@@ -71,7 +71,7 @@ class HeadNetwork(nn.Module):
 
 
 def _pool_packed(states: Tensor, bounds: Bounds, mode: Mode) -> Tensor:
-    """Return the vectors ``(n, hidden)`` of packed sequences in one pooling mode."""
+    """Pool packed states ``(tokens, hidden)`` to vectors ``(n, hidden)`` in one pooling mode."""
     if mode == "cls":
         return states.index_select(0, bounds.offsets[:-1])
     if mode == "lasttoken":
@@ -79,8 +79,8 @@ def _pool_packed(states: Tensor, bounds: Bounds, mode: Mode) -> Tensor:
     lengths = bounds.offsets.diff().long()
     if mode == "weightedmean":
         starts = bounds.offsets[:-1].long().repeat_interleave(lengths)
-        counts = torch.arange(1, len(states) + 1, device=states.device) - starts  # 1, 2, ... in each sequence
-        total = torch.segment_reduce(states.float() * counts[:, None], "sum", lengths=lengths, unsafe=True)
+        weights = torch.arange(1, len(states) + 1, device=states.device) - starts  # 1, 2, ... in each sequence
+        total = torch.segment_reduce(states.float() * weights[:, None], "sum", lengths=lengths, unsafe=True)
         return total / (lengths * (lengths + 1) / 2)[:, None]
     return torch.segment_reduce(states, mode, lengths=lengths, unsafe=True)
 
@@ -95,8 +95,9 @@ def pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
     is_token = mask.unsqueeze(2).to(states.dtype)
     if mode == "max":
         return states.masked_fill(is_token == 0, torch.finfo(states.dtype).min).amax(dim=1)
-    counts = is_token.cumsum(1) * is_token if mode == "weightedmean" else is_token
-    return (states * counts).sum(dim=1) / counts.sum(dim=1).clamp(min=1)
+    # For weightedmean, the weights of a sequence's tokens are 1, 2, 3, ...
+    weights = is_token.cumsum(1) * is_token if mode == "weightedmean" else is_token
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 def _build_module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -1,8 +1,8 @@
-"""Read a BERT's weights from an ONNX graph, so that torch can run a shipped model, which has no safetensors.
+"""Read a BERT's weights from an ONNX graph, so that torch can run osrerank's models, which have no safetensors.
 
 This is the inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 weights are read exactly. An int8
-matrix becomes its integers times their scales, except for outlying channels, which the graph also stores in fp32. The
-smoothing of a matrix's rows is undone. "Our names" are those of `bert_weights`.
+matrix becomes its integers times their scales, except for outlier channels, which the graph also stores in fp32. If the
+export smoothed a matrix (multiplied its rows by factors), this is undone. "Our names" are those of `bert_weights`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from osrerank.scoring.backends.networks.bert_weights import EMBEDDINGS, LAYER, P
 Array = npt.NDArray[Any]
 CLASSIFIER_MODULES = ("pooler.dense", "classifier", "cls.seq_relationship")
 BI_ENCODER_SUFFIXES = (".linear", ".norm")
-"""Name suffixes of a bi-encoder's modules after the encoder. No module of the encoder has such a name."""
+"""Name suffixes of a bi-encoder's modules after the encoder, such as ``2_Dense.linear``. The encoder has none."""
 
 
 def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -42,7 +42,7 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
 
 
 def _read_constants(file: Path) -> dict[str, Array]:
-    """Read the graph's constants by name. A smoothed MatMul's factors are named ``LAYER.smooth``."""
+    """Read the graph's constants by name. The smoothing factors of ``layers.0.widen`` are ``layers.0.widen.smooth``."""
     onnx = require("onnx", extra="torch")
     graph = onnx.load(file).graph
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -58,7 +58,10 @@ def _is_head_weight(name: str) -> bool:
 
 
 def _find_smoothing_factors(nodes: Iterable[Any], constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the factors ``(inputs,)`` by which the graph multiplies a MatMul's inputs, as ``LAYER.smooth``."""
+    """Return the factors ``(inputs,)`` by which the graph multiplies each smoothed MatMul's inputs.
+
+    The key of the MatMul ``layers.0.widen`` is ``layers.0.widen.smooth``.
+    """
     factors = {name.removesuffix(".factor"): constants[name] for name in constants if name.endswith(".smooth.factor")}
     factors_by_layer: dict[str, Array] = {}
     for node in nodes:
@@ -123,7 +126,7 @@ class _GraphWeights:
         return {f"{name}.weight": weight, f"{name}.bias": bias}
 
     def _read_matrix(self, matmul: str) -> Array:
-        """Return the matrix ``(inputs, outputs)`` of a MatMul, without smoothing. Outlying channels are exact."""
+        """Return the matrix ``(inputs, outputs)`` of a MatMul, with smoothing undone and exact outlier channels."""
         matrix = self._dequantise(f"{matmul}.weight")
         factors = self._constants.get(f"{matmul}.smooth")
         if factors is not None:
@@ -135,9 +138,10 @@ class _GraphWeights:
         return matrix
 
     def _dequantise(self, name: str) -> Array:
-        """Return a matrix in fp32, which the graph stores in fp32, int8 or int4.
+        """Return in fp32 a matrix that the graph stores in fp32, int8 or int4.
 
-        int8 has a scale for each row, for each column or for the whole matrix. int4 has one for each block of a row.
+        An int8 matrix has a scale for each row, for each column or for the whole matrix. An int4 matrix has a scale for
+        each block of a row.
         """
         if name in self._constants:
             return self._constants[name]

@@ -15,6 +15,8 @@ Int32Array = npt.NDArray[np.int32]
 class PackedBatch:
     """The concatenated tokens of n sequences. All arrays are int32.
 
+    Two sequences of 3 and 2 tokens have the positions ``[0, 1, 2, 0, 1]`` and the lengths ``[3, 2]``.
+
     Attributes:
         ids: token ids ``(tokens,)``.
         positions: position of each token in its sequence ``(tokens,)``, from 0.
@@ -39,5 +41,5 @@ def pack(sequences: Sequence[Tokens]) -> PackedBatch:
 
 
 def compute_offsets(lengths: Int32Array) -> Int32Array:
-    """Return where each of n packed sequences begins, and where the last one ends: int32 ``(n + 1,)``."""
+    """Return where each packed sequence begins, and where the last one ends: ``[0, 3, 5]`` for lengths ``[3, 2]``."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -1,9 +1,9 @@
 """Compute ModernBERT without padding: the tokens of all sequences of a batch are concatenated.
 
-ModernBERT (Warner et al. 2024, arXiv 2412.13663) uses RoPE (Su et al. 2021, arXiv 2104.09864), gated GELU,
-and a norm before each attention and each gated layer. Every third layer attends to the whole sequence, and the other
-layers attend within a window. As in `bert`, only attention combines tokens. If the head needs only the state of [CLS]
-and the last layer attends to the whole sequence, that layer computes only this state.
+ModernBERT (Warner et al. 2024, arXiv 2412.13663) uses RoPE (Su et al. 2021, arXiv 2104.09864), a gated feed-forward
+network (GELU), and a norm before attention and before that network. Every third layer attends to the whole sequence,
+and the other layers attend within a window. As in `bert`, only attention combines tokens. If the head needs only the
+state of [CLS] and the last layer attends to the whole sequence, that layer computes no other state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ Rope = tuple[Tensor, Tensor]
 
 
 class ModernBertLayer(nn.Module):
-    """A layer, with one matrix for query, key and value projections, and one for both halves of the gated layer."""
+    """A layer. One matrix computes query, key and value, and another both halves of the gated feed-forward network."""
 
     def __init__(self, shape: ModernBertShape, index: int) -> None:
         super().__init__()
@@ -46,7 +46,10 @@ class ModernBertLayer(nn.Module):
         return self._finish_layer(states, context.flatten(1))
 
     def forward_first_tokens(self, states: Tensor, indices: Tensor, rope: Rope, attend: Attend) -> Tensor:
-        """Return the next state of each sequence's first token ``(n, hidden)``. Its query needs no RoPE."""
+        """Return the next state of each sequence's first token ``(n, hidden)``.
+
+        Their queries are not rotated, because RoPE changes nothing at position 0.
+        """
         query, key, value = self._project(states)
         context = attend(query.index_select(0, indices), rotate(key, rope), value)
         return self._finish_layer(states.index_select(0, indices), context.flatten(1))
@@ -63,7 +66,7 @@ class ModernBertLayer(nn.Module):
 
 
 class ModernBertEncoder(nn.Module):
-    """The embeddings and layers of a ModernBERT, as a `PackedEncoder` for up to ``max_tokens`` tokens a sequence."""
+    """The embeddings and layers of a ModernBERT, as a `PackedEncoder`. A sequence has at most ``max_tokens`` tokens."""
 
     def __init__(self, shape: ModernBertShape, max_tokens: int) -> None:
         super().__init__()
@@ -109,7 +112,7 @@ class ModernBertEncoder(nn.Module):
     def _run_layers(
         self, layers: Sequence[ModernBertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
     ) -> Tensor:
-        """Return the states after these layers. ``ids`` are the ids of tokens and positions."""
+        """Embed tokens, and return their states after these layers. ``ids`` are the ids of tokens and positions."""
         token_ids, positions = ids
         states: Tensor = self.norm(self.word(token_ids))
         ropes = {base: self._compute_rope(positions, base) for base in {layer.rope_base for layer in layers}}
@@ -127,7 +130,10 @@ class ModernBertEncoder(nn.Module):
 
 
 def rotate(states: Tensor, rope: Rope) -> Tensor:
-    """Rotate queries or keys ``(tokens, heads, width)``. Columns i and i + width / 2 are the coordinates of a point."""
+    """Rotate queries or keys ``(tokens, heads, width)`` by RoPE.
+
+    Columns i and i + width / 2 are the two coordinates of a point, which is rotated by the i-th angle.
+    """
     cosines, sines = rope
     left, right = states.chunk(2, dim=-1)
     return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
@@ -144,7 +150,7 @@ def from_transformers_weights(weights: Mapping[str, Tensor], encoder: ModernBert
 
 
 def _to_transformers_name(name: str) -> str:
-    """Translate our name of a weight to transformers', without a classifier's prefix."""
+    """Translate our name of a weight to transformers': ``layers.0.widen.weight`` to ``layers.0.mlp.Wi.weight``."""
     module, _, parameter = name.rpartition(".")
     if not module.startswith("layers."):
         return f"{EMBEDDINGS[module]}.{parameter}"
