@@ -1,13 +1,14 @@
 """Read the variables of a TensorFlow checkpoint: ``NAME.index`` and ``NAME.data-00000-of-00001``.
 
 The index file is a table in LevelDB's format (github.com/google/leveldb, doc/table_format.md). It consists of blocks of
-keys and values, an index block that lists them, and a footer. A handle gives the offset and size of a block. A block
-stores each key as the length of the prefix that it shares with the previous key, and the suffix that follows. LevelDB
-can compress blocks, but TensorFlow does not, so compressed blocks are refused.
+keys and values, an index block that lists these blocks, and a footer. A handle gives the offset and size of a block. A
+block stores each key without the prefix that it has in common with the previous key: after ``bert/a``, ``bert/b`` is
+stored as 5 and ``b``. LevelDB can compress blocks, but TensorFlow does not, so compressed blocks are refused.
 
-The values are protocol buffers (tensorflow/core/protobuf/tensor_bundle.proto). The empty key holds the header: number
-of data files (field 1) and byte order (2). Each other key is a variable's name. Its value has the type (1), shape (2),
-data file (3), offset (4), size (5), CRC-32C (6) and slices (7). The data files hold the variables' numbers.
+The values are protocol buffers (tensorflow/core/protobuf/tensor_bundle.proto). The value of the empty key is the
+header, with the number of data files (field 1) and the byte order (2). Any other key is a variable's name, and its
+value has the type (1), shape (2), data file (3), offset (4), size (5), CRC-32C (6) and slices (7) of the variable. The
+data files contain the variables' numbers.
 """
 
 import struct
@@ -81,14 +82,15 @@ def read_bundle(prefix: Path) -> dict[str, npt.NDArray[Any]]:
 
 def _count_shards(header: Fields) -> int:
     if _integer_field(header, 2):
-        raise ValueError("its numbers are big-endian")
+        raise ValueError("the checkpoint's numbers are big-endian; only little-endian ones are supported")
     return _integer_field(header, 1)
 
 
 def _read_table(file: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of all blocks of an index file."""
     content = file.read_bytes()
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:
-        raise ValueError("it does not end like the index of a checkpoint, so it is another kind of file or incomplete")
+        raise ValueError("the file does not end like the index of a checkpoint: it has another format or is incomplete")
     footer = content[-FOOTER_BYTES:]
     _, end = _read_handle(footer, 0)  # the meta index block, which is not needed
     index_handle, _ = _read_handle(footer, end)
@@ -101,7 +103,7 @@ def _read_block(content: bytes, offset: int, size: int) -> bytes:
     end = offset + size
     block, trailer = content[offset:end], content[end : end + TRAILER_BYTES]
     if len(trailer) < TRAILER_BYTES:
-        raise ValueError("it is truncated")
+        raise ValueError("the file is truncated")
     if trailer[0]:
         raise ValueError(f"a block is compressed (compression type {trailer[0]})")
     if _masked_crc(block + trailer[:1]) != struct.unpack("<I", trailer[1:])[0]:
@@ -110,29 +112,30 @@ def _read_block(content: bytes, offset: int, size: int) -> bytes:
 
 
 def _parse_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of a block."""
     (restart_count,) = struct.unpack("<I", block[-4:])
     end = len(block) - 4 - 4 * restart_count  # restart offsets and their number follow the last entry
     position = 0
     key = b""
     while position < end:
-        shared, position = _read_varint(block, position)
+        prefix_size, position = _read_varint(block, position)
         suffix_size, position = _read_varint(block, position)
         value_size, position = _read_varint(block, position)
         value_start = position + suffix_size
-        key = key[:shared] + block[position:value_start]
+        key = key[:prefix_size] + block[position:value_start]
         position = value_start + value_size
         yield key, block[value_start:position]
 
 
 def _read_handle(content: bytes, position: int) -> tuple[tuple[int, int], int]:
-    """Return the handle at a position, as a block's offset and size, and the position after it."""
+    """Return the handle at a position, as the pair (offset, size) of a block, and the position after the handle."""
     offset, position = _read_varint(content, position)
     size, position = _read_varint(content, position)
     return (offset, size), position
 
 
 def _read_varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return an integer of variable length, and the position after it."""
+    """Return the integer at a position, and the position after it. Each byte has 7 bits of it, the lowest first."""
     number = shift = 0
     while True:
         byte = content[position]
@@ -144,7 +147,10 @@ def _read_varint(content: bytes, position: int) -> tuple[int, int]:
 
 
 def _parse_fields(content: bytes) -> Fields:
-    """Return a protocol buffer's fields, whose values are integers or bytes. No message type is needed."""
+    """Return a protocol buffer's fields, whose values are integers or bytes: ``{1: [3], 2: [b"..."]}``.
+
+    All fields of the type Empty are unknown fields, so TensorFlow's message types are not needed.
+    """
     message: Any = require("google.protobuf.message", extra="torch")
     empty: Any = require("google.protobuf.empty_pb2", extra="torch")
     unknown_fields: Any = require("google.protobuf.unknown_fields", extra="torch")
@@ -191,6 +197,7 @@ def _map_file(file: Path) -> npt.NDArray[np.uint8]:
 def _read_array(
     name: str, variable: Variable, shards: list[npt.NDArray[np.uint8]], files: list[Path]
 ) -> npt.NDArray[Any]:
+    """Return a variable's array from ``shards``, the contents of the data files ``files``."""
     file, content = "", b""
     if variable.shard < len(files):
         file = str(files[variable.shard])

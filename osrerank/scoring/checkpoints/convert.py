@@ -30,7 +30,7 @@ from osrerank.scoring.model_files import (
 from osrerank.settings import user_folder
 
 HeadForm = Literal["", "logit1", "logits2", "next-sentence", "encoder"]
-"""Form of a model's head. If it is "", the model's files specify the head."""
+"""Form of a model's head. "" means that the model's files specify it."""
 FAMILIES = {
     "bert": "Bert",
     "electra": "Electra",
@@ -41,14 +41,14 @@ FAMILIES = {
     "deberta-v2": "DebertaV2",
     "modernbert": "ModernBert",
 }
-"""The prefix of transformers' classes for each ``model_type``."""
+"""``model_type`` -> prefix of transformers' classes, such as ``BertForSequenceClassification``."""
 CLASSIFIER_WEIGHTS = ("classifier.weight", "classifier.out_proj.weight")
 NEXT_SENTENCE_WEIGHT = "cls.seq_relationship.weight"
 SOURCE_FILE = "source.json"
 SELF_CHECK_FILE = "self-check.json"
 NOTICES = ("LICENSE", "NOTICE")
 CACHE_VERSION = "2"
-"""Version of the converted directories, which their path contains. Version 2 added tokenizer_config.json."""
+"""Version of the converted directories' format, a folder of their path. Version 2 added tokenizer_config.json."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ class ConvertedModel(NamedTuple):
     """A model directory that can be loaded.
 
     Attributes:
-        directory: the converted directory, or the checkpoint's own if it needed no conversion.
-        sha256: SHA-256 of the checkpoint's files. Empty if it needed no conversion.
+        directory: the converted directory, or the checkpoint's directory if it needed no conversion.
+        sha256: SHA-256 of the checkpoint's files. "" if the checkpoint needed no conversion.
     """
 
     directory: Path
@@ -140,7 +140,7 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
         _write_model(source, unfinished_directory, head, sha256)
         try:
             unfinished_directory.rename(target)
-        except OSError:  # another process was faster
+        except OSError:  # another process may have converted it in the meantime
             if not target.exists():
                 raise
     logger.info("%s was converted to %s; later loads use that copy", source, target)
@@ -148,7 +148,7 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
 
 
 def needs_conversion(directory: Path) -> bool:
-    """Return whether a checkpoint must be converted. A file of pickled weights always needs it."""
+    """Return whether a checkpoint must be converted. A path to a file of pickled weights always must."""
     if directory.is_file():
         return True
     if (directory / CARD_FILE).exists() or any(directory.rglob("*.onnx")):
@@ -207,7 +207,10 @@ def _read_checkpoint(source: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]
 def _infer_config_entries(
     source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: HeadForm
 ) -> dict[str, Any]:
-    """Infer the entries that a config lacks, architecture, family and labels, from the head and the weights.
+    """Infer the entries that a config lacks from the head and the weights.
+
+    For a BERT with a ``classifier.weight`` of one row, they are the architecture ``BertForSequenceClassification``, the
+    ``model_type`` ``bert`` and the names of one label.
 
     Raises:
         ModelLoadError: the family is unknown, or the weights do not contain the head.
@@ -225,8 +228,8 @@ def _infer_config_entries(
     classifier = next((name for name in CLASSIFIER_WEIGHTS if name in weights), None)
     labels = len(weights[classifier]) if classifier else 0
     has_next_sentence = NEXT_SENTENCE_WEIGHT in weights
-    has_head = {"logit1": labels == 1, "logits2": labels == 2, "next-sentence": has_next_sentence}.get(head, True)
-    if not has_head:
+    heads_in_weights = {"logit1": labels == 1, "logits2": labels == 2, "next-sentence": has_next_sentence}
+    if not heads_in_weights.get(head, True):
         actual_heads = f"a classifier with {labels} labels" if labels else "no classifier"
         if has_next_sentence:
             actual_heads += " and a next-sentence head"
@@ -240,7 +243,10 @@ def _infer_config_entries(
 
 
 def _find_class_suffix(family: str, weights: Mapping[str, Any], labels: int, head: HeadForm) -> str:
-    """Return the end of the name of transformers' class for this head. If ``head`` is "", the weights tell the head."""
+    """Return the end of the name of transformers' class, such as ``ForSequenceClassification``.
+
+    If ``head`` is "", the head is inferred from the weights.
+    """
     if head == "encoder":
         return "Model"
     if head == "next-sentence":
@@ -258,7 +264,7 @@ def _model_folder(source: Path) -> Path:
 
 
 def _list_files(source: Path) -> list[Path]:
-    """Return all files that the converted model depends on."""
+    """Return all files that affect the converted model, whose hash identifies it in the cache."""
     directory = _model_folder(source)
     names = [
         CONFIG_FILE,

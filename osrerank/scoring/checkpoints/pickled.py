@@ -23,14 +23,14 @@ PARALLEL_PREFIX = "module."
 """Prefix that torch's DataParallel adds to the names of all weights."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 BUFFER_SUFFIXES = ("position_ids", "token_type_ids")
-"""Old versions of transformers also saved tensors that are not weights. Their names end like this."""
+"""Name suffixes of tensors that are not weights, which old versions of transformers saved too."""
 
 
 def pickled_files(directory: Path) -> list[Path]:
     """Return the files of a directory's pickled weights. If ``directory`` is a file, return that file.
 
-    The index lists the files. A directory without an index must contain a file with a usual name (`PICKLES`), or only
-    one file that torch.save wrote.
+    `INDEX_FILE` lists the files. A directory without this index must contain a file with a usual name (`PICKLES`), or
+    only one file that torch.save wrote.
 
     Raises:
         ModelLoadError: the index cannot be read, or several files could be the weights.
@@ -128,6 +128,7 @@ def _unsafe_pickle_message(file: Path, refusal: Exception) -> str:
 
 
 def _current_name(name: str) -> str:
+    """Return transformers' current name: ``module.a.LayerNorm.gamma`` -> ``a.LayerNorm.weight``."""
     name = name.removeprefix(PARALLEL_PREFIX)
     for old, new in OLD_NAMES.items():
         if name.endswith(old):

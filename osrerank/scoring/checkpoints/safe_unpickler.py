@@ -1,8 +1,8 @@
 """Read the tensors of a module that torch.save pickled as a whole object, without running code from the file.
 
 An unpickler can only call what its ``find_class`` returns. Ours returns containers and functions that rebuild tensors.
-For any other name, it returns `Placeholder`, which does nothing. It is needed because torch's safe unpickler
-(``weights_only=True``) refuses classes of modules in files that torch before 1.6 wrote, such as Birch's.
+For any other name, it returns `Placeholder`, which does nothing. We need this unpickler because torch's safe unpickler
+(``weights_only=True``) refuses classes of modules in files that torch before 1.6 wrote, such as the models of Birch.
 """
 
 import pickle
@@ -69,7 +69,7 @@ def load_with_placeholders(file: Path) -> object:
 
 
 def module_tensors(module: Placeholder) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters and buffers of a pickled ``torch.nn.Module``, by their names in its state dict."""
+    """Yield the parameters and buffers of a pickled ``torch.nn.Module``, with names such as ``encoder.norm.weight``."""
     state = module.state if isinstance(module.state, Mapping) else {}
     for group in ("_parameters", "_buffers"):
         yield from dict(state.get(group, {})).items()

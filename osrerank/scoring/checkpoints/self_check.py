@@ -3,9 +3,9 @@
 Bi-encoders whose graph another program exported are checked in the same way.
 
 The check reveals swapped labels, a vocabulary of the wrong case, and a lost head. A trained reranker scores nearly
-every answering paragraph far above the random one. A model that lost its head still has trained layers, and with the
-random, small weights of a new head it might order the paragraphs correctly by chance. But then the scores are close, so
-the margin between them is checked too.
+every answering paragraph far above the random one. A model that lost its head gets a new one with small, random
+weights. Because its other layers are trained, it might order the paragraphs correctly by chance, but with almost equal
+scores. Therefore the margin between the scores is checked too.
 """
 
 import gzip
@@ -27,13 +27,13 @@ from osrerank.types import Encoder, Scorer, is_encoder
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
 QUESTIONS = 50
 MIN_CORRECT = 45
-"""A model fails if the answering paragraph comes first for fewer questions than this."""
+"""The number of questions for which the answering paragraph must come first."""
 MAX_INVERTED = 10
-"""If it comes first for at most this many questions, the model's order counts as inverted."""
+"""The highest number of such questions with which a model's order counts as inverted."""
 MIN_MARGIN = 1.5
-"""A cross-encoder or duo model fails if the median margin between both paragraphs is lower, in uncalibrated logits."""
+"""The lowest median margin between both paragraphs with which a cross-encoder or duo model passes, in raw logits."""
 MAX_UNKNOWN = 0.01
-"""A model fails if its tokenizer replaces a larger share of the tokens by the unknown token."""
+"""The highest fraction of unknown tokens ([UNK]) with which a model passes."""
 SKIP_HINT = "if the model is not trained yet or does not read English, run osrerank export --no-self-check"
 ENCODER_SKIP_HINT = "if the model does not read English, run osrerank export, which writes its graph without this check"
 
@@ -51,14 +51,14 @@ class SelfCheck(NamedTuple):
 
     Attributes:
         correct: number of questions, out of `QUESTIONS`, whose answering paragraph came first.
-        margin: median difference of the two paragraphs' uncalibrated logits. Negative if the order is wrong.
-        unknown_share: share of the unknown token among the tokens of all texts, from 0 to 1.
+        margin: median difference of the two paragraphs' raw (uncalibrated) logits. Negative if the order is wrong.
+        unknown_share: fraction of [UNK] among the tokens of all questions and paragraphs, from 0 to 1.
         head: form of the model's head.
-        label: index of the output that is the score.
+        label: index of the output that is the score: 1 if the head has two outputs, otherwise 0.
         casing: ``cased`` if the tokenizer keeps capital letters, otherwise ``lower case``.
         segment_rows: number of rows in the model's segment embedding table.
-        sha256: SHA-256 of the checkpoint's files. Empty if it was not converted.
-        cause: likely cause of the failure. Empty if the check passed.
+        sha256: SHA-256 of the checkpoint's files. "" if the checkpoint was not converted.
+        cause: likely cause of the failure. "" if the check passed.
     """
 
     correct: int
@@ -136,7 +136,7 @@ def examples() -> tuple[Example, ...]:
 
 
 def _margin(scorer: Scorer | Encoder, card: ModelCard, example: Example) -> float:
-    """Return the uncalibrated logit of the answering paragraph minus that of the random one."""
+    """Return the raw (uncalibrated) logit of the answering paragraph minus that of the random one."""
     texts = [example.answer, example.unrelated]
     if is_encoder(scorer):
         query = scorer.encode([example.question], "query")
@@ -159,7 +159,8 @@ def _unknown_share(tokenizer: Tokenizer) -> float:
 def _find_cause(correct: int, margin: float, unknown_share: float, card: ModelCard, *, has_wrong_case: bool) -> str:
     """Return the likely cause of a failed check. Returns "" if the check passed.
 
-    `SelfCheck` explains the numbers. ``has_wrong_case`` means that texts are lower-cased, but the vocabulary is cased.
+    `SelfCheck` explains the numbers. ``has_wrong_case`` says whether the tokenizer lower-cases texts although its
+    vocabulary has words with capitals.
     """
     if has_wrong_case:
         return "texts are lower-cased, but the vocabulary has words with capitals: set do_lower_case to false"

@@ -1,8 +1,10 @@
 """Read TensorFlow checkpoints of BERT, and give their weights the names that transformers uses.
 
-Google, dl4marco-bert and duobert released such checkpoints. A directory holds ``bert_config.json``, ``vocab.txt`` and
-``model.ckpt-N.index`` with its data files. Classifiers have ``output_weights`` ``(labels, hidden)`` and
-``output_bias``. Pre-trained models have ``cls/seq_relationship`` and ``cls/predictions`` instead.
+For example, ``bert/encoder/layer_0/output/dense/kernel`` becomes ``bert.encoder.layer.0.output.dense.weight``.
+
+Google, dl4marco-bert and duobert released such checkpoints. A directory contains ``bert_config.json``, ``vocab.txt``
+and ``model.ckpt-N.index`` with its data files. Classifiers have the variables ``output_weights`` ``(labels, hidden)``
+and ``output_bias``. Pre-trained models have ``cls/seq_relationship/...`` and ``cls/predictions/...`` instead.
 """
 
 import re
@@ -61,7 +63,7 @@ def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
 def find_checkpoint(directory: Path) -> Path:
     """Return the path of a directory's checkpoint without suffixes, such as ``model.ckpt-100000``.
 
-    If the directory contains several checkpoints, the file ``checkpoint`` specifies the one to read.
+    If the directory contains several checkpoints, its file ``checkpoint`` specifies which one to read.
 
     Raises:
         ModelLoadError: the directory contains several checkpoints, and no file ``checkpoint`` specifies one of them.

@@ -28,9 +28,9 @@ DEFAULT_SPECIAL_TOKENS = {
 def build_tokenizer(directory: Path) -> Tokenizer:
     """Build a tokenizer from a directory's ``vocab.txt``, ``tokenizer_config.json`` and ``special_tokens_map.json``.
 
-    It respects the settings of transformers' BertTokenizer: ``do_lower_case``, ``strip_accents``,
-    ``tokenize_chinese_chars`` and the special tokens. Without ``do_lower_case``, the tokenizer is cased if the
-    vocabulary contains words with capitals. Only ``vocab.txt`` must exist.
+    The tokenizer follows the settings of transformers' BertTokenizer: ``do_lower_case``, ``strip_accents``,
+    ``tokenize_chinese_chars`` and the special tokens. If ``do_lower_case`` is not set, the tokenizer keeps capital
+    letters only if the vocabulary contains words with capitals. Only ``vocab.txt`` must exist.
 
     Raises:
         ModelLoadError: ``vocab.txt`` is missing, a file cannot be read, or a special token is not in the vocabulary.
@@ -67,7 +67,7 @@ def build_tokenizer(directory: Path) -> Tokenizer:
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Return the id of each token, which is the number of its line, from 0.
+    """Return token -> id. The id is the number of the token's line, from 0.
 
     Raises:
         ModelLoadError: the file cannot be read, or contains a token twice.
@@ -92,6 +92,6 @@ def is_cased(vocabulary: Mapping[str, int]) -> bool:
 
 
 def _special_token(name: str, special_names: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return a special token. Files store it as a string, or as an object with the string in ``content``."""
+    """Return a special token, which the files store as a string, or as an object: ``{"content": "[SEP]"}``."""
     token = special_names.get(name) or settings.get(name) or DEFAULT_SPECIAL_TOKENS[name]
     return str(token["content"] if isinstance(token, dict) else token)

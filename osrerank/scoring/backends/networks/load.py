@@ -50,7 +50,7 @@ def has_windows(config: Mapping[str, Any]) -> bool:
 
 
 def _classifiers(model_type: Any) -> Mapping[str, str]:
-    """Return transformers class -> name of its head's last matrix: ``{"ModernBertFor...": "classifier"}``."""
+    """Return transformers class -> name of its head's last matrix: ``BertForSequenceClassification: classifier``."""
     if model_type == modern_shape.MODEL_TYPE:
         return {modern_shape.CLASSIFIER: "classifier"}
     return FAMILIES[model_type].classifiers
