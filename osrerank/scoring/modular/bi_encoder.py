@@ -33,10 +33,10 @@ from osrerank.scoring.modular.head import HeadStep, Mode
 MODEL_TYPE = "SentenceTransformer"
 STATIC_EMBEDDING = "StaticEmbedding"
 MAX_TOKENS = 1 << 18
-"""The token limit of a StaticEmbedding whose tokenizer sets none. A text has at most this many characters anyway."""
+"""The token limit of a StaticEmbedding whose tokenizer sets none. osrerank reads as many characters of a text."""
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""The names that a document's prompt can have. The first prompt that is not empty is used."""
+"""The names that the prompt for documents can have. The first prompt that is not empty is used."""
 
 Similarity = Literal["cosine", "dot"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot")
@@ -47,17 +47,18 @@ class BiEncoderDescription:
     """What the files of a bi-encoder say about the model.
 
     Attributes:
-        token_limits: the token limits.
+        token_limits: the maximum numbers of tokens.
         transformer_folder: folder of the first module's files, relative to the directory. "" is the directory itself.
         weight_files: the safetensors of the modules, relative to the directory.
         is_static: whether the first module is a StaticEmbedding.
         query_prefix: text that precedes every query.
         document_prefix: text that precedes every document.
-        pools_prompts: whether the pooling includes the tokens of a prefix.
-        pooling: the pooling of a text's states. None if the files do not specify it.
-        steps: the steps from the pooled states to the vector, without a final division by its norm.
+        pools_prompts: whether the pooling includes the tokens of ``query_prefix`` and ``document_prefix``.
+        pooling: how the tokens' states are combined, such as ``mean``. None if the files do not specify it.
+        steps: the steps from the pooled states to the vector, without a final division by its norm, because
+            ``similarity`` includes it.
         dense_size: the output size of the last Dense, or 0 without a Dense.
-        dimensions: the number of the vector's leading values that are used. 0 uses all of them.
+        dimensions: the number of leading values of the vector that are used. 0 means all of them.
         similarity: the similarity of two vectors, ``cosine`` or ``dot``.
     """
 
@@ -106,7 +107,7 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
         token_limits = read_token_limits(directory / first.folder)
     similarity = _read_similarity(file, model)
     dimensions = int(model.get("truncate_dim") or 0)
-    # The cosine divides by the norm itself, and the dot product of unit vectors is their cosine.
+    # A final division by the norm is left out: the cosine contains it, and the dot product of unit vectors is a cosine.
     if steps and steps[-1].kind == "unit" and (similarity == "cosine" or not dimensions):
         steps, similarity = steps[:-1], "cosine"
     return BiEncoderDescription(
@@ -132,7 +133,7 @@ def _read_static_limits(directory: Path) -> TokenLimits:
 
 
 def _read_pooling(directory: Path, reader: ModuleReader, modules: Sequence[Module]) -> Mode:
-    """Read the mode of the Pooling after a Transformer. It must have only one mode."""
+    """Read the mode of the Pooling after a Transformer, such as ``mean``. There must be only one mode."""
     modes = reader.read_pooling(modules)
     if len(modes) > 1:
         reason = f"pooling_mode is {', '.join(modes)}; a bi-encoder must have only one mode"

@@ -33,7 +33,7 @@ from osrerank.scoring.modular.head import Head
 MODEL_TYPE = "CrossEncoder"
 """``model_type`` in `MODEL_FILE`."""
 OUTPUT_ACTIVATIONS = ("Identity", "Sigmoid")
-"""The final activations that osrerank supports. It does not apply them, so its scores are logits."""
+"""The final activations that a model may have. osrerank applies none of them, so that its scores are logits."""
 SCORES = "scores"
 """Name of the last module's output, the logits."""
 
@@ -60,7 +60,7 @@ class CrossEncoderDescription:
 
 
 def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
-    """Read the description of a cross-encoder. Returns None if sentence-transformers did not save one here.
+    """Read the description of a cross-encoder. Returns None if the directory has no cross-encoder in this format.
 
     Raises:
         ModelLoadError: a file cannot be read, or sets a field that osrerank does not know.
@@ -85,7 +85,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
     if modules:
         head, labels = _read_head(directory, reader, modules)
         if query_prefix and not reader.includes_prompt(modules[0]):
-            reason = "include_prompt is false, but the model has a default prompt; the pooling must include the prompt"
+            reason = "include_prompt is false, but the model has a default prompt; the pooling must include its tokens"
             raise file_error(directory / modules[0].folder / MODULE_FILE, reason)
     names = (MODULES_FILE, MODEL_FILE, TRANSFORMER_FILE, TOKENIZER_SETTINGS_FILE)
     description_files = (*(name for name in names if (directory / name).exists()), *reader.description_files)
@@ -94,7 +94,7 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
 
 
 def _read_head(directory: Path, reader: ModuleReader, modules: Sequence[Module]) -> tuple[Head, int]:
-    """Read the head. Returns it and the number of its outputs."""
+    """Read the head from the modules after the Transformer. Returns the head and the number of its outputs."""
     pooling = reader.read_pooling(modules)
     last_kind = modules[-1].kind
     if last_kind != "Dense":

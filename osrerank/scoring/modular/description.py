@@ -1,7 +1,8 @@
 """Read the files of a model that sentence-transformers saved: ``modules.json``, and the files of each module.
 
-`bi_encoder`, `cross_encoder` and `late_interaction` use these functions for their kind of model. The files name Python
-classes, but osrerank never imports them. For an unknown module or field, an error names the file and the field.
+`bi_encoder`, `cross_encoder` and `late_interaction` use these functions for their kind of model. The files contain
+names of Python classes, but osrerank never imports these classes. An error about an unknown module or field contains
+the file and the field.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,18 +18,18 @@ MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
 TRANSFORMER_FILE = "sentence_bert_config.json"
 TRANSFORMER_FILES = (TRANSFORMER_FILE, "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
-"""Files with a Transformer's settings. Older versions of the library put the model family into the file name."""
+"""Possible files of a Transformer's settings. Older versions of the library put the model family into the file name."""
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
 MODULE_FILE = "config.json"
 MODULE_WEIGHTS_FILE = "model.safetensors"
 LIBRARY = "sentence_transformers."
 GRAPH_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert")
-"""``model_type`` of the encoders whose ONNX graphs `osrerank.export` builds itself."""
+"""``model_type`` of the encoders whose ONNX graphs `osrerank.export` builds without optimum."""
 FAMILIES = (*GRAPH_FAMILIES, "distilbert", "electra", "albert", "deberta-v2")
 """``model_type`` of all supported encoders."""
 STATIC_MODEL_TYPE = "static-embedding"
-"""osrerank's own ``model_type`` for a StaticEmbedding, which is a table of token vectors and has no config."""
+"""The ``model_type`` that osrerank gives a StaticEmbedding, which is a table of token vectors and has no config."""
 LATER_MODULES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that can follow the Transformer of a bi-encoder or a cross-encoder."""
 WEIGHTED_MODULES = ("Dense", "LayerNorm")
@@ -36,6 +37,7 @@ WEIGHTED_MODULES = ("Dense", "LayerNorm")
 ENCODER_TASK = "feature-extraction"
 CLASSIFIER_TASK = "sequence-classification"
 MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
+"""Name of a pooling mode in current files -> our name, which is the same."""
 OLD_MODES: Mapping[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -43,7 +45,7 @@ OLD_MODES: Mapping[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Our names of the pooling modes in files of older versions. Current versions use the same names as we do."""
+"""Name of a pooling mode in files of older versions -> our name."""
 ACTIVATIONS: Mapping[str, Activation] = {
     "Identity": "",
     "GELU": "gelu",
@@ -52,7 +54,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "SiLU": "silu",
     "Tanh": "tanh",
 }
-"""Our names of a Dense's activations, by their class names in torch."""
+"""Class in torch of a Dense's activation -> our name."""
 SEQUENCE_OUTPUT = "sentence_embedding"
 """Name of a module's input or output with a vector for each sequence, after pooling."""
 TOKENS_OUTPUT = "token_embeddings"
@@ -88,7 +90,7 @@ KNOWN_FIELDS: Mapping[str, Collection[str]] = {
     "LayerNorm": ("dimension",),
     "Normalize": ("module_input_name", "module_output_name"),
 }
-"""For each kind of module, the fields of its file that osrerank reads, or that do not change the model's output."""
+"""Kind of module -> fields that its file may have: osrerank reads them, or they do not change the model's output."""
 
 Content = Mapping[str, Any]
 
@@ -97,8 +99,8 @@ class Module(NamedTuple):
     """An entry of ``modules.json``.
 
     Attributes:
-        kind: class of the module, without its package.
-        folder: folder of the module's files, relative to the model's directory. "" is the directory itself.
+        kind: class of the module without its package, such as ``Dense``.
+        folder: folder of the module's files, such as ``2_Dense``. "" is the model's directory itself.
     """
 
     kind: str
@@ -107,7 +109,7 @@ class Module(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """The maximum numbers of tokens in a sequence, a query and a document. None if the files set no limit."""
+    """The maximum numbers of tokens in any sequence, in a query and in a document. None if the files set no limit."""
 
     sequence: int | None
     query: int | None = None
@@ -128,7 +130,7 @@ class ModuleReader:
         self.weight_files: tuple[str, ...] = ()
 
     def read_pooling(self, modules: Sequence[Module]) -> tuple[Mode, ...]:
-        """Read the modes of the Pooling, which must be the first of the modules after a Transformer.
+        """Read the modes of the Pooling, which must be the first of the modules, such as ``("cls", "mean")``.
 
         Raises:
             ModelLoadError: the first module is not a Pooling, or uses an unknown mode.
@@ -154,13 +156,14 @@ class ModuleReader:
         return tuple(known_modes[name] for name in names)
 
     def includes_prompt(self, pooling: Module) -> bool:
+        """Return whether a Pooling includes the tokens of a prompt."""
         _, content = self._read_module(pooling)
         return content.get("include_prompt", True) is not False
 
     def read_steps(self, modules: Sequence[Module], last_output: str = SEQUENCE_OUTPUT) -> tuple[list[HeadStep], int]:
-        """Read the steps of the modules after the Pooling, and the output size of the last Dense.
+        """Read the steps of the modules after the Pooling, and the output size of the last Dense (0 without a Dense).
 
-        The size is 0 without a Dense. If the last module is a Dense, its output must have the name ``last_output``.
+        If the last module is a Dense, its output must have the name ``last_output``.
 
         Raises:
             ModelLoadError: a module is a Pooling, or has an unsupported field.
@@ -182,7 +185,7 @@ class ModuleReader:
         return steps, width
 
     def _read_dense(self, module: Module, output_name: str) -> tuple[HeadStep, int]:
-        """Read the step of a Dense, whose output must have the given name, and the size of the output."""
+        """Read the step of a Dense and the size of its output, which must have the name ``output_name``."""
         file, content = self._read_module(module)
         source = content.get("module_input_name", SEQUENCE_OUTPUT)
         check_field(file, "module_input_name", source, SEQUENCE_OUTPUT)
@@ -206,7 +209,7 @@ class ModuleReader:
         return HeadStep("unit")
 
     def _add_weights(self, module: Module, layer: str) -> str:
-        """Add the file of a module's weights to `weight_files`. Returns the name of the weights."""
+        """Add the file of a module's weights to `weight_files`. Returns their name, such as ``2_Dense.linear``."""
         file = self._directory / module.folder / MODULE_WEIGHTS_FILE
         if not file.exists():
             fix = "save the model with safe_serialization=True, because osrerank does not read pickled weights here"
@@ -224,7 +227,7 @@ class ModuleReader:
 
 
 def read_model_type(directory: Path) -> str | None:
-    """Return the name of the class that saved a model's directory, or None if there is no ``modules.json``.
+    """Return the class that saved a model, such as ``CrossEncoder``, or None if there is no ``modules.json``.
 
     Raises:
         ModelLoadError: a file cannot be read.
@@ -275,14 +278,14 @@ def list_modules(
             raise file_error(file, f"module {index} has the path {folder!r}; it must name a folder in this directory")
         modules.append(Module(kind, folder))
     if not modules:
-        raise file_error(file, "it lists no module")
+        raise file_error(file, "the file lists no module")
     return modules
 
 
 def read_transformer_settings(directory: Path, extra_fields: Collection[str] = ()) -> tuple[Path, Content]:
     """Read a Transformer's settings. Returns their file and its content, which is empty if the file does not exist.
 
-    ``extra_fields`` are further fields that the caller reads.
+    ``extra_fields`` are allowed besides the fields in `KNOWN_FIELDS`.
 
     Raises:
         ModelLoadError: osrerank does not know a setting.
@@ -304,7 +307,7 @@ def read_transformer_settings(directory: Path, extra_fields: Collection[str] = (
 def read_transformer_task(directory: Path, extra_fields: Collection[str] = ()) -> str:
     """Read a Transformer's task, `ENCODER_TASK` or `CLASSIFIER_TASK`.
 
-    ``extra_fields`` are further fields that the caller reads.
+    ``extra_fields`` are allowed besides the fields in `KNOWN_FIELDS`.
 
     Raises:
         ModelLoadError: the Transformer has another task or an unknown setting, or is an encoder of an unknown family.
@@ -318,7 +321,9 @@ def read_transformer_task(directory: Path, extra_fields: Collection[str] = ()) -
     text = (content.get("modality_config") or {}).get("text", {})
     output_name = text.get("method_output_name", output)
     if text.get("method", "forward") != "forward" or output_name not in (output, [output]):
-        reason = f"modality_config selects the model's output {output_name!r}; it must be {output} of its forward"
+        reason = (
+            f"modality_config selects the model's output {output_name!r}; it must be {output} of its forward method"
+        )
         raise file_error(file, reason)
     if task == ENCODER_TASK:
         _check_family(directory / MODULE_FILE, read_json(directory / MODULE_FILE))
@@ -326,7 +331,7 @@ def read_transformer_task(directory: Path, extra_fields: Collection[str] = ()) -
 
 
 def read_token_limits(directory: Path, extra_fields: Collection[str] = ()) -> TokenLimits:
-    """Return the token limits in a Transformer's files. If several apply to a sequence, return the lowest."""
+    """Return the token limits in a Transformer's files. The limit of a sequence is the lowest that applies to it."""
     _, settings = read_transformer_settings(directory, extra_fields)
     tokenizer_file = directory / TOKENIZER_SETTINGS_FILE
     limit = settings.get("max_seq_length")
@@ -341,7 +346,7 @@ def read_token_limits(directory: Path, extra_fields: Collection[str] = ()) -> To
 
 
 def select_prompt(file: Path, model: Content, names: Sequence[str] = ()) -> str:
-    """Return the first prompt with one of these names that is not empty, or the default prompt if none has such a name.
+    """Return the first prompt with one of these names that is not empty. If no prompt has one, return the default one.
 
     Raises:
         ModelLoadError: the file does not contain the default prompt that it specifies.
@@ -378,7 +383,7 @@ def _check_family(file: Path, config: Content) -> None:
     if "auto_map" in config:
         raise file_error(file, "auto_map requires the model's own Python code, which osrerank never runs")
     if config.get("model_type") not in FAMILIES:
-        reason = f"model_type is {config.get('model_type')!r}; before other modules it must be one of"
+        reason = f"model_type is {config.get('model_type')!r}; in an encoder it must be one of"
         raise file_error(file, f"{reason} {', '.join(FAMILIES)}")
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 Mode = Literal["cls", "mean", "max", "weightedmean", "lasttoken"]
 Kind = Literal["dense", "norm", "unit", "first"]
 Activation = Literal["", "gelu", "relu", "sigmoid", "silu", "tanh"]
+"""An activation function. "" means none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +16,9 @@ class HeadStep:
     Attributes:
         kind: ``dense`` multiplies by a matrix, adds a bias and applies an activation. ``norm`` is LayerNorm. ``unit``
             divides by the Euclidean norm. ``first`` keeps the first values.
-        name: NAME of the weights ``NAME.weight`` and ``NAME.bias``. A ``unit`` or ``first`` has no weights.
-        activation: activation of a ``dense``, or "" if it has none.
+        name: name of the weights without ``.weight`` and ``.bias``, such as ``2_Dense.linear``. "" for ``unit`` and
+            ``first``, which have no weights.
+        activation: activation of a ``dense``.
         epsilon: epsilon of a ``norm``.
         has_bias: whether a ``dense`` or ``norm`` has a bias.
         size: number of values that a ``first`` keeps.
@@ -35,20 +37,20 @@ class HeadStep:
                 raise ValueError(f"a module's {name} is {value!r}; it must be one of {', '.join(get_args(choices))}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, as keyword arguments of `HeadStep`."""
+        """Return the fields that differ from their defaults: ``{"kind": "norm", "name": "3_LayerNorm.norm"}``."""
         defaults = {field.name: field.default for field in fields(self)}
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The computation from an encoder's last states to logits, or to a vector.
+    """The computation that turns an encoder's last states into logits, or into a vector.
 
     Attributes:
         steps: steps after the pooling, in order.
-        pooling: pooling modes, whose vectors are concatenated. Empty if each token keeps its own vector. ``cls`` uses
-            the state of the first token, and ``lasttoken`` that of the last. ``mean`` and ``max`` are the mean and the
-            maximum of all tokens' states. ``weightedmean`` is a mean in which the n-th token has the weight n.
+        pooling: pooling modes, whose vectors are concatenated. Empty if each token gets a vector (late interaction).
+            ``cls`` uses the state of the first token, and ``lasttoken`` that of the last. ``mean`` and ``max`` are the
+            mean and the maximum of all tokens' states. In ``weightedmean``, the n-th token has the weight n.
     """
 
     steps: tuple[HeadStep, ...]

@@ -1,7 +1,8 @@
 """Read the files of a late-interaction model that sentence-transformers, PyLate or Stanford's ColBERT saved.
 
-sentence-transformers 6 (``MultiVectorEncoder``) and PyLate (``ColBERT``) list modules: a Transformer, and any number of
-Dense. sentence-transformers adds MultiVectorMask, Normalize and HierarchicalTokenPooling. Stanford's ColBERT (arXiv
+A late-interaction model has a vector for each token of a query and of a document. sentence-transformers 6
+(``MultiVectorEncoder``) and PyLate (``ColBERT``) list its modules: a Transformer and any number of Dense modules.
+sentence-transformers adds MultiVectorMask, Normalize and HierarchicalTokenPooling. Stanford's ColBERT (arXiv
 2004.12832) writes ``artifact.metadata``, and saves its projection with the BERT's weights as ``linear.weight``.
 """
 
@@ -50,7 +51,7 @@ SIMILARITIES = ("maxsim", "meanmaxsim")
 DENSE_FIELDS = (*KNOWN_FIELDS["Dense"], "use_residual")
 MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 POOLING_FIELDS: Content = {"num_protected_tokens": 1, "normalize_embeddings": True, "tasks": ["document"]}
-"""The only supported value of each field of a HierarchicalTokenPooling."""
+"""Field of a HierarchicalTokenPooling -> its only supported value."""
 DEFAULT_QUERY_TOKENS = 32
 """The token limit of queries in PyLate and Stanford's ColBERT, unless the files set another."""
 DEFAULT_DOCUMENT_TOKENS = 180
@@ -59,13 +60,13 @@ DEFAULT_DOCUMENT_TOKENS = 180
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A matrix by which each token's state is multiplied.
+    """A matrix by which each token's state (its last hidden state, or the previous projection's output) is multiplied.
 
     Attributes:
         file: safetensors file with the matrix, relative to the directory.
         name: name of the matrix in the file, without ``.weight``.
-        residual: what is added to the product. ``same`` adds the state itself. The name of another matrix in the file
-            adds the state's product with that matrix. "" adds nothing.
+        residual: what is added to the product. "" adds nothing, and ``same`` adds the state itself. Any other value,
+            such as ``residual``, names another matrix in the file, and the state's product with it is added.
     """
 
     file: str
@@ -81,13 +82,13 @@ class LateInteractionDescription:
         transformer_folder: folder of the Transformer's files, relative to the directory. "" is the directory itself.
         projections: projections from a state to a token's vector, in order.
         dimensions: size of a token's vector, or 0 if it is the size of the state.
-        max_query_tokens: maximum number of tokens in a query, including special and appended tokens. None if the files
-            set no limit.
+        max_query_tokens: maximum number of tokens in a query, including special tokens and the [MASK] tokens that
+            expand it. None if the files set no limit.
         max_document_tokens: maximum number of tokens in a document, including special tokens. None if the files set no
             limit.
         tokens: which tokens the model adds to a text, and which token vectors it keeps.
-        query_prefix: text that precedes every query, after the marker.
-        document_prefix: text that precedes every document, after the marker.
+        query_prefix: text between the marker and every query.
+        document_prefix: text between the marker and every document.
     """
 
     transformer_folder: str
@@ -168,7 +169,7 @@ class _ModulesReader:
         )
 
     def _read_marker_and_prefix(self, side: str, names: Sequence[str]) -> tuple[str, str]:
-        """Read the marker of queries or documents, and the prefix after it."""
+        """Read the marker and the prefix of a ``side``, "query" or "document": ``("[Q] ", "search: ")``."""
         prompt = select_prompt(self._file, self._model, names)
         if not self._is_pylate:
             return self._vocabulary.split_marker(prompt)
@@ -181,7 +182,10 @@ class _ModulesReader:
         return marker, prompt.removeprefix(marker)
 
     def _read_lengths(self, transformer: Path) -> tuple[dict[str, Any], int | None, int | None]:
-        """Read the expansion's fields, and the maximum numbers of tokens in a query and a document."""
+        """Read how queries are expanded, and the maximum numbers of tokens in a query and in a document.
+
+        The expansion is given as fields of `TokenVectorSettings`.
+        """
         if self._is_pylate:
             max_query_tokens = int(self._model.get("query_length") or DEFAULT_QUERY_TOKENS)
             max_document_tokens = int(self._model.get("document_length") or DEFAULT_DOCUMENT_TOKENS)
@@ -216,6 +220,7 @@ class _ModulesReader:
         return tuple(projections), size
 
     def _read_projection(self, folder: str) -> tuple[Projection, int]:
+        """Read the projection of the Dense in a folder, and its output size."""
         file = self._directory / folder / MODULE_FILE
         content: Content = read_json(file)
         refuse_unknown_fields(file, content, DENSE_FIELDS, "Dense")
@@ -320,9 +325,10 @@ class _Vocabulary:
         return tuple(word for word in words if self.has_token(word))
 
     def split_marker(self, prompt: str) -> tuple[str, str]:
-        """Split a prompt into its marker and the remaining text. The marker is "" if it is not an added token.
+        """Split a prompt such as ``[Q] search:`` into its marker and prefix: ``("[Q]", " search:")``.
 
-        The text keeps its leading space, which belongs to the next word in byte-level tokenizers.
+        The marker is "" if the prompt's first word is not an added token of the tokenizer. The prefix keeps its leading
+        space, which byte-level tokenizers treat as part of the next word.
         """
         if prompt in self._added_tokens:
             return prompt, ""
@@ -332,10 +338,15 @@ class _Vocabulary:
         return "", prompt
 
     def build_expansion_fields(self, length: int, *, is_attended: bool, token: str | None = None) -> dict[str, Any]:
-        """Return the fields of `TokenVectorSettings` that expand queries to a length. For length 0, there are none."""
+        """Return the fields of `TokenVectorSettings` that expand queries to ``length`` tokens, or {} if it is 0.
+
+        ``is_attended`` says whether the query's words attend to the appended tokens.
+        """
         if not length:
             return {}
         token = token or self._mask_token
         if not self.has_token(token):
-            raise file_error(self._file, f"it does not contain {token!r}, the token that is appended to short queries")
+            raise file_error(
+                self._file, f"the tokenizer does not contain {token!r}, which is appended to short queries"
+            )
         return {"expansion": token, "expanded_to": int(length), "attends_to_expansion": is_attended}

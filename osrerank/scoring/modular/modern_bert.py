@@ -13,7 +13,7 @@ CLASSIFIER_PREFIX = "model."
 FULL_ATTENTION = "full_attention"
 WINDOW_ATTENTION = "sliding_attention"
 EMBEDDINGS = {"word": "embeddings.tok_embeddings", "norm": "embeddings.norm", "final_norm": "final_norm"}
-"""Transformers' names of the modules outside the layers, by our names."""
+"""Our name of a module outside the layers -> transformers' name."""
 LAYER = {
     "attention_norm": "attn_norm",
     "projections": "attn.Wqkv",
@@ -22,7 +22,7 @@ LAYER = {
     "widen": "mlp.Wi",
     "narrow": "mlp.Wo",
 }
-"""Transformers' names of the modules in a layer, by our names."""
+"""Our name of a module in a layer -> transformers' name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class ModernBertShape:
     Attributes:
         hidden: size of a token's state.
         heads: number of attention heads.
-        inner: size of each half of the gated layer.
+        inner: size of each half of the gated feed-forward network.
         vocabulary: number of token ids.
         epsilon: epsilon of the norms.
-        windows: for each layer, the number of positions to either side that a token attends to. None if the layer
-            attends to the whole sequence.
+        windows: for each layer, the number of positions on either side that a token attends to, such as 64. None if
+            the layer attends to the whole sequence.
         rope_bases: for each layer, the RoPE base (``rope_theta``).
         has_norm_bias: whether the norms have biases.
         has_attention_bias: whether the attention's projections have biases.
-        has_mlp_bias: whether the gated layer has biases.
+        has_mlp_bias: whether the gated feed-forward network has biases.
     """
 
     hidden: int
@@ -56,7 +56,7 @@ class ModernBertShape:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read the shape from a config that `unsupported_reason` accepts."""
+        """Read the shape from the content of ``config.json``, for which `unsupported_reason` must be ""."""
         layer_types = _list_layer_types(config)
         window = int(config.get("local_attention", 128)) // 2
         rope_bases = {layer_type: _read_rope_base(config, layer_type) for layer_type in set(layer_types)}
@@ -80,7 +80,7 @@ class ModernBertShape:
 
 
 def unsupported_reason(config: Mapping[str, Any]) -> str:
-    """Return why osrerank cannot compute a config's encoder or classifier, or "" if it can."""
+    """Return the reason why osrerank cannot compute a config's encoder or classifier, or "" if it can."""
     for name in ("hidden_activation", "classifier_activation"):
         activation = config.get(name, "gelu")
         if activation != "gelu":
@@ -113,7 +113,8 @@ def build_classifier_head(config: Mapping[str, Any]) -> Head:
 def _list_layer_types(config: Mapping[str, Any]) -> list[str]:
     """Return the attention type of each layer.
 
-    A config of transformers 5 lists the types. In a config of transformers 4, every n-th layer has full attention.
+    A config of transformers 5 lists the types. In a config of transformers 4, the first layer and then every n-th one
+    has full attention, and the others attend within a window.
     """
     if config.get("layer_types"):
         return [str(layer_type) for layer_type in config["layer_types"]]
@@ -123,7 +124,10 @@ def _list_layer_types(config: Mapping[str, Any]) -> list[str]:
 
 
 def _read_rope_parameters(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return layer type -> RoPE settings. Configs of transformers 4 have none."""
+    """Return layer type -> RoPE settings: ``{"full_attention": {"rope_theta": 160000.0}}``.
+
+    The mapping is empty for a config of transformers 4.
+    """
     parameters: Mapping[str, Any] = config.get("rope_parameters") or {}
     return {
         layer_type: parameters[layer_type] or {}

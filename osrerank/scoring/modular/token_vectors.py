@@ -8,15 +8,18 @@ from typing import Any
 class TokenVectorSettings:
     """The settings of a late-interaction model that other encoders do not have.
 
+    With the marker ``[Q]`` and an expansion to 8 tokens, the query "red wine" becomes ``[CLS] [Q] red wine [SEP] [MASK]
+    [MASK] [MASK]``.
+
     Attributes:
         query_marker: token after a query's first special token, such as ``[Q]``. "" if queries have no marker.
         document_marker: token after a document's first special token, such as ``[D]``. "" if documents have no marker.
         expansion: token that is appended to short queries, such as ``[MASK]``, and gets a vector like any other token.
             "" if queries are not expanded.
         expanded_to: number of tokens to which short queries are expanded. 0 if queries are not expanded.
-        attends_to_expansion: whether a query's own tokens attend to the appended tokens.
+        attends_to_expansion: whether a query's other tokens attend to the appended tokens.
         skipped: tokens of a document whose vectors are dropped, such as punctuation.
-        pool_factor: mean number of a document's vectors that are merged into one. With 1, none are merged.
+        pool_factor: mean number of a document's vectors that are merged into one. 1 means that none are merged.
     """
 
     query_marker: str = ""
@@ -35,7 +38,7 @@ class TokenVectorSettings:
 
     @property
     def hides_expansion(self) -> bool:
-        """Whether the appended tokens attend to a query's own tokens, but its own tokens do not attend to them."""
+        """Whether appended tokens attend to the query's other tokens, but the others do not attend to them."""
         return bool(self.expansion) and not self.attends_to_expansion
 
     def to_json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from osrerank.scoring.modular.description import TOKENIZER_FILE, TOKENIZER_SETTI
 
 TruncationSide = Literal["right", "left"]
 FAMILIES_WITHOUT_TOKEN_TYPES = ("DistilBert", "Roberta", "XLMRoberta", "MPNet", "Camembert", "BigBird")
-"""By default, the tokenizers of these families return no token types, in all versions of transformers."""
+"""Families whose tokenizers return no token types by default, in all versions of transformers."""
 FAMILIES_WITH_TOKEN_TYPES = (
     "Bert",
     "Canine",
@@ -23,9 +23,9 @@ FAMILIES_WITH_TOKEN_TYPES = (
     "MarkupLM",
     "Tapas",
 )
-"""By default, only the tokenizers of these families return token types in transformers 5. In version 4, most do."""
+"""The only families whose tokenizers return token types by default in transformers 5. In version 4, most do."""
 FAMILIES_THAT_NORMALISE = ("Bert", "DistilBert", "Electra", "MPNet")
-"""The tokenizers of these families take case and accents from ``tokenizer_config.json``, not ``tokenizer.json``."""
+"""Families for which transformers reads case and accents from ``tokenizer_config.json``, not ``tokenizer.json``."""
 TRUNCATION_SIDES: tuple[TruncationSide, ...] = ("right", "left")
 
 
@@ -35,7 +35,7 @@ class TokenizerSettings:
 
     Attributes:
         limit: maximum number of tokens in a sequence, or None if the file sets no limit.
-        uses_token_types: whether the model gets token types. Otherwise, all tokens have type 0.
+        uses_token_types: whether the model gets token types (segment ids). If not, all tokens have type 0.
         truncation_side: side at which a long text is truncated.
     """
 
@@ -78,10 +78,10 @@ def _tokenizer_class(content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _refuse_contradictions(file: Path, content: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None:
-    """Refuse settings that contradict ``tokenizer.json``: transformers follows the settings, osrerank the tokenizer.
+    """Raise a `ModelLoadError` if a setting, such as ``do_lower_case``, contradicts ``tokenizer.json``.
 
-    Settings that the file lacks have defaults, which differ between the versions of transformers. They are not
-    compared.
+    Both must agree, because transformers follows the settings, and osrerank follows ``tokenizer.json``. A setting that
+    the file does not contain is not compared, because its default depends on the version of transformers.
     """
     normaliser, splitter = tokenizer.get("normalizer") or {}, tokenizer.get("pre_tokenizer") or {}
     compared = [("add_prefix_space", splitter.get("add_prefix_space"))]

@@ -158,7 +158,7 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "fields", "problem"),
     [
-        ("config.json", {"model_type": "longformer"}, "model_type is 'longformer'; before other modules it must be"),
+        ("config.json", {"model_type": "longformer"}, "model_type is 'longformer'; in an encoder it must be"),
         ("config.json", {"auto_map": {"AutoModel": "x.Y"}}, "never runs"),
         (
             "config.json",

@@ -154,5 +154,5 @@ def test_late_interaction_modules_that_are_missing_unknown_or_misplaced_are_refu
 
 def test_a_late_interaction_model_without_its_expansion_token_is_refused(changed_model: Callable[..., Path]) -> None:
     folder = changed_model("expanded", "tokenizer_config.json", mask_token="<fill>")
-    with pytest.raises(ModelLoadError, match="it does not contain '<fill>'"):
+    with pytest.raises(ModelLoadError, match="the tokenizer does not contain '<fill>'"):
         read_late_interaction(folder)
