@@ -15,7 +15,7 @@ from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.saved_encoder import POSITION_BUCKETS
 
 PREFIXES = ("bert.", "roberta.", "mpnet.")
-"""The prefixes of weights in encoders that were saved with a head."""
+"""Prefixes of the weights' names in encoders that were saved with a head, such as ``bert.encoder.layer.0...``."""
 MPNET_NAMES = {
     "attention.attn.q": "attention.self.query",
     "attention.attn.k": "attention.self.key",
@@ -23,24 +23,25 @@ MPNET_NAMES = {
     "attention.attn.o": "attention.output.dense",
     "attention.LayerNorm": "attention.output.LayerNorm",
 }
-"""The modules in MPNet's layers, with their names in BERT's layers."""
+"""Name of a module in an MPNet layer -> its name in a BERT layer."""
 TENSORFLOW_NAMES = {"gamma": "weight", "beta": "bias"}
-"""PyTorch's names of a LayerNorm's weights, by TensorFlow's names, which some versions of transformers write."""
+"""TensorFlow's name of a LayerNorm's weight, which some versions of transformers write -> PyTorch's name."""
 MAX_BUCKET_DISTANCE = 128
-"""From this distance on, all distances between two tokens share a bucket in MPNet."""
+"""The distance between two tokens from which on all distances fall into the last bucket of MPNet."""
 
 
 def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
-    """Return the graph that encodes texts, as an ``onnx.ModelProto`` in fp32.
+    """Return the graph that computes the vectors of queries or documents, as an ``onnx.ModelProto`` in fp32.
 
     Its input is ``input_ids``, int64 ``(n, tokens)``. The rows of a batch must have the same length. Its output
     ``vector`` is float32 ``(n, dimensions)``, or ``(n * tokens, dimensions)`` in late interaction.
 
-    Some late-interaction models append tokens to a query, to which the query's own tokens must not attend. Their graph
-    has a second input ``attention_mask``, which is 0 for the appended tokens.
+    Some late-interaction models append [MASK] tokens to a query, and no token may attend to them. The graph of such a
+    model has a second input ``attention_mask``, which is 0 for the appended tokens.
 
     Args:
-        weights: the weights by their names in transformers. The names of a module's weights begin with its folder.
+        weights: the weights by their names in transformers. The names of a later module's weights begin with the
+            module's folder, such as ``2_Dense.linear.weight``.
         config: the model's ``config.json``, which `osrerank.scoring.saved_encoder.check_architecture` accepts.
         card: the bi-encoder's card.
 
@@ -74,9 +75,9 @@ def _apply_attention_mask(graph: Graph) -> None:
 
 
 def _add_truncated(graph: Graph, node: Any, token_count: str) -> None:
-    """Add a node to a graph. Attention in the node and its branches is limited to the first ``token_count`` tokens."""
+    """Add a node to a graph. Attention in it and in its branches sees only the first ``token_count`` tokens."""
     for attribute in node.attribute:
-        if attribute.HasField("g"):
+        if attribute.HasField("g"):  # a branch of an If node
             outer_nodes, graph.nodes = graph.nodes, []
             for branch_node in attribute.g.node:
                 _add_truncated(graph, branch_node, token_count)
@@ -85,7 +86,7 @@ def _add_truncated(graph: Graph, node: Any, token_count: str) -> None:
             graph.nodes = outer_nodes
     if node.op_type == "MultiHeadAttention":
         start = graph.constant("axis.0", np.array([0]))
-        keys, values, bias = 1, 2, 5
+        keys, values, bias = 1, 2, 5  # positions of the operator's inputs
         for index, tokens_axis in ((keys, 1), (values, 1), (bias, 3)):
             if len(node.input) > index and node.input[index]:
                 axes = graph.constant(f"axis.{tokens_axis}", np.array([tokens_axis]))
@@ -94,7 +95,7 @@ def _add_truncated(graph: Graph, node: Any, token_count: str) -> None:
 
 
 def _rename_weights(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the weights of any family under BERT's names, without a prefix."""
+    """Return the weights of any family under BERT's names: ``mpnet.pooler.dense.bias`` -> ``pooler.dense.bias``."""
     renamed = {}
     for name, array in weights.items():
         bert_name = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
@@ -130,7 +131,10 @@ class _MpnetGraph(_EncoderGraph):
         return ""
 
     def _attention_bias(self, *, only_first: bool) -> str:
-        """Return the bias of all pairs of tokens ``(1, heads, tokens, tokens)``, or only of the first token's pairs."""
+        """Return the bias of all pairs of tokens ``(1, heads, tokens, tokens)``.
+
+        With ``only_first``, return only the bias of the first token's pairs ``(1, heads, 1, tokens)``.
+        """
         if "distances" not in self.graph.constants:
             self._bias = self._pair_biases()
         if not only_first:
@@ -138,6 +142,7 @@ class _MpnetGraph(_EncoderGraph):
         return self.graph.add("Slice", [self._bias, self._axis(0), self._axis(1), self._axis(2)])
 
     def _pair_biases(self) -> str:
+        """Look up the bias of each pair of tokens in a table of all distances that the model can encode."""
         add, constant = self.graph.add, self.graph.constant
         max_positions = len(self._weights["embeddings.position_embeddings.weight"])
         distances = np.arange(1 - max_positions, max_positions)
@@ -153,8 +158,8 @@ class _MpnetGraph(_EncoderGraph):
 def distance_buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the bucket of each distance from one token to another, as in transformers' MPNet.
 
-    Each short distance has its own bucket. Longer distances share buckets, whose size grows logarithmically
-    (T5, arXiv 1910.10683, section 2.1). Positive and negative distances have different buckets.
+    Each short distance has a bucket to itself. Longer distances share buckets: the longer they are, the more of them
+    fall into one bucket (T5, arXiv 1910.10683, section 2.1). Positive and negative distances have different buckets.
     """
     half, exact_count = POSITION_BUCKETS // 2, POSITION_BUCKETS // 4
     lengths = np.abs(distances)

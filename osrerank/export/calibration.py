@@ -1,4 +1,9 @@
-"""Fit a model's calibration, and choose the weight of the first pass, on judged queries with their candidates."""
+"""Fit a model's calibration, and choose the weight of the first-pass scores, on judged queries with candidates.
+
+Candidates are the documents that the first pass, such as BM25, found. A model's raw score becomes a logit by its
+calibration, ``scale * score + offset``. A document's final score is its logit plus the weight times its first-pass
+score.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +20,9 @@ from osrerank.thresholds.platt import fit_platt
 from osrerank.types import Qrels, Scorer
 
 FIRST_PASS_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""The weights to choose from. A weight is the number of logits that the query's best first-pass score adds."""
+"""The weights to choose from. With 2.0, the query's best first-pass score adds 2 to the document's logit."""
 FOLDS = 5
-"""The weight is cross-validated with this number of folds."""
+"""The number of folds of the weight's cross-validation."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,7 +36,8 @@ class JudgedQuery:
         first_pass_scores: the first-pass scores ``(n,)``, scaled so that the query's best score is 1. They are zeros if
             the best score is not positive.
         doc_ids: the ids of the n candidates.
-        relevance: the grade of each judged document. A document without a judgment is not relevant.
+        relevance: the grade of each judged document, such as ``{"d1": 2, "d7": 0}``. A document without a judgment
+            counts as not relevant.
     """
 
     raw_scores: Floats
@@ -57,8 +63,9 @@ class FirstPassWeight:
 
     Attributes:
         weight: one of `FIRST_PASS_WEIGHTS`.
-        ndcg: the mean nDCG@10 with this weight.
-        cross_validated_ndcg: the mean nDCG@10 if each fold is ranked with the best weight of the other folds.
+        ndcg: the mean nDCG@10 with this weight, on the queries on which it was chosen.
+        cross_validated_ndcg: the mean nDCG@10 if each fold's queries are ranked with the best weight of the other
+            folds.
         first_pass_ndcg: the mean nDCG@10 of the candidates in their original order.
     """
 
@@ -73,7 +80,7 @@ def score_judged_queries(
 ) -> Iterator[JudgedQuery]:
     """Score the candidates of each query in a file, and yield them with their judgments.
 
-    The scorer returns calibrated logits. They are turned back into raw scores by its current ``calibration``.
+    The scorer returns logits. Its current ``calibration`` is used to turn them back into raw scores.
 
     Raises:
         FormatError: the file is malformed.
@@ -96,7 +103,7 @@ def calibrate_on_queries(queries: Sequence[JudgedQuery]) -> Calibration:
     """Fit the calibration on the candidates of judged queries (`fit_calibration`).
 
     Raises:
-        EvaluationError: all candidates are relevant, none is, or relevant ones do not score higher.
+        EvaluationError: all candidates are relevant, no candidate is relevant, or relevant ones do not score higher.
     """
     raw_scores = np.concatenate([np.zeros(0), *(query.raw_scores for query in queries)])
     is_relevant = np.concatenate([np.zeros(0, dtype=bool), *(query.is_relevant for query in queries)])
@@ -134,8 +141,9 @@ def simulate_vectors_mono(
 ) -> list[JudgedQuery]:
     """Simulate the pipeline ``vectors-mono``, so that `choose_weight` chooses the weight of the vectors in it.
 
-    The returned queries are ordered by the vectors and the first pass. Their ``first_pass_scores`` are the vectors'
-    logits. Candidates below the depth have no raw score, because the pipeline's cross-encoder does not score them.
+    In this pipeline, a bi-encoder ranks all candidates, and a cross-encoder ("mono") reranks the first ``depth`` of
+    them. The candidates of the returned queries are ordered by the bi-encoder's logits and the first pass. Their
+    ``first_pass_scores`` are the bi-encoder's logits. Candidates below the depth have the raw score NaN.
 
     Args:
         queries: the queries with the cross-encoder's scores.
@@ -156,7 +164,7 @@ def simulate_vectors_mono(
 
 
 def fit_calibration(raw_scores: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:
-    """Fit the scale and the offset that turn raw scores into logits (`osrerank.thresholds.platt`).
+    """Fit the scale and the offset that turn the raw scores of query-document pairs into logits by Platt scaling.
 
     Raises:
         EvaluationError: all pairs are relevant, no pair is relevant, or relevant pairs do not score higher.

@@ -63,8 +63,8 @@ class ExportOptions:
         name: the model's name. If it is empty, the name is that of the output directory.
         kind: "duo" turns a cross-encoder into a model that compares two documents.
         provenance: the origin of the model.
-        first_pass_weight: the weight of the first pass in a blend, in logits. If it is None and there is a development
-            set, the weight is chosen on it.
+        first_pass_weight: the weight of the first-pass score that is added to a document's logit. If it is None and
+            there is a development set, the weight is chosen on this set.
         vector_model: the bi-encoder for which the development set chooses a cross-encoder's ``vectors_weight``.
 
     The source:
@@ -74,15 +74,16 @@ class ExportOptions:
         self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
             above random ones (`osrerank.scoring.checkpoints.self_check`).
 
-    A bi-encoder or late-interaction model:
+    A bi-encoder or late-interaction model (the last option is only for the latter):
         pooling: "cls", "mean", "max", "weightedmean" or "lasttoken".
         query_prefix: the text that precedes every query.
         document_prefix: the text that precedes every document.
         dimensions: the number of leading values to keep of each vector.
-        pool_factor: the number of tokens that late interaction merges, on average, into one document vector.
+        pool_factor: the number of token vectors of a document that are merged into one, on average.
 
     The output:
-        precision: "fp32" or "int8". If it is empty, encoders that another library saved get int8, and others fp32.
+        precision: "fp32" or "int8". If it is empty, encoders that another library saved get int8, and other models
+            get fp32.
         recipe: how an int8 graph is quantised.
         keep_weights: whether to copy the safetensors, for the torch backend.
     """
@@ -163,7 +164,10 @@ def _export_routes(
     development_set: tuple[Path, Path] | None,
     report: Callable[[str], None],
 ) -> ModelCard:
-    """Export a Router's document model, with its query model in a subfolder."""
+    """Export the document model of a Router, which has one model for documents and one for queries.
+
+    Its query model becomes a subfolder of the exported directory.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         routes = split_router(source, Path(parent))
@@ -183,10 +187,10 @@ def _export(
     sha256: str = "",
     query_model: Path | None = None,
 ) -> ModelCard:
-    """Export a checkpoint in the current format.
+    """Export a checkpoint that needs no conversion any more.
 
-    For the self-check, ``sha256`` is the checkpoint's hash before a conversion. If the source is a Router,
-    ``query_model`` is the exported model that encodes queries.
+    ``sha256`` is the hash of the checkpoint before its conversion, which the self-check reports. If the source is a
+    Router, ``query_model`` is the directory of its exported query model.
     """
     card = _new_card(source, options)
     with new_directory(output) as folder, _add_third_segment(source, output, options) as checkpoint:
@@ -310,7 +314,7 @@ def _calibrate(
 ) -> ModelCard:
     """Fit the calibration on a development set, and choose the first-pass weight unless the options set it.
 
-    For a cross-encoder, the weight of the vectors in the pipeline ``vectors-mono`` is chosen too.
+    For a cross-encoder, the weight of a bi-encoder's vectors in the pipeline ``vectors-mono`` is chosen too.
     """
     judgments = read_qrels(qrels)
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
@@ -323,8 +327,8 @@ def _calibrate(
     if options.first_pass_weight is not None:
         return card
     choice = choose_weight(queries, calibration)
-    measures = f"nDCG@10 {choice.ndcg:.4f}, by cross-validation {choice.cross_validated_ndcg:.4f}"
-    report(f"first-pass weight {choice.weight:g}: {measures}, first pass alone {choice.first_pass_ndcg:.4f}")
+    quality = f"nDCG@10 {choice.ndcg:.4f}, by cross-validation {choice.cross_validated_ndcg:.4f}"
+    report(f"first-pass weight {choice.weight:g}: {quality}, first pass alone {choice.first_pass_ndcg:.4f}")
     return replace(card, first_pass_weight=choice.weight)
 
 
@@ -341,9 +345,9 @@ def _choose_vectors_weight(
         card = read_card(locate(options.vector_model))
         vector_queries = list(score_judged_queries(encoder, card.calibration, candidates, qrels))
     choice = choose_weight(simulate_vectors_mono(queries, vector_queries, card, Rerank().mono_depth), calibration)
-    measures = f"nDCG@10 {choice.ndcg:.4f}, by cross-validation {choice.cross_validated_ndcg:.4f}"
+    quality = f"nDCG@10 {choice.ndcg:.4f}, by cross-validation {choice.cross_validated_ndcg:.4f}"
     baseline = f"vectors of {options.vector_model} alone {choice.first_pass_ndcg:.4f}"
-    report(f"vectors' weight {choice.weight:g} in vectors-mono: {measures}, {baseline}")
+    report(f"vectors' weight {choice.weight:g} in vectors-mono: {quality}, {baseline}")
     return choice.weight
 
 
@@ -375,6 +379,7 @@ def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOpti
 
 
 def _write_graph_weights(source: Path, folder: Path) -> None:
+    """Write the weights of a source that has only a graph as safetensors."""
     from osrerank.scoring.backends.torch import read_weights  # noqa: PLC0415 - imports torch
 
     safetensors: Any = require("safetensors.torch", extra="torch")

@@ -1,8 +1,8 @@
 """Build the ONNX graph of a BERT cross-encoder for sequences of the same length.
 
-The graph is faster on CPUs than a traced one for several reasons. It needs no attention mask. If the head uses only the
-[CLS] state, the last layer computes no other state. One matrix product computes queries, keys and values. Sum and
-LayerNormalization replace ONNX Runtime's SkipLayerNormalization, which is several times as slow
+The graph is faster on CPUs than one that torch's tracer exports, for several reasons. It needs no attention mask. If
+the head uses only the [CLS] state, the last layer computes no other state. One matrix product computes queries, keys
+and values. Sum and LayerNormalization replace ONNX Runtime's SkipLayerNormalization, which is several times as slow
 (docs/research/inference.md).
 
 `osrerank.scoring.backends.networks.onnx_weights` reads the weights back from the graph by the names of its constants.
@@ -29,6 +29,7 @@ Array = npt.NDArray[Any]
 Weights = Mapping[str, npt.NDArray[np.float32]]
 Shape = Sequence[str | int]
 TOKENS_SHAPE = ("n", "tokens")
+"""The shape of all inputs: n sequences of the same number of tokens."""
 
 
 def can_build(config: Mapping[str, Any]) -> bool:
@@ -64,7 +65,7 @@ def build_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, hea
 
 @dataclass(slots=True)
 class Graph:
-    """A graph under construction. Values are given by their names, which begin with the name of their node."""
+    """A graph under construction. Values are given by their names: ``Add.7.0`` is output 0 of the node ``Add.7``."""
 
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
@@ -96,8 +97,9 @@ class Graph:
         """Return the finished graph as an ``onnx.ModelProto``.
 
         Args:
-            inputs: the shape of each int64 input, by name.
-            outputs: for each float32 output, by name, the value in the graph and its shape.
+            inputs: name of each int64 input -> its shape.
+            outputs: name of each float32 output -> the value in the graph and its shape, such as
+                ``{"logits": ("Gemm.9.0", ("n", 1))}``.
         """
         onnx = require("onnx", extra="onnx")
         make, types = onnx.helper, onnx.TensorProto
@@ -154,7 +156,7 @@ class BertGraph:
         return ""
 
     def _feed_forward(self, context: str, residual: str, layer: int) -> str:
-        """Add a layer's attention output, its feed-forward network and both norms. Return the layer's states."""
+        """Add what follows attention in a layer: its output matrix, the feed-forward network and both norms."""
         weights_name, node_name = f"encoder.layer.{layer}", f"layers.{layer}"
         attention_output = self._linear(context, f"{node_name}.attended", [f"{weights_name}.attention.output.dense"])
         states = self._norm([attention_output, residual], f"{weights_name}.attention.output.LayerNorm")
@@ -165,7 +167,7 @@ class BertGraph:
         return self._norm([output, states], f"{weights_name}.output.LayerNorm")
 
     def _projections(self, states: str, query_states: str, weights_name: str, node_name: str) -> list[str]:
-        """Return the queries of ``query_states``, and the keys and values of ``states``."""
+        """Return three values: the queries of ``query_states``, and the keys and the values of ``states``."""
         query, *key_value = (f"{weights_name}.attention.self.{projection}" for projection in ("query", "key", "value"))
         if query_states == states:
             projections = self._linear(states, f"{node_name}.projections", [query, *key_value])
@@ -190,7 +192,7 @@ class BertGraph:
         return self.graph.add("Slice", [table, self._axis(0), tokens])
 
     def _look_up(self, kind: str, ids: str) -> str:
-        """Return the embeddings of ids in the table of this kind, "word" or "token_type"."""
+        """Return the embeddings of ``ids`` in the table of ``kind``, "word" or "token_type"."""
         name = f"embeddings.{kind}_embeddings.weight"
         return self.graph.add("Gather", [self.graph.constant(name, self._weights[name]), ids])
 
@@ -201,7 +203,7 @@ class BertGraph:
         return self.graph.add("LayerNormalization", [total, scale, offset], axis=-1, epsilon=self._epsilon)
 
     def _linear(self, states: str, node_name: str, weights_names: Sequence[str]) -> str:
-        """Return the concatenated outputs of several linear layers, which are computed by one product."""
+        """Return the concatenated outputs of several linear layers, which one matrix product computes."""
         product = self._product(states, node_name, weights_names)
         bias = np.concatenate([self._weights[f"{name}.bias"] for name in weights_names])
         return self.graph.add("Add", [product, self.graph.constant(f"{node_name}.bias", bias)])
@@ -215,4 +217,5 @@ class BertGraph:
         return self.graph.add("Slice", [states, self._axis(0), self._axis(1), self._axis(1)])
 
     def _axis(self, number: int) -> str:
+        """Return the constant ``[number]``: an axis, or a bound of a Slice."""
         return self.graph.constant(f"axis.{number}", np.array([number]))

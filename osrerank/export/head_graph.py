@@ -11,7 +11,7 @@ from osrerank.scoring.modular.head import Head, HeadStep, Mode
 ACTIVATION_OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
 POOLING_OPERATORS: Mapping[str, str] = {"mean": "ReduceMean", "max": "ReduceMax"}
 RUNTIME_DOMAIN = "com.microsoft"
-"""The domain of the operators that are ONNX Runtime's own, such as Gelu."""
+"""The domain of the operators that only ONNX Runtime has, such as BiasGelu."""
 FLOAT32 = 1
 """ONNX's number for the type float32."""
 
@@ -34,9 +34,10 @@ def add_head(graph: GraphBuilder, states: str, head: Head, weights: Mapping[str,
 
     Args:
         graph: the graph.
-        states: the name of the encoder's states ``(n, tokens, hidden)``. For [CLS] pooling, the first token's suffice.
+        states: the name of the encoder's states ``(n, tokens, hidden)``. For [CLS] pooling, the first token's state
+            suffices.
         head: the head.
-        weights: the weights of the head's steps, by name.
+        weights: the weights of the head's steps, by names such as ``2_Dense.linear.weight``.
 
     Raises:
         KeyError: a weight is missing.
@@ -80,7 +81,8 @@ def _add_step(graph: GraphBuilder, vector: str, step: HeadStep, weights: Mapping
     if step.kind == "first":
         bounds = [graph.constant(f"place.{bound}", np.array([bound])) for bound in (0, step.size, 1)]
         return graph.add("Slice", [vector, *bounds])
-    names = [f"{step.name}.{parameter}" for parameter in ("weight", "bias")[: 1 + step.has_bias]]
+    parameters = ("weight", "bias") if step.has_bias else ("weight",)
+    names = [f"{step.name}.{parameter}" for parameter in parameters]
     constants: Sequence[str] = [graph.constant(name, weights[name]) for name in names]
     if step.kind == "norm":
         return graph.add("LayerNormalization", [vector, *constants], axis=-1, epsilon=step.epsilon)

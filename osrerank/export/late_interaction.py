@@ -1,5 +1,6 @@
 """Prepare a late-interaction model that another library saved for export: create its card, and merge its projections.
 
+A projection is a matrix that turns a token's state into the token's vector. Several of them are multiplied into one.
 `osrerank.scoring.modular.late_interaction` reads the model's files.
 """
 
@@ -19,9 +20,9 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import PROVISIONAL_CALIBRATION, EncoderOverrides, read_encoder_config
 
 PROJECTION = "1_Dense"
-"""The folder of the merged projection in an osrerank model directory."""
+"""The folder of the merged projection in an exported model directory."""
 FIRST_PASS_WEIGHT = 0.05
-"""The first-pass weight in cosines. The query's best first-pass score adds this to a document's mean cosine."""
+"""The first-pass weight in cosines: what the query's best first-pass score adds to its document's mean cosine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class LateInteractionSource:
 
 
 def read_late_interaction(directory: Path, name: str, overrides: EncoderOverrides) -> LateInteractionSource:
-    """Read the files of a late-interaction model. The user's options take precedence over them.
+    """Read the files of a late-interaction model. ``overrides``, the user's options, take precedence over the files.
 
     Raises:
         ConfigError: the options set a pooling, or more dimensions than the model has.

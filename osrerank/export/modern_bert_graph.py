@@ -3,10 +3,10 @@
 As in `osrerank.export.graph`, the graph needs no padding mask. If the head uses only the [CLS] state, the last layer
 computes no other state.
 
-With ModernBERT's local attention, a token attends only to the tokens in a window around it. The graph has a branch for
-short sequences, which computes attention between all pairs of tokens and masks the distant ones. Its other branch, for
-longer sequences, divides them into blocks of a window's size. Each block attends to itself and to its two neighbours,
-so that the cost grows with the number of tokens instead of its square.
+With ModernBERT's local attention, a token attends only to the ``window`` nearest tokens on either side. The graph has
+two branches. For short sequences, it computes attention between all pairs of tokens, and masks distant pairs. Longer
+sequences are divided into blocks of ``window`` tokens. Each block attends to itself and to its two neighbours, so that
+the cost grows with the number of tokens instead of its square.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ from osrerank.scoring.modular.modern_bert import (
 )
 
 MASK_BIAS = -1e4
-"""This value is added to masked attention logits. Its exp is 0 in float32, and no type overflows."""
+"""The value that is added to masked attention logits. Its exp is 0 in float32, and no number type overflows."""
 MAX_MASKED_WINDOWS = 4
-"""Sequences of up to this number of windows are masked, which is faster for them than blocks."""
+"""The length, in windows, up to which sequences are short: for them, a mask is faster than blocks."""
 
 
 def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> Any:
@@ -41,7 +41,7 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
 
     Args:
         weights: the weights under transformers' names, with or without a classifier's prefix.
-        config: the model's ``config.json``, which `osrerank.scoring.modular.modern_bert` supports.
+        config: the model's ``config.json``, which `modern_bert.unsupported_reason` must accept.
         card: the model's card.
         head: the head of a modular cross-encoder. If it is None, the model has the head of a ModernBERT classifier.
 
@@ -106,7 +106,7 @@ class ModernBertGraph:
         return add("Add", [states, self._linear(gated, f"{name}.narrow", names["narrow"])])
 
     def _attend_to_window(self, query: str, key: str, value: str, window: int | None) -> str:
-        """Return attention to the tokens in a window, or to all tokens if the window is None."""
+        """Return the context of attention within a window, or to all tokens if ``window`` is None."""
         if window is None:
             return self._attention(query, key, value)
         is_short, mask = self._masks[window]
@@ -121,7 +121,7 @@ class ModernBertGraph:
         return self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME_DOMAIN, num_heads=self._shape.heads)
 
     def _mask(self, window: int) -> tuple[str, str]:
-        """Return whether the sequences are short, and the mask that is added to the attention logits.
+        """Return two values: whether the sequences are short, and the mask that is added to the attention logits.
 
         The mask's shape is ``(1, 1, tokens, tokens)`` or, for long sequences, ``(n * blocks, 1, window, 3 * window)``.
         """
@@ -132,7 +132,7 @@ class ModernBertGraph:
         return is_short, self._if_else(is_short, lambda: self._pair_mask(window), lambda: self._block_mask(window))
 
     def _pair_mask(self, window: int) -> str:
-        """Return the mask of all pairs of tokens, which hides distant tokens."""
+        """Return the mask of all pairs of tokens ``(1, 1, tokens, tokens)``, which hides distant tokens."""
         add = self.graph.add
         rows = add("Unsqueeze", [self._positions, self._int_vector(1)])
         distances = add("Abs", [add("Sub", [rows, self._positions])])
@@ -140,7 +140,11 @@ class ModernBertGraph:
         return add("Unsqueeze", [self._mask_bias(is_near), self.graph.constant("axes.0.1", np.array([0, 1]))])
 
     def _block_mask(self, window: int) -> str:
-        """Return the mask of blocks, which hides distant tokens and the padding at both ends."""
+        """Return the mask of blocks, which hides distant tokens and the padding at both ends of a sequence.
+
+        A block's keys are its tokens and those of its two neighbours. The key in column j of a block that begins at
+        position p has the position ``p + j - window``.
+        """
         add, constant = self.graph.add, self.graph.constant
         positions = np.arange(3 * window)
         is_near = np.abs(positions - window - np.arange(window)[:, None]) <= window
@@ -160,7 +164,7 @@ class ModernBertGraph:
         return add("Reshape", [masks, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
 
     def _block_attention(self, query: str, key: str, value: str, window: int, mask: str) -> str:
-        """Return attention to the tokens in a window, computed in blocks that attend to themselves and neighbours."""
+        """Return the context of attention within a window. Each block attends to itself and to its two neighbours."""
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         width = constant(f"window.{window}.shape", np.array([window]))
         padding = add("Sub", [add("Mul", [self._block_count(window), width]), self._tokens])
@@ -177,7 +181,7 @@ class ModernBertGraph:
     def _with_neighbours(self, states: str, window: int) -> str:
         """Join each block with its two neighbours ``(n * blocks, 3 * window, hidden)``.
 
-        The states have a block of padding at both ends.
+        The states must have a block of padding at both ends.
         """
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         blocks = add("Reshape", [states, constant(f"blocks.{window}", np.array([0, -1, window, hidden]))])
@@ -191,18 +195,19 @@ class ModernBertGraph:
         return add("Reshape", [joined_blocks, shape])
 
     def _pad(self, states: str, before: str, after: str) -> str:
-        """Add ``before`` and ``after`` rows of zeros at the ends of the states."""
+        """Add ``before`` zero states at the beginning of each sequence, and ``after`` at its end."""
         zero = self._int_vector(0)
         widths = self.graph.add("Concat", [zero, before, zero, zero, after, zero], axis=0)
         return self.graph.add("Pad", [states, widths])
 
     def _block_count(self, window: int) -> str:
-        """Return the number of blocks of a sequence ``(1,)``."""
+        """Return the number of blocks of a sequence ``(1,)``: the tokens divided by the window, rounded up."""
         last = self.graph.constant(f"last.{window}", np.array([window - 1]))
         size = self.graph.constant(f"window.{window}.shape", np.array([window]))
         return self.graph.add("Div", [self.graph.add("Add", [self._tokens, last]), size])
 
     def _mask_bias(self, is_visible: str) -> str:
+        """Turn a bool mask into the values that are added to the attention logits: 0, or `MASK_BIAS` where false."""
         return self.graph.add("Where", [is_visible, self._number("open", 0.0), self._number("blocked", MASK_BIAS)])
 
     def _if_else(self, condition: str, then: Callable[[], str], otherwise: Callable[[], str]) -> str:
@@ -258,4 +263,5 @@ class ModernBertGraph:
         return self.graph.constant(name, np.array(value))
 
     def _int_vector(self, number: int) -> str:
+        """Return the constant ``[number]``: an axis, or a bound of a Slice."""
         return self.graph.constant(f"axis.{number}", np.array([number]))

@@ -1,10 +1,10 @@
 """Separate outlier channels before int8 quantisation: multiply them in fp32, so that the others stay precise in int8.
 
-An activation tensor is quantised with a single scale. In BERT's states, a handful of channels are ten times as large as
-the others, and they are the same for every text. With a single scale, the other channels would use only a few of its
-255 steps. The outlier channels are therefore multiplied in fp32, and the others in int8 (Dettmers, Lewis, Belkada,
-Zettlemoyer: LLM.int8(), 2022, arXiv:2208.07339, section 3.2). The paper detects outlier channels in each input, but the
-export detects them once.
+An activation tensor is quantised with a single scale. In BERT's states, a handful of channels (columns) have values ten
+times as large as the others, and they are the same channels for every text. With a single scale, the other channels
+would use only a few of the 255 steps of int8. The outlier channels are therefore multiplied in fp32, and the others in
+int8 (Dettmers, Lewis, Belkada, Zettlemoyer: LLM.int8(), 2022, arXiv:2208.07339, section 3.2). The paper detects outlier
+channels anew in each input, but the export detects them once, on sample sequences.
 """
 
 import copy
@@ -23,7 +23,7 @@ SUFFIX = ".outliers"
 `osrerank.scoring.backends.networks.onnx_weights` reads the constants ``NAME.outliers.places`` and ``.weight``.
 """
 MIN_WEIGHTS = 1024
-"""Smaller matrices are not changed."""
+"""The smallest number of weights with which a matrix is changed."""
 
 ChannelMaxima = npt.NDArray[np.float32]
 """The largest magnitude of each channel ``(channels,)``."""
@@ -61,7 +61,7 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], max_channels: int
 
 
 def record_maxima(model: Any, names: Sequence[str], sequences: Iterable[Tokens]) -> Mapping[str, ChannelMaxima]:
-    """Run an ``onnx.ModelProto`` on the sequences, and return the channel maxima of the named values."""
+    """Run an ``onnx.ModelProto`` on the sequences, and return the channel maxima of each named value in its graph."""
     maxima: dict[str, ChannelMaxima] = {}
     for values in _record_values(model, names, sequences):
         for name, value in values.items():
@@ -103,10 +103,10 @@ def matrix_products(model: Any) -> list[Any]:
 
 
 def outlier_channels(maxima: ChannelMaxima, max_channels: int, min_gain: float) -> list[int]:
-    """Return the indices of the ``max_channels`` largest channels, if they are outliers.
+    """Return the indices of the ``max_channels`` largest channels, or an empty list if they are not outliers.
 
-    They are if the largest of them is at least ``min_gain`` times as large as the largest other channel. Otherwise the
-    list is empty.
+    They are outliers if the largest of them is at least ``min_gain`` times as large as the largest other channel. With
+    the maxima ``[1, 9, 1, 2]``, one channel and the gain 1.25, the result is ``[1]``, because 9 >= 1.25 * 2.
     """
     order = np.argsort(-maxima, kind="stable")
     if max_channels < 1 or len(order) <= max_channels:
@@ -117,7 +117,7 @@ def outlier_channels(maxima: ChannelMaxima, max_channels: int, min_gain: float) 
 
 
 def _split_product(make_node: Any, node: Any) -> list[Any]:
-    """Return the nodes that replace a product: the product of outlier channels, that of other channels, and the sum."""
+    """Return the nodes that replace a product: one for the outlier channels, one for the others, and their sum."""
     states, weight = node.input
     name = f"{node.name}{SUFFIX}"
     return [

@@ -16,9 +16,9 @@ from osrerank.export.smoothing import smooth
 from osrerank.scoring.inputs import Tokens
 
 MIN_TABLE_ROWS = 512
-"""Embedding tables with fewer rows, such as that of segments, stay in fp32."""
+"""The smallest number of rows with which an embedding table is quantised. The table of segments stays in fp32."""
 ROW_OPERATORS = frozenset({"Gather", "Slice"})
-"""The operators that read rows of a table: Gather by their ids, Slice from the first row on."""
+"""The operators that read rows of a table: Gather reads rows by their ids, and Slice reads the first rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,15 @@ class QuantisationRecipe:
     """How a graph is quantised. The shipped models use the defaults (``docs/research/inference.md``).
 
     Attributes:
-        reduce_range: whether weights have 7 instead of 8 bits. With 8 bits, sums can overflow on CPUs without VNNI.
+        reduce_range: whether weights have 7 instead of 8 bits. On CPUs without VNNI, sums of 8-bit products can
+            overflow.
         outlier_method: "separate" multiplies outlier channels in fp32 (`osrerank.export.outliers`). "smooth", which is
             faster, moves their scale into the weights (`osrerank.export.smoothing`). If it is None, cross-encoders use
             "smooth", and other models use "separate".
-        max_outliers: how many of a product's largest input channels are outliers. If 0, none are.
-        min_outlier_gain: these channels are outliers only if the largest of them is at least this many times as large
-            as the largest other channel. A higher value is faster for short inputs.
+        max_outliers: how many of a matrix product's input channels, the largest ones, can be outliers. 0 means that no
+            channel is treated as an outlier.
+        min_outlier_gain: the channels are outliers only if the largest of them is at least this many times as large as
+            the largest other channel. A higher value makes the graph faster for short inputs.
     """
 
     reduce_range: bool = True
@@ -75,14 +77,15 @@ def quantise(
 
 
 def _names_of_fp32_nodes(model: Any) -> list[str]:
+    """Return the names of products that stay in fp32: those of outlier channels, of activations and of the head."""
     products = {node.name for node in matrix_products(model)}
     fp32_products = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
-    # Gemm nodes multiply a single row. The quantiser first turns each into a MatMul of this name.
+    # A head's Gemm multiplies a single row per sequence. The quantiser first turns it into a MatMul of this name.
     return fp32_products + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
 
 
 def quantise_tables(model: Any) -> None:
-    """Replace each large embedding table in an fp32 ``onnx.ModelProto`` by int8 rows with a scale for each row."""
+    """Replace each large embedding table in an fp32 ``onnx.ModelProto`` with an int8 table and a scale for each row."""
     onnx = require("onnx", extra="onnx")
     graph = model.graph
     use_counts = Counter(name for node in graph.node for name in node.input)

@@ -16,11 +16,11 @@ ROUTER_FILES = ("router_config.json", "config.json")
 """The names of the Router's config file in current and older versions of sentence-transformers."""
 ROUTES = ("query", "document")
 IGNORED_PARAMETERS = ("default_route", "allow_empty_key")
-"""Parameters that concern only texts that are neither queries nor documents."""
+"""Parameters of a Router that osrerank ignores, because they do not affect queries and documents."""
 
 
 def is_router(directory: Path) -> bool:
-    """Return whether the first module of a directory is a Router."""
+    """Return whether a directory contains a model whose first module is a Router."""
     if not (directory / MODULES_FILE).exists():
         return False
     modules = read_json(directory / MODULES_FILE, expected_type=list)
@@ -56,7 +56,7 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
 
 
 class _Module(NamedTuple):
-    """A module of a model, which is saved in the folder ``name`` of ``parent``."""
+    """A module of a model. Its files are in the folder ``name`` of the directory ``parent``."""
 
     parent: Path
     name: str
@@ -64,6 +64,7 @@ class _Module(NamedTuple):
 
 
 def _write_model(directory: Path, file: Path, modules: Sequence[_Module], target: Path) -> Path:
+    """Write a bi-encoder of these modules to ``target``, and return ``target``. Errors name ``file``."""
     target.mkdir()
     for parent, name, _type in modules:
         if Path(name).name != name:

@@ -1,9 +1,9 @@
 """Smooth outlier channels before int8 quantisation: divide a matrix product's inputs, and multiply its weights.
 
-Each input channel j is divided by a scale, and its weights are multiplied by the same scale, which changes nothing in
-fp32. The scale is max|x_j|^a / max|w_j|^(1 - a) (Xiao, Lin, Seznec, Wu, Demouth, Han: SmoothQuant, 2023,
-arXiv:2211.10438, equation 4). Smoothing adds one multiplication of the input, and is therefore faster than the second
-matrix product that `osrerank.export.outliers` adds.
+Each input channel (column) j is divided by a scale, and row j of the weights is multiplied by the same scale, so that
+the product stays the same in fp32. The scale is max|x_j|^a / max|w_j|^(1 - a) (Xiao, Lin, Seznec, Wu, Demouth, Han:
+SmoothQuant, 2023, arXiv:2211.10438, equation 4). Smoothing adds only one multiplication of the input, which is faster
+than the second matrix product that `osrerank.export.outliers` adds.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ from osrerank.scoring.inputs import Tokens
 MIGRATION_STRENGTH = 0.7
 """SmoothQuant's exponent a. With 0.7, the error is lowest (docs/research/inference.md)."""
 MIN_SCALE = 0.25
-"""Smaller scales are raised to this part of the median scale, because they would enlarge small channels too much."""
+"""The smallest scale, if the median scale is 1. A smaller one would enlarge the values of small channels too much."""
 SUFFIX = ".smooth"
-"""The suffix of a smoothed value's name. `onnx_weights` reads the constants ``NAME.smooth.factor``."""
+"""The suffix of a smoothed value's name. `onnx_weights` reads the constants ``NAME.smooth.factor``, 1 / scale."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -31,8 +31,8 @@ Floats = npt.NDArray[np.float32]
 def smooth(model: Any, sequences: Iterable[Tokens], max_channels: int, min_gain: float) -> None:
     """Smooth the inputs of matrix products that have outlier channels.
 
-    The fp32 ``onnx.ModelProto`` is changed in place. Its output stays the same, up to rounding. Products that share an
-    input share its scales.
+    The fp32 ``onnx.ModelProto`` is changed in place. Its output stays the same, up to rounding. Products with the same
+    input use the same scales.
 
     Args:
         model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
@@ -81,11 +81,13 @@ def _input_name(product: Any) -> str:
 
 
 def _insert(graph: Any, smoothing_nodes: dict[str, Any]) -> None:
-    """Insert the nodes, which are given by their inputs, each before the first node that uses its input or output."""
+    """Insert each node of ``smoothing_nodes``, by its input, before the first node that uses its input or output."""
     nodes: list[Any] = []
     for node in graph.node:
-        inputs = [name.removesuffix(SUFFIX) for name in node.input]
-        nodes += [smoothing_nodes.pop(name) for name in inputs if name in smoothing_nodes]
+        for name in node.input:
+            original_name = name.removesuffix(SUFFIX)
+            if original_name in smoothing_nodes:
+                nodes.append(smoothing_nodes.pop(original_name))
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)

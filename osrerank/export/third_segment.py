@@ -1,11 +1,11 @@
-"""Add a third row to BERT's table of token types, for the second document that a duo model reads.
+"""Add a third row to BERT's table of token types (segments), for the second document that a duo model reads.
 
-In Nogueira et al. 2019 (arXiv 1910.14424, section 3.3), the query and the two documents are separate segments, but the
-tables in BERT's checkpoints have two rows. The released duoBERT kept two rows. It looks them up by one-hot vectors of
-length two, so that the second document's segment embedding is always zero. The third row has one of two initial values:
+In Nogueira et al. 2019 (arXiv 1910.14424, section 3.3), the query and the two documents are segments 0, 1 and 2, but
+the table of a BERT checkpoint has two rows. The released duoBERT kept two rows. Its code looks rows up by one-hot
+vectors of length two, so that segment 2 always gets zeros. The third row has one of two initial values:
 
 - ``zeros``, as in the released code. Training can then change the row or keep it at zero.
-- ``copy``, the first document's row, because the paper's text suggests that each segment has its own embedding.
+- ``copy``, a copy of the first document's row, because the paper suggests an embedding for each segment.
 """
 
 import json

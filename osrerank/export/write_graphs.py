@@ -30,9 +30,9 @@ from osrerank.scoring.saved_encoder import check_architecture
 WORD_SAMPLES = 32
 PUNCTUATION_SAMPLES = 16
 SPACE_MARKERS = "\u2581\u0120"
-"""The characters that stand for a space in the word pieces of XLM-R and RoBERTa."""
+"""The characters that stand for a space at the start of XLM-R's and RoBERTa's tokens, such as ``\u2581wine``."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
-"""The graph's file in a model directory, for each precision."""
+"""Precision -> the graph's file in a model directory."""
 
 
 def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: QuantisationRecipe) -> None:
@@ -65,7 +65,7 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
     """Yield the sequences whose activations show the quantiser which channels are outliers.
 
     They consist of random words of the vocabulary, or of random numbers and punctuation marks. Real texts are not
-    needed, because the size of activations hardly depends on the text, except for pure punctuation.
+    needed: the size of activations hardly depends on the text, except if it contains nothing but punctuation.
     """
     builder = InputBuilder.load(folder, card)
     vocabulary = {word.lstrip(SPACE_MARKERS) for word in Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()}
@@ -121,7 +121,9 @@ def _find_builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
 
 
 def write_onnx(network: Any, target: Path, output: str) -> None:
-    """Export a torch module that takes the fields of `PaddedBatch` with optimum, for any numbers of rows and tokens.
+    """Export a torch module with optimum, as a graph for any numbers of rows and tokens.
+
+    The module takes the fields of `PaddedBatch` by name. ``output`` becomes the name of the graph's output.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
