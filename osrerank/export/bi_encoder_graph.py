@@ -158,8 +158,8 @@ class _MpnetGraph(_EncoderGraph):
 def distance_buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the bucket of each distance from one token to another, as in transformers' MPNet.
 
-    Each short distance has a bucket to itself. Longer distances share buckets: the longer they are, the more of them
-    fall into one bucket (T5, arXiv 1910.10683, section 2.1). Positive and negative distances have different buckets.
+    Each short distance has a bucket of one value. Longer distances are grouped into buckets that become wider with the
+    distance (T5, arXiv 1910.10683, section 2.1). Positive and negative distances have different buckets.
     """
     half, exact_count = POSITION_BUCKETS // 2, POSITION_BUCKETS // 4
     lengths = np.abs(distances)

@@ -121,17 +121,19 @@ def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> F
     if len(usable) < FOLDS:
         reason = f"{len(usable)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
         raise EvaluationError(reason)
-    values = np.array([[query.ndcg(calibration, weight) for query in usable] for weight in FIRST_PASS_WEIGHTS])
-    folds = np.arange(len(usable)) % FOLDS
-    fold_values = []
+    ndcgs = np.array(  # (weights, queries)
+        [[query.ndcg(calibration, weight) for query in usable] for weight in FIRST_PASS_WEIGHTS]
+    )
+    folds = np.arange(len(usable)) % FOLDS  # the number of each query's fold
+    fold_ndcgs = []
     for fold in range(FOLDS):
-        best_of_others = values[:, folds != fold].mean(axis=1).argmax()
-        fold_values.append(values[best_of_others, folds == fold])
-    best_index = int(values.mean(axis=1).argmax())
+        best_in_other_folds = ndcgs[:, folds != fold].mean(axis=1).argmax()
+        fold_ndcgs.append(ndcgs[best_in_other_folds, folds == fold])
+    best_index = int(ndcgs.mean(axis=1).argmax())
     return FirstPassWeight(
         FIRST_PASS_WEIGHTS[best_index],
-        float(values[best_index].mean()),
-        float(np.concatenate(fold_values).mean()),
+        float(ndcgs[best_index].mean()),
+        float(np.concatenate(fold_ndcgs).mean()),
         float(np.mean([ndcg(query.doc_ids, query.relevance) for query in usable])),
     )
 

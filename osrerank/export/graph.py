@@ -147,7 +147,7 @@ class BertGraph:
         query_states = self._first_token(states) if only_first else states
         inputs = self._projections(states, query_states, weights_name, node_name)
         bias = self._attention_bias(only_first=only_first)
-        inputs += ["", "", bias] if bias else []
+        inputs += ["", "", bias] if bias else []  # the optional inputs before it, a bias and a padding mask, stay empty
         context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME_DOMAIN, num_heads=self._heads)
         return self._feed_forward(context, query_states, layer)
 

@@ -117,7 +117,9 @@ class ModernBertGraph:
         )
 
     def _attention(self, query: str, key: str, value: str, mask: str = "") -> str:
-        inputs = [query, key, value, *(["", "", mask] if mask else [])]
+        inputs = [query, key, value]
+        if mask:
+            inputs += ["", "", mask]  # the optional inputs before it, a bias and a padding mask, stay empty
         return self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME_DOMAIN, num_heads=self._shape.heads)
 
     def _mask(self, window: int) -> tuple[str, str]:
@@ -185,6 +187,7 @@ class ModernBertGraph:
         """
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         blocks = add("Reshape", [states, constant(f"blocks.{window}", np.array([0, -1, window, hidden]))])
+        # blocks[0:-2] are the left neighbours, blocks[1:-1] the blocks themselves, and blocks[2:] the right neighbours.
         ends = [-2, -1, np.iinfo(np.int64).max]
         neighbours = []
         for start, end in enumerate(ends):

@@ -37,13 +37,14 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
     Raises:
         ModelLoadError: a route is missing, or the Router's file sets an unknown parameter.
     """
-    router, *shared = read_json(directory / MODULES_FILE, expected_type=list)
+    router, *later_modules = read_json(directory / MODULES_FILE, expected_type=list)
     router_folder = directory / str(router["path"])
     config_files = [router_folder / name for name in ROUTER_FILES]
     file = next((path for path in config_files if path.exists()), config_files[0])
     config = read_json(file)
     refuse_unknown_fields(file, config.get("parameters") or {}, IGNORED_PARAMETERS, "Router")
-    shared_modules = [_Module(directory, str(module["path"]), str(module["type"])) for module in shared]
+    # The modules after the Router belong to both models.
+    common_modules = [_Module(directory, str(module["path"]), str(module["type"])) for module in later_modules]
     models = {}
     for route in ROUTES:
         try:
@@ -51,7 +52,7 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
         except (KeyError, TypeError) as error:
             raise file_error(file, f"it has no route {route!r}, or a module without a type: {error!r}") from None
         route_modules = [_Module(router_folder, name, module_type) for name, module_type in types.items()]
-        models[route] = _write_model(directory, file, [*route_modules, *shared_modules], folder / route)
+        models[route] = _write_model(directory, file, [*route_modules, *common_modules], folder / route)
     return models
 
 

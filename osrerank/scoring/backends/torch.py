@@ -1,4 +1,4 @@
-"""Run models in torch: BERT, RoBERTa and ModernBERT with our own forward pass, other families with transformers."""
+"""Run models in torch: BERT, RoBERTa and ModernBERT with osrerank's forward pass, other families with transformers."""
 
 import logging
 from collections.abc import Mapping, Sequence

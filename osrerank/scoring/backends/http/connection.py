@@ -242,7 +242,7 @@ class Connection:
 
     @contextmanager
     def _translate_errors(self, deadline: Deadline) -> Iterator[None]:
-        """Raise urllib3's errors as our own, which do not quote the request."""
+        """Raise osrerank's errors instead of urllib3's, because the latter quote the request."""
         try:
             yield
         except NewConnectionError as error:  # first, because it is also a TimeoutError in old releases of urllib3
@@ -275,7 +275,10 @@ class Connection:
         return bytes(body)
 
     def _wait_or_raise(self, attempt: int, request: _Request, failure: EndpointError | Overloaded) -> None:
-        """Wait for the next attempt. Raises the failure if no attempt is left, or ``Retry-After`` is too long."""
+        """Wait for the next attempt. Raises the failure if no attempt is left, or ``Retry-After`` is too long.
+
+        A batch run, which has no deadline but a retry budget, can make further attempts until the budget is spent.
+        """
         now_s = self._clock()
         retry_after_s = failure.retry_after_s
         first_failure_at_s = self._first_failure_at_s  # read once, because another thread may reset it
@@ -285,17 +288,18 @@ class Connection:
         if retry_after_s is not None:
             self._retry_at_s = now_s + min(retry_after_s, MAX_WAIT_S)
             self._pause_reason = str(failure)
-        budget_s = 0.0
+        remaining_budget_s = 0.0
         if request.deadline.at_s is None and self._has_responded:
-            budget_s = first_failure_at_s + self.retry_budget_s - now_s
-        if attempt >= request.attempts and budget_s <= 0:
+            remaining_budget_s = first_failure_at_s + self.retry_budget_s - now_s
+        if attempt >= request.attempts and remaining_budget_s <= 0:
             raise failure
         wait_s = _choose_wait_s(attempt, retry_after_s)
-        if wait_s > max(min(MAX_WAIT_S, request.deadline.remaining_s()), budget_s):
+        max_wait_s = max(min(MAX_WAIT_S, request.deadline.remaining_s()), remaining_budget_s)
+        if wait_s > max_wait_s:
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
-        if budget_s > 0 and warning_throttle.should_log(self._host):
-            logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, budget_s)
+        if remaining_budget_s > 0 and warning_throttle.should_log(self._host):
+            logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, remaining_budget_s)
         self._wait(wait_s)
 
     def _check_limits(self, deadline: Deadline, size: int = 0) -> None:

@@ -28,7 +28,7 @@ class RawResponse(NamedTuple):
 
 
 def build_error(host: str, key: str, response: RawResponse) -> EndpointError | Overloaded:
-    """Return the error for a status other than 200, with the server's own message if the body has one."""
+    """Return the error for a status other than 200, with the server's message if the body has one."""
     status = response.status
     reason = f"the rerank server {host} answered {status}"
     message = find_message(response.body, key)

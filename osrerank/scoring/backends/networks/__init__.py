@@ -1,1 +1,1 @@
-"""Compute BERT, RoBERTa and ModernBERT in torch by our own forward pass, which needs no padding."""
+"""Compute BERT, RoBERTa and ModernBERT in torch by osrerank's forward pass, which needs no padding."""

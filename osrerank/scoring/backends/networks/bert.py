@@ -2,7 +2,7 @@
 
 The same code computes BERT (Devlin et al. 2019, arXiv 1810.04805), RoBERTa (Liu et al. 2019, arXiv 1907.11692) and
 XLM-R, which differ in the names of their weights and in their position ids. Packing changes no score, because only
-attention combines tokens, and a token attends only to tokens of its own sequence. A classifier needs only the state of
+attention combines tokens, and a token attends only to tokens of its sequence. A classifier needs only the state of
 [CLS], so the last layer computes only that state. The head is computed in fp32, whatever the encoder's number type.
 """
 

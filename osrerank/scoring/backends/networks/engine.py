@@ -27,7 +27,7 @@ class DeviceNetwork(Protocol):
 
 
 class PackedEngine:
-    """Runs our own forward pass on packed batches, whose sequences are concatenated without padding.
+    """Runs osrerank's forward pass on packed batches, whose sequences are concatenated without padding.
 
     All inputs of a batch are copied to the device in one transfer, and its outputs are copied back in another. Neither
     waits for other batches, so one thread can prepare a batch while the device computes another thread's batch.
@@ -45,7 +45,7 @@ class PackedEngine:
 
 
 class TokenEngine(PackedEngine):
-    """Runs our own forward pass for late interaction, and splits its token vectors by sequence."""
+    """Runs osrerank's forward pass for late interaction, and splits its token vectors by sequence."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         ends = np.cumsum([len(tokens.ids) for tokens in sequences])
@@ -53,7 +53,7 @@ class TokenEngine(PackedEngine):
 
 
 class PaddedEngine:
-    """Runs a transformers network on padded batches, for families that our own forward pass does not support."""
+    """Runs a transformers network on padded batches, for families that osrerank's forward pass does not support."""
 
     is_packed = False
 

@@ -1,4 +1,4 @@
-"""Decide whether our own forward pass can compute a model, and load the model's weights into it."""
+"""Decide whether osrerank's forward pass can compute a model, and load the model's weights into it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ from osrerank.scoring.modular.head import Head, HeadStep
 
 
 def unsupported_reason(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
-    """Return the reason why our own forward pass cannot compute a model, or "" if it can.
+    """Return the reason why osrerank's forward pass cannot compute a model, or "" if it can.
 
     ``config`` is the content of ``config.json``. ``head`` is None if the model is a transformers classifier.
     """

@@ -96,7 +96,7 @@ class _GraphWeights:
         return {name: array for name, array in self._constants.items() if _is_head_weight(name)}
 
     def _read_embedding_tables(self, segment_rows: int) -> dict[str, Array]:
-        word, _, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())
+        word, segment = (f"embeddings.{EMBEDDINGS[table]}.weight" for table in ("word", "segment"))
         tables = {"word.weight": self._dequantise(word), "position.weight": self._dequantise("positions")}
         if "segment" not in self._constants:  # a cross-encoder's graph has the whole table
             return {**tables, "segment.weight": self._dequantise(segment)}
