@@ -131,7 +131,7 @@ def _cuts(
 ) -> npt.NDArray[np.uint8]:
     """Return `Scores.cuts` ``(size,)`` for the reached tuples, and 0 for the others.
 
-    Bit i is set if the tuple's document i was truncated, and `QUERY_CUT` if the query was.
+    Bit i is set if the tuple's document i was truncated, and `QUERY_TRUNCATED_BIT` if the query was.
     """
     cuts = np.zeros(size, dtype=np.uint8)
     for row, indices in enumerate(tuples):
