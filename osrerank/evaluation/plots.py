@@ -27,7 +27,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: str) -> None:
     """Plot quality against inferences per query, with a line for each curve and points labelled with k0 or k1.
 
-    The same curves are always written as the same bytes, except as PDF, which contains the time.
+    The same curves are always written as the same bytes.
     """
     with _axes(path) as axes:
         for number, (label, points) in enumerate(curves.items()):
@@ -109,7 +109,8 @@ def _axes(path: Path) -> Iterator[Any]:
         axes.grid(visible=True, color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}  # SVG files would contain the date
+        # SVG and PDF files would contain the date.
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
         image = io.BytesIO()
         figure.savefig(image, format=path.suffix[1:].lower(), dpi=DOTS_PER_INCH, metadata=metadata)
         write_atomically(path, [image.getvalue()])

@@ -343,7 +343,7 @@ def _sorts_by_score_first(sort: Any) -> bool:
     """
     if isinstance(sort, str):
         sort = sort.split(",")
-    first = sort[0] if isinstance(sort, list) else sort
+    first = next(iter(sort), None) if isinstance(sort, list) else sort
     if isinstance(first, str):
         name, _, order = first.partition(":")
         return name == "_score" and order.lower() in ("", "desc")

@@ -106,7 +106,8 @@ class DevelopmentSet:
 
     def __post_init__(self) -> None:
         name, separator, cutoff = self.measure.partition("@")
-        if self.measure != "AP" and (name not in MEASURES or not separator or not cutoff.isdigit() or int(cutoff) < 1):
+        has_cutoff = bool(separator) and cutoff.isdecimal() and int(cutoff) >= 1
+        if self.measure != "AP" and not (name in MEASURES and has_cutoff):
             names = f"{', '.join(f'{name}@10' for name in MEASURES)} or AP"
             raise ConfigError(f"recipe: measure is {self.measure!r}; it must be {names}", setting="recipe.measure")
         if not any(example.relevant_documents for example in self.examples):

@@ -153,7 +153,7 @@ class Machine:
         """Return the main process's value in every process."""
         if self.process_count == 1:
             return value
-        tensor = torch.tensor(value, dtype=torch.float32, device=self.device)
+        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         distributed.broadcast(tensor, 0)
         return tensor.item()
 

@@ -143,7 +143,7 @@ def _query_text(record: Mapping[str, Any]) -> str:
 def _first_rank(record: Mapping[str, Any]) -> int:
     """Return the rank of the page's first document, which is 1 if the record does not contain a valid rank."""
     first_rank = str((record.get("query_attributes") or {}).get(FIRST_RANK, "1"))
-    return max(int(first_rank), 1) if first_rank.isdigit() else 1
+    return max(int(first_rank), 1) if first_rank.isdecimal() else 1
 
 
 def _scroll_documents(client: Client, index: str, source: UbiSource) -> Iterator[Mapping[str, Any]]:

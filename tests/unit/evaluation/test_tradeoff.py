@@ -133,9 +133,10 @@ def test_a_tradeoff_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
     points = compute_curve(
         [QueryScores.from_record(record())], [RerankSetting(0), RerankSetting(2)], Qrels({"q": {"b": 1}}), "RR"
     )
-    for name in ("one.svg", "two.svg", "one.png"):
+    for name in ("one.svg", "two.svg", "one.png", "one.pdf"):
         plot_tradeoff(tmp_path / name, {"monoBERT": points, "other": points}, "RR")
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    assert b"CreationDate" not in (tmp_path / "one.pdf").read_bytes()
     drawn = (tmp_path / "one.svg").read_text()
     assert "Inferences per query" in drawn
     assert ">RR<" in drawn

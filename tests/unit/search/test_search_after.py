@@ -98,7 +98,13 @@ def test_search_after_pages_join_although_a_hit_could_not_be_scored():
 
 
 @pytest.mark.parametrize(
-    "body", [{"search_after": [1.0]}, {"sort": TIE_BREAKER, "search_after": [1.0, 1], "from": 3}, {"pit": {"id": "x"}}]
+    "body",
+    [
+        {"search_after": [1.0]},
+        {"sort": [], "search_after": [1.0]},
+        {"sort": TIE_BREAKER, "search_after": [1.0, 1], "from": 3},
+        {"pit": {"id": "x"}},
+    ],
 )
 def test_search_after_pages_that_do_not_continue_a_list_are_not_reranked(body):
     client = index_of(["a", "b"], 1)

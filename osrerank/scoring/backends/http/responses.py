@@ -82,7 +82,7 @@ def _dialect_error(problem: str, dialect: Dialect) -> EndpointError:
 
 def _count_unscored(headers: Mapping[str, str]) -> int:
     count = headers.get(UNSCORED_HEADER) or ""
-    return int(count) if count.isdigit() else 0
+    return int(count) if count.isdecimal() else 0
 
 
 def _to_logit(score: Any, scale: Scale) -> float | None:
