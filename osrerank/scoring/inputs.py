@@ -102,8 +102,9 @@ class InputBuilder:
         if card.is_encoder:
             self._max_query_pieces = card.max_query_tokens - self._template.count_tokens(0) - len(self._query_marker)
         else:
-            prefix_tokens = self._query_prefix.n_tokens  # a cross-encoder's max_query_tokens does not count them
-            self._max_query_pieces = card.max_query_tokens - 2 + prefix_tokens  # without [CLS] and [SEP]
+            # a cross-encoder's max_query_tokens includes [CLS] and [SEP], but not the prefix
+            prefix_tokens = self._query_prefix.n_tokens
+            self._max_query_pieces = card.max_query_tokens - 2 + prefix_tokens
             if prefix_tokens and self.max_tokens <= self._template.count_tokens() + self._max_query_pieces:
                 reason = f"the card's query_prefix has {prefix_tokens} tokens, which leaves no room for a document"
                 raise ValueError(reason)
@@ -178,6 +179,7 @@ class InputBuilder:
         chunks = [_chunk_spans(encoding, max_pieces) for encoding in encodings]
         if origins is None:
             return chunks
+        # convert the spans in normal forms to spans in the texts
         return [
             [(origin[start], origin[end]) for start, end in spans]
             for origin, spans in zip(origins, chunks, strict=True)
@@ -275,6 +277,7 @@ class InputBuilder:
         return Pieces(pieces.ids, is_truncated=pieces.is_truncated or len(text) > MAX_TEXT_CHARACTERS)
 
     def _normalise(self, text: str) -> str:
+        """Replace unpaired surrogates, which tokenizers refuse, and apply the character map if there is one."""
         text = replace_surrogates(text)
         return self._character_map.normalise(text)[0] if self._character_map else text
 
@@ -306,6 +309,7 @@ class _Prefix:
 
     @classmethod
     def tokenise(cls, tokenizer: Tokenizer, text: str) -> Self:
+        """Return a prefix with its tokens. If it contains special tokens, it gets a tokenizer that recognises them."""
         added_tokens = tokenizer.get_added_tokens_decoder().items()
         special_tokens = {token_id: token.content for token_id, token in added_tokens if token.special}
         if not any(name in text for name in special_tokens.values()):
@@ -367,5 +371,6 @@ def _chunk_spans(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:
 
 
 def _drop_last_word(encoding: Encoding) -> list[int]:
+    """Return the ids of an encoding without those of its last word."""
     words = encoding.word_ids
     return [piece for piece, word in zip(encoding.ids, words, strict=True) if word != words[-1]]

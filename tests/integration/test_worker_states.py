@@ -39,7 +39,7 @@ from osrerank.testing import FunctionScorer
 from osrerank_workers import service
 from osrerank_workers.run import run_worker
 
-service.PROBE_S, service.STALE_S = 0.2, {STALE_S}.0
+service.CHECK_EVERY_S, service.HANGS_AFTER_S = 0.2, {STALE_S}.0
 state, broker, port = sys.argv[1:]
 calls = 0
 
@@ -146,7 +146,7 @@ DRIVE: dict[str, Callable[[Driven], None]] = {
 
 @pytest.mark.parametrize("state", [state for state in rows() if state != "has a wrong setting"])
 def test_a_worker_in_a_state_answers_ends_and_logs_as_the_table_says(state, tmp_path, monkeypatch):
-    monkeypatch.setattr(of_check, "STALE_S", STALE_S)
+    monkeypatch.setattr(of_check, "HANGS_AFTER_S", STALE_S)
     live, ready, check, exit_code, codes = rows()[state]
     logged = set(re.findall(r"`([a-z-]+)`", codes))
     with driven(state, tmp_path) as worker:

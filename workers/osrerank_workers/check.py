@@ -9,7 +9,7 @@ from osrerank.scoring.remote.broker import connect, explain_broker_failure
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.settings import Settings
-from osrerank_workers.service import STALE_S
+from osrerank_workers.service import HANGS_AFTER_S
 
 
 def check_worker(settings: Settings) -> str:
@@ -32,7 +32,7 @@ def check_worker(settings: Settings) -> str:
     local_heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat.host == socket.gethostname()]
     for heartbeat in local_heartbeats:
         since_check_s = heartbeat.probed_s
-        does_hang = since_check_s >= STALE_S
+        does_hang = since_check_s >= HANGS_AFTER_S
         if heartbeat.taking and not does_hang:
             return f"worker {heartbeat.worker} is ready: {heartbeat.model}, checked {since_check_s:.0f} s ago"
     if not local_heartbeats and registry.refusal:

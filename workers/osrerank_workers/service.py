@@ -33,9 +33,9 @@ from osrerank_workers.traced import chunk_span, set_outcome
 
 logger = logging.getLogger(__name__)
 
-PROBE_S = 10.0
+CHECK_EVERY_S = 10.0
 """Time between two checks of the model, in seconds."""
-STALE_S = 60.0
+HANGS_AFTER_S = 60.0
 """Time since the last successful check after which the model counts as hanging, in seconds."""
 REPLY_TTL_S = 60
 """Time after which an unread reply is deleted, in seconds."""
@@ -48,7 +48,7 @@ BATCHING_TASKS = 16
 SINGLE_TASKS = 4
 """Number of chunks that are scored at a time with other models: enough that the next chunk is always ready."""
 
-PROBE_TUPLES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo": (0, 1)}
+CHECK_TUPLES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo": (0, 1)}
 """The tuple of document indices that a check of the model scores, by the kind of model."""
 
 
@@ -86,8 +86,8 @@ class WorkerService:
         self._is_closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._seconds_per_chunk = 0.0
-        self._probed_at_s = 0.0  # time of the last successful check of the model, or 0 before the first one
-        self._probe_tuple: tuple[int, ...] = PROBE_TUPLES["cross-encoder"]
+        self._checked_at_s = 0.0  # time of the last successful check of the model, or 0 before the first one
+        self._check_tuple: tuple[int, ...] = CHECK_TUPLES["cross-encoder"]
         self.queue = ""
         self.tasks = settings.worker_tasks or SINGLE_TASKS
 
@@ -103,7 +103,7 @@ class WorkerService:
         return self._scorer
 
     def load(self) -> None:
-        """Load the model, check it, and start a thread that checks it every `PROBE_S` seconds.
+        """Load the model, check it, and start a thread that checks it every `CHECK_EVERY_S` seconds.
 
         Raises:
             OsrerankError: the model cannot be loaded, or its check fails.
@@ -111,9 +111,9 @@ class WorkerService:
         if self._scorer is None:
             self._load_model()
         self.queue = queue_name(self.settings.model, self.scorer.identity)
-        self.probe()
+        self.check_model()
         freeze_objects()
-        self._start_thread(self._probe_repeatedly)
+        self._start_thread(self._check_repeatedly)
         logger.info("%s is loaded: %s", self.scorer.model, self.scorer.identity)
 
     def _load_model(self) -> None:
@@ -128,7 +128,7 @@ class WorkerService:
         merges_chunks = True  # a rerank server, the only model outside this process, takes many requests at once
         if isinstance(model, LocalModel):
             merges_chunks = model.merges_calls
-            self._probe_tuple = PROBE_TUPLES[model.card.kind]
+            self._check_tuple = CHECK_TUPLES[model.card.kind]
         self.tasks = settings.worker_tasks or (BATCHING_TASKS if merges_chunks else SINGLE_TASKS)
 
     def start(self) -> None:
@@ -186,7 +186,7 @@ class WorkerService:
         try:
             request = self._open_request(chunk, message, task)
             with chunk_span(self.queue, request, headers, queries=self.settings.trace_queries) as span:
-                outcome = self._handle(request, began_s)
+                outcome = self._compute_and_reply(request, began_s)
                 set_outcome(span, outcome)
         except PayloadError as error:
             outcome = "refused"
@@ -196,7 +196,7 @@ class WorkerService:
                 self._unfinished_chunks.discard(chunk)
         WORKER_CHUNKS.labels(outcome).inc()
 
-    def probe(self) -> None:
+    def check_model(self) -> None:
         """Check that the model works, by scoring a test input without the cache.
 
         Raises:
@@ -206,19 +206,19 @@ class WorkerService:
         if isinstance(scorer, EncoderScorer):
             scorer.encoder.encode(["is this worker ready"], "document")
         else:
-            scores = scorer.score("is this worker ready", ["it is", "it is not"], [self._probe_tuple])
+            scores = scorer.score("is this worker ready", ["it is", "it is not"], [self._check_tuple])
             if scores.failures:
                 raise InferenceError(next(iter(scores.failures.values())), model=self.scorer.model)
-        self._probed_at_s = time.monotonic()
+        self._checked_at_s = time.monotonic()
 
     def status(self) -> Status:
         """Return the worker's state for probes, without a request to the broker or a computation."""
         now_s = time.monotonic()
-        does_hang = self._probed_at_s > 0 and now_s - self._probed_at_s >= STALE_S
-        if not self._probed_at_s:
+        does_hang = self._checked_at_s > 0 and now_s - self._checked_at_s >= HANGS_AFTER_S
+        if not self._checked_at_s:
             reason = "the model is being loaded"
         elif does_hang:
-            reason = f"the model has scored nothing for {STALE_S:g} s"
+            reason = f"the model has scored nothing for {HANGS_AFTER_S:g} s"
         elif not self._is_accepting:
             reason = "the worker is stopping"
         else:
@@ -246,7 +246,7 @@ class WorkerService:
             held=unfinished,
             seconds_per_chunk=self._seconds_per_chunk,
             tasks=self.tasks,
-            probed_s=time.monotonic() - self._probed_at_s,
+            probed_s=time.monotonic() - self._checked_at_s,
             sent_s=self.registry.now_s(),
         )
 
@@ -264,7 +264,7 @@ class WorkerService:
         self._replay_guard.check(request)
         return request
 
-    def _handle(self, request: ChunkRequest, began_s: float) -> str:
+    def _compute_and_reply(self, request: ChunkRequest, began_s: float) -> str:
         """Compute a chunk, reply, and return the outcome: scored, failed, dropped or unanswered."""
         QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.to_server(began_s) - request.sent_s))
         deadline = NEVER
@@ -376,7 +376,7 @@ class WorkerService:
                 self._heartbeat_sent_at_s = time.monotonic()
             self._is_closed.wait(pause_s)
 
-    def _probe_repeatedly(self) -> None:
-        """Check the model every `PROBE_S` seconds. A failure stops the worker, so that no further chunk fails."""
-        while not self._is_closed.wait(PROBE_S):
-            self.probe()
+    def _check_repeatedly(self) -> None:
+        """Check the model every `CHECK_EVERY_S` seconds. A failure stops the worker, so that no further chunk fails."""
+        while not self._is_closed.wait(CHECK_EVERY_S):
+            self.check_model()

@@ -46,7 +46,7 @@ def test_probes_follow_a_worker_from_loading_to_its_end(redis_url, monkeypatch):
     service.stop_accepting()
     assert asked(port, "/live")[0] == 200
     assert asked(port, "/ready") == (503, {"ready": False, "reason": "the worker is stopping", "held": 1})
-    monkeypatch.setattr(of_service, "STALE_S", 0.0)
+    monkeypatch.setattr(of_service, "HANGS_AFTER_S", 0.0)
     assert asked(port, "/live") == (503, {"live": False})
     service.close()
     stop()
@@ -55,8 +55,8 @@ def test_probes_follow_a_worker_from_loading_to_its_end(redis_url, monkeypatch):
 
 
 def test_a_worker_that_waits_for_its_broker_goes_on_checking_its_model(monkeypatch):
-    monkeypatch.setattr(of_service, "PROBE_S", 0.01)
-    monkeypatch.setattr(of_service, "STALE_S", 1.0)
+    monkeypatch.setattr(of_service, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(of_service, "HANGS_AFTER_S", 1.0)
     nobody = f"redis://127.0.0.1:{free_port()}/0"
     with closing(WorkerService(Settings.load(broker_url=nobody, model="probed"), FunctionScorer())) as service:
         service.load()

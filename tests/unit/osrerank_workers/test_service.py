@@ -85,12 +85,12 @@ def test_trying_the_model_asks_no_cache(redis_url):
         Settings.load(broker_url=redis_url, redis_url=redis_url, model=TINY, backend="onnx", threads=1)
     )
     service.load()
-    service.probe()
+    service.check_model()
     local = service._uncached
     assert service.scorer is not local
     local.close()
     with pytest.raises(InferenceError, match="closed"):
-        service.probe()
+        service.check_model()
     service.close()
 
 
@@ -109,7 +109,7 @@ def test_a_workers_log_lines_are_json():
 
 def test_a_model_that_stops_scoring_stops_the_worker_with_code_1(redis_url, monkeypatch, caplog):
     monkeypatch.setattr(state, "should_stop", None)
-    monkeypatch.setattr("osrerank_workers.service.PROBE_S", 0.0)
+    monkeypatch.setattr("osrerank_workers.service.CHECK_EVERY_S", 0.0)
     logits = {"it is": 1.0, "it is not": 0.0}
     scorer = FunctionScorer(lambda _query, text: logits[text])
     with closing(WorkerService(Settings.load(broker_url=redis_url, model="testing"), scorer)) as service:
