@@ -27,7 +27,7 @@ Row = npt.NDArray[np.float32]
 NEWEST_WEIGHT = 0.3
 """Weight of the newest batch in the moving average of seconds per token, from 0 to 1."""
 REFUSAL_FACTOR = 0.8
-"""Factor for the average whenever it forbids a batch. Otherwise, one slow batch could forbid all later ones."""
+"""Factor for the average each time that it forbids a batch. Otherwise, one slow batch could forbid all others."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
@@ -294,7 +294,7 @@ class Call:
         outcome: the results so far.
         waiting: the sequences that are not in a batch yet.
         running: the number of sequences in running batches.
-        error: the unexpected error that ended the call. None if no such error occurred.
+        error: the unexpected error that ended the call, or None.
         ended: a condition that uses the batcher's lock. It is notified when the call is done.
     """
 

@@ -34,7 +34,7 @@ class BiEncoder(LocalModel):
     """
 
     max_token_vectors = 0
-    """The maximum number of token vectors in a document. 0 if the model computes one vector for a whole document."""
+    """Maximum number of token vectors of a document, or 0 if the model computes one vector for a whole document."""
 
     def __init__(self, directory: Path, card: ModelCard, builder: InputBuilder, backend: Backend) -> None:
         super().__init__(directory, card, builder, backend)

@@ -83,16 +83,16 @@ class ModelCard:
         kind: ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` separately and compares their vectors.
             ``late-interaction`` does the same with one vector for each token. Both are encoders. ``cross-encoder``
             scores ``[CLS] q [SEP] d [SEP]``. ``duo`` scores ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
-        onnx: precision (``int8``, ``fp32``) -> the graph's file, relative to the directory.
+        onnx: precision -> the graph's file, relative to the directory, such as ``{"int8": "model_int8.onnx"}``.
         provenance: base model, training data, recipe, licence and evaluation results.
-        languages: ISO 639 codes of the languages that the model supports. Empty if they are unknown.
+        languages: ISO 639 codes of the languages that the model supports, or () if they are unknown.
 
         max_tokens: maximum number of tokens in a sequence (for an encoder, in a document), with special tokens.
         max_query_tokens: maximum number of tokens in the query, with [CLS] and [SEP].
-        length_rule: how query and documents share ``max_tokens``. ``paper``: a cross-encoder uses all tokens. A duo
-            model reserves ``max_query_tokens`` for the query, and each document gets half of the remaining tokens.
+        length_rule: how ``max_tokens`` is divided among query and documents. With ``paper``, a cross-encoder uses all
+            tokens. A duo model reserves ``max_query_tokens`` for the query, and each document gets half of the rest.
             ``released`` follows the published code: a cross-encoder leaves one token unused, and a duo model reserves
-            only the query's actual tokens.
+            only as many tokens as the query has.
         segment_rows: number of rows in the model's segment embedding table: usually 2 for a cross-encoder and 3 for a
             duo model, or 0 if the model has no such table. It is 1 if the tokenizer gives all tokens the same segment.
         truncation_side: the side at which a long text is truncated: ``right`` is the end, ``left`` the beginning.
@@ -100,12 +100,12 @@ class ModelCard:
             `osrerank.scoring.charsmap` normalises them by the character map in that file.
         query_prefix: the prefix of every query. Only an encoder's ``max_query_tokens`` includes it.
 
-        head: the output. ``logit1`` is one logit. ``logits2`` is two logits; the second one means relevant.
-            ``next-sentence`` is BERT's two next-sentence logits; the second one is the score, without softmax, as in
-            Birch. ``cosine`` and ``dot`` are the cosine and the dot product of an encoder's two vectors.
-        calibration: the map from a raw score to a logit.
+        head: the output. ``logit1`` is one logit. ``logits2`` is two logits, of which the second means relevant.
+            ``next-sentence`` is BERT's two next-sentence logits, of which the second is the score, without softmax, as
+            in Birch. ``cosine`` and ``dot`` are the cosine and the dot product of an encoder's two vectors.
+        calibration: the map from a raw score to a logit: ``scale * raw + offset``.
         first_pass_weight: the weight w in a linear blend, which scores a hit by logit + w * s / s_max, where s is its
-            first-pass score and s_max the query's highest one. 0 turns the blend off.
+            first-pass score and s_max the query's highest one. A weight of 0 turns the blend off.
         vectors_weight: for a cross-encoder, the weight of the bi-encoder's logit in ``vectors-mono``, relative to the
             logit of this model.
 
@@ -113,7 +113,7 @@ class ModelCard:
         pooling: for a bi-encoder, the way to get a text's vector from the hidden states of its tokens. ``cls`` uses the
             state of [CLS], ``lasttoken`` the last token's state. ``mean`` and ``max`` are the mean and the maximum of
             all states. ``weightedmean`` is a mean in which the n-th token counts n times.
-        modules: the steps after the pooling, in order.
+        modules: the steps after the pooling, such as a dense layer, in order.
         dimensions: the number of dimensions to which vectors are truncated. 0 keeps all of them.
         weights: a digest of the weights that a graph was exported from, so that vectors of the graph and of the weights
             are interchangeable. If empty, the digest of the model's files is used.

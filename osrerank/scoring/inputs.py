@@ -295,7 +295,7 @@ class _Prefix:
         text: the prefix.
         n_tokens: the number of tokens in the prefix.
         tokenizer: the tokenizer for prefix and text. It recognises special tokens only if the prefix contains one.
-        special_tokens: the names of all special tokens. Empty if the prefix contains none of them.
+        special_tokens: the names of all special tokens, or () if the prefix contains no special token.
         end: the index of the character after the prefix's last special token.
         ids: the token ids of the prefix up to ``end``.
     """

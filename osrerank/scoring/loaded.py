@@ -36,10 +36,10 @@ class ReadyModel:
 
     Attributes:
         model: an encoder or a scorer.
-        vectors: computes and stores an encoder's document vectors. None if the model is a scorer.
+        vectors: computes and stores an encoder's document vectors, or None if the model is a scorer.
         scorer: the model as a scorer, with the score cache if one is configured. An encoder's scores are not cached,
             because its vectors are stored.
-        disconnect: closes the connections to the score cache. None if there is no score cache.
+        disconnect: closes the connections to the score cache, or None if there is no score cache.
     """
 
     model: Model
@@ -111,13 +111,13 @@ class LoadedModel:
 
     @property
     def is_encoder(self) -> bool | None:
-        """Whether the model encodes each text separately. None until the model is loaded."""
+        """Whether the model encodes each text separately, or None until the model is loaded."""
         model = self._model_if_loaded()
         return None if model is None else is_encoder(model)
 
     @property
     def ready_model(self) -> ReadyModel | None:
-        """The loaded model. None until it is loaded."""
+        """The loaded model, or None until it is loaded."""
         return self.load() if self._provided is not None else self._ready
 
     def _model_if_loaded(self) -> Model | None:
@@ -156,7 +156,7 @@ class LoadedModel:
         return self._provided or self.load(deadline).model
 
     def vectors(self) -> "DocumentVectors | None":
-        """Return an encoder's document vectors, after loading it. Returns None if the model is a scorer."""
+        """Load the model, and return an encoder's document vectors, or None if the model is a scorer."""
         return self.load().vectors
 
     def scorer(self, *, cached: bool = True) -> Scorer:

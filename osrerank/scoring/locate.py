@@ -75,7 +75,7 @@ def locate(
 
 
 def locate_offline(model: str) -> Path | None:
-    """Return a model's directory without downloading it. Returns None if the model is not on this machine."""
+    """Return a model's directory without downloading it, or None if the model is not on this machine."""
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder

@@ -24,7 +24,7 @@ class DocumentPart(NamedTuple):
         document: index of the document.
         number: index of the part in the document, from 0.
         text: the text to score.
-        span: the part's span in the document. None if the part is the whole document.
+        span: the part's span in the document, or None if the part is the whole document.
     """
 
     document: int

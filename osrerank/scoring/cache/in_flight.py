@@ -21,7 +21,7 @@ class PendingScore:
         self._done.set()
 
     def wait(self, deadline: Deadline) -> CachedScore | None:
-        """Wait for the score. Returns None if it could not be computed, or is not ready by the deadline."""
+        """Wait for the score and return it, or None if it could not be computed or is not ready by the deadline."""
         return self._value if deadline.wait(self._done) else None
 
 

@@ -31,7 +31,7 @@ class SharedStore(Protocol):
 
 
 class EmptyStore:
-    """A shared cache that is always empty, for processes that share no scores."""
+    """A shared cache that is always empty, for a process that uses only its cache in memory."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:  # noqa: ARG002
         return {}, {}
@@ -47,7 +47,7 @@ class LocalStore:
     """The most recently used scores of this process.
 
     Args:
-        max_bytes: maximum memory of the scores, in bytes. 0 turns the cache off.
+        max_bytes: maximum memory of the scores, in bytes. A value of 0 turns the cache off.
     """
 
     def __init__(self, max_bytes: float) -> None:

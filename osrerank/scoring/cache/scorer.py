@@ -1,7 +1,7 @@
 """Cache scores, so that each pair of query and document is scored only once.
 
-If several threads of a process need the same score at once, one of them computes it for all. Processes do not wait for
-each other: if two need the same score at once, both compute and store it.
+If several threads of a process need the same score at once, one thread computes it for all. Processes do not wait for
+each other: if two processes need the same score at once, both compute and store it.
 """
 
 import hashlib

@@ -23,7 +23,7 @@ class BrokerAccess(Enum):
 class Breaker:
     """A circuit breaker for the broker: closed while it replies, open after a failure.
 
-    While it is open, callers may not use the broker. After each pause, one of them may probe it.
+    While the circuit is open, callers may not use the broker. After each pause, one caller may probe the broker.
 
     Args:
         clock: returns the time in seconds.

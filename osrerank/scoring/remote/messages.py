@@ -141,7 +141,7 @@ class ChunkRequest(_Message):
         reply_queue: the Redis list that the reply goes to.
         identity: identity of the model to use (`Scorer.identity`, `Encoder.identity`).
         sent_s: the time of sending, in seconds by the broker's clock.
-        deadline_s: the time at which the worker must stop, in seconds by the broker's clock. None if there is no limit.
+        deadline_s: the time at which the worker must stop, in seconds by the broker's clock, or None if it may go on.
         query: the query. Empty in a request to encode.
         documents: the documents' texts.
         tuples: indices into ``documents``. Empty in a request to encode.

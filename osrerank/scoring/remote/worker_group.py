@@ -88,7 +88,7 @@ class LiveWorkers:
 
     @property
     def latest(self) -> WorkerGroup | None:
-        """The workers in the latest list. None if the list is empty."""
+        """The workers in the latest list, or None if the list is empty."""
         return self._group
 
     def group(self, deadline: Deadline = NEVER) -> WorkerGroup:

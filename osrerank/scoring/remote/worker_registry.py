@@ -71,7 +71,7 @@ class WorkerRegistry:
 
     Attributes:
         clock: the broker's clock.
-        refusal: the reason why the latest call of `heartbeats` refused a heartbeat. Empty if it accepted all of them.
+        refusal: why the latest call of `heartbeats` refused a heartbeat, or "" if it accepted all of them.
     """
 
     def __init__(self, redis: Any, model: str, signer: Signer) -> None:
