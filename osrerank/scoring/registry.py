@@ -152,7 +152,8 @@ def load_model(
     converted = convert_if_needed(locate(model, weight_patterns=list_weight_patterns(backend)))
     directory = converted.directory
     name = model
-    if Path(model).expanduser().exists():  # use the card's or the folder's name, unless the folder is a converted copy
+    if Path(model).expanduser().exists():
+        # with "", the name is from the card or the folder, but the folder of a converted copy is named by a digest
         name = Path(model).name if converted.sha256 else ""
     card = read_card(directory, name=name)
     if kinds and card.kind not in kinds:

@@ -293,7 +293,7 @@ class Delivery:
         """Complete the chunks of queues that have had no worker for `GIVE_UP_S` with an error.
 
         Args:
-            served_queues: the queues that have a worker now, which takes or holds their chunks.
+            served_queues: the queues that have a worker now: it accepts their chunks, or holds some.
             reason: the error.
         """
         now_s = self._clock()

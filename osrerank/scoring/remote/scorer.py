@@ -223,10 +223,9 @@ class RemoteScorer:
 
     @contextlib.contextmanager
     def _divided_workers(self, n_workers: int) -> Iterator[int]:
-        """Yield the number of workers among which a call divides its tuples: 8 workers and 2 running calls give 4 each.
+        """Yield the number of workers among which a call divides its tuples: 4 of 8 workers if it is the second call.
 
-        A call that divides its tuples among more workers needs more messages. If other calls keep the workers busy, it
-        would gain nothing by that.
+        Division among more workers needs more messages, and gains nothing if other calls keep these workers busy.
         """
         with self._lock:
             self._running_calls += 1
@@ -240,13 +239,13 @@ class RemoteScorer:
     def _admit(self, group: WorkerGroup, admission: _Admission, deadline: Deadline) -> None:
         """Count a call's chunks as in flight, or raise `Overloaded`, before the first chunk is sent."""
         try:
-            queued_chunks = self._redis.llen(group.first.queue)
+            n_queued_chunks = self._redis.llen(group.first.queue)
         except RedisError as error:
             raise self._live_workers.broker_error(error) from error
         with self._lock:
-            earlier_chunks = max(queued_chunks + group.held_chunks, self._chunks_in_flight)
-            queued_chunks = max(queued_chunks, self._chunks_in_flight - group.capacity)
-            refusal = self._refusal_reason(group, earlier_chunks, queued_chunks, admission.n_chunks, deadline)
+            n_earlier_chunks = max(n_queued_chunks + group.held_chunks, self._chunks_in_flight)
+            n_queued_chunks = max(n_queued_chunks, self._chunks_in_flight - group.capacity)
+            refusal = self._refusal_reason(group, n_earlier_chunks, n_queued_chunks, admission.n_chunks, deadline)
             if not refusal and not admission.has_ended:
                 admission.is_counted = True
                 self._chunks_in_flight += admission.n_chunks
@@ -263,22 +262,22 @@ class RemoteScorer:
             admission.has_ended = True
 
     def _refusal_reason(
-        self, group: WorkerGroup, earlier_chunks: int, queued_chunks: int, new_chunks: int, deadline: Deadline
+        self, group: WorkerGroup, n_earlier_chunks: int, n_queued_chunks: int, n_new_chunks: int, deadline: Deadline
     ) -> str:
         """Return the reason to refuse a call's new chunks, or "" if they are accepted.
 
         Args:
             group: the workers.
-            earlier_chunks: the number of chunks that are scored before the new ones.
-            queued_chunks: the number of chunks that no worker has taken yet.
-            new_chunks: the number of the call's chunks.
+            n_earlier_chunks: the number of chunks that are scored before the new ones.
+            n_queued_chunks: the number of chunks that no worker has taken yet.
+            n_new_chunks: the number of the call's chunks.
             deadline: the call's deadline.
         """
-        wait_s = group.wait_s(earlier_chunks)
+        wait_s = group.wait_s(n_earlier_chunks)
         if wait_s > MAX_WAIT_FRACTION * deadline.remaining_s():
             return f"workers are busy for {wait_s:.1f} s, which leaves too little time; add workers"
-        if queued_chunks > 0 and queued_chunks + new_chunks > self._queue_chunks * len(group.heartbeats):
-            return f"{queued_chunks} chunks are waiting for {len(group.heartbeats)} workers; add workers"
+        if n_queued_chunks > 0 and n_queued_chunks + n_new_chunks > self._queue_chunks * len(group.heartbeats):
+            return f"{n_queued_chunks} chunks are waiting for {len(group.heartbeats)} workers; add workers"
         return ""
 
     def _create_pending(

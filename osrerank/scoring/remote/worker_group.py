@@ -53,10 +53,10 @@ class WorkerGroup:
         """The number of chunks that the workers can hold: those being scored, and as many fetched in advance."""
         return 2 * sum(heartbeat.tasks for heartbeat in self.heartbeats)
 
-    def wait_s(self, earlier_chunks: int) -> float:
+    def wait_s(self, n_earlier_chunks: int) -> float:
         """Return the estimated wait of a chunk before which this many chunks are scored, in seconds."""
         mean_s = sum(heartbeat.seconds_per_chunk for heartbeat in self.heartbeats) / len(self.heartbeats)
-        return earlier_chunks * mean_s / len(self.heartbeats)
+        return n_earlier_chunks * mean_s / len(self.heartbeats)
 
 
 class LiveWorkers:
