@@ -302,6 +302,7 @@ def _read_languages(directory: Path) -> tuple[str, ...]:
 
 
 def _duo_card(card: ModelCard, source: Path) -> ModelCard:
+    """Return a cross-encoder's card as that of a duo model, whose logits need another calibration."""
     if card.is_encoder:
         reason = f"{source} is a bi-encoder; only a cross-encoder can become a duo model"
         raise ModelLoadError(reason, model=card.name, path=str(source))

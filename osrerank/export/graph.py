@@ -143,6 +143,7 @@ class BertGraph:
         return add_head(self.graph, states, head, self._weights)
 
     def _layer(self, states: str, layer: int, *, only_first: bool = False) -> str:
+        """Return the states after a layer: of all tokens, or only of [CLS] ``(n, 1, hidden)``."""
         weights_name, node_name = f"encoder.layer.{layer}", f"layers.{layer}"
         query_states = self._first_token(states) if only_first else states
         inputs = self._projections(states, query_states, weights_name, node_name)

@@ -50,6 +50,7 @@ def add_head(graph: GraphBuilder, states: str, head: Head, weights: Mapping[str,
 
 
 def _pool(graph: GraphBuilder, states: str, mode: Mode) -> str:
+    """Pool states ``(n, tokens, hidden)`` to vectors ``(n, hidden)``."""
     axis = graph.constant("axis.1", np.array([1]))
     if mode in POOLING_OPERATORS:
         return graph.add(POOLING_OPERATORS[mode], [states, axis], keepdims=0)
@@ -76,6 +77,7 @@ def _flatten_tokens(graph: GraphBuilder, states: str) -> str:
 
 
 def _add_step(graph: GraphBuilder, vector: str, step: HeadStep, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+    """Add one step of a head, such as a matrix product with an activation, and return its output's name."""
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
     if step.kind == "first":

@@ -84,6 +84,7 @@ class ModernBertGraph:
         return self._norm(states, EMBEDDINGS["final_norm"])
 
     def _layer(self, states: str, layer: int, *, only_first: bool) -> str:
+        """Return the states after a layer: of all tokens, or only of [CLS] ``(n, 1, hidden)``."""
         add, names = self.graph.add, {part: f"layers.{layer}.{name}" for part, name in LAYER.items()}
         name = f"layers.{layer}"
         normed = self._norm(states, names["attention_norm"]) if layer else states

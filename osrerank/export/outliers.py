@@ -73,6 +73,7 @@ def record_maxima(model: Any, names: Sequence[str], sequences: Iterable[Tokens])
 def _record_values(
     model: Any, names: Sequence[str], sequences: Iterable[Tokens]
 ) -> Iterator[dict[str, npt.NDArray[np.float32]]]:
+    """Yield, for each sequence, the array of each named value in the graph."""
     onnx = require("onnx", extra="onnx")
     runtime: Any = require("onnxruntime", extra="onnx")
     outputs = list(dict.fromkeys(names))

@@ -21,6 +21,7 @@ from osrerank.errors import ModelLoadError
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config, weight_files
 
 TABLE = "token_type_embeddings"
+"""The last part of the table's name, without ``.weight``."""
 ThirdRow = Literal["zeros", "copy"]
 
 

@@ -28,7 +28,9 @@ from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, STATI
 from osrerank.scoring.saved_encoder import check_architecture
 
 WORD_SAMPLES = 32
+"""The number of samples of random words; see `_sample_sequences`."""
 PUNCTUATION_SAMPLES = 16
+"""The number of samples of random numbers and punctuation marks."""
 SPACE_MARKERS = "\u2581\u0120"
 """The characters that stand for a space at the start of XLM-R's and RoBERTa's tokens, such as ``\u2581wine``."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}

@@ -23,6 +23,7 @@ from osrerank._optional import require
 from osrerank.errors import ModelLoadError
 
 FOOTER_BYTES = 48
+"""The size of the footer: the handles of two index blocks, padding, and `MAGIC`."""
 MAGIC = 0xDB4775248B80FB57
 """The last eight bytes of a table."""
 TRAILER_BYTES = 5

@@ -43,10 +43,14 @@ FAMILIES = {
 }
 """``model_type`` -> prefix of transformers' classes, such as ``BertForSequenceClassification``."""
 CLASSIFIER_WEIGHTS = ("classifier.weight", "classifier.out_proj.weight")
+"""Names that a classifier's last matrix ``(labels, hidden)`` can have."""
 NEXT_SENTENCE_WEIGHT = "cls.seq_relationship.weight"
 SOURCE_FILE = "source.json"
+"""File in a converted directory that records the source, its hash and the head."""
 SELF_CHECK_FILE = "self-check.json"
+"""File that records that a model passed its self-check."""
 NOTICES = ("LICENSE", "NOTICE")
+"""Files that are copied with a model, if they exist."""
 CACHE_VERSION = "2"
 """Version of the converted directories' format, a folder of their path. Version 2 added tokenizer_config.json."""
 
@@ -189,6 +193,7 @@ def _write_model(source: Path, target: Path, head: HeadForm, sha256: str) -> Non
 
 
 def _read_checkpoint(source: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return a checkpoint's weights under transformers' names, and the content of its config file."""
     if tensorflow.is_tensorflow(source):
         torch: Any = require("torch", extra="torch")
         arrays, config = tensorflow.read_tensorflow(source)
@@ -260,6 +265,7 @@ def _find_class_suffix(family: str, weights: Mapping[str, Any], labels: int, hea
 
 
 def _model_folder(source: Path) -> Path:
+    """Return the model's directory: ``source`` itself, or the directory of its file of pickled weights."""
     return source.parent if source.is_file() else source
 
 

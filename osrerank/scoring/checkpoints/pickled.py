@@ -22,6 +22,7 @@ NESTED_KEYS = ("state_dict", "model_state_dict", "model")
 PARALLEL_PREFIX = "module."
 """Prefix that torch's DataParallel adds to the names of all weights."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Old suffix of a weight's name -> transformers' current suffix."""
 BUFFER_SUFFIXES = ("position_ids", "token_type_ids")
 """Name suffixes of tensors that are not weights, which old versions of transformers saved too."""
 
@@ -66,6 +67,7 @@ def read_pickled(directory: Path) -> dict[str, Any]:
 
 
 def _read_tensors(file: Path) -> Mapping[str, Any]:
+    """Return the tensors of one file by name, or raise a `ModelLoadError` if it has none."""
     torch: Any = require("torch", extra="torch")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)

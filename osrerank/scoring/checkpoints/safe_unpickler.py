@@ -40,6 +40,7 @@ class TensorsOnlyPickle:
         """The unpickler that `torch.load` subclasses."""
 
         def find_class(self, module: str, name: str) -> Any:
+            """Return a harmless replacement for a class or function that the pickle names."""
             rebuild = require("torch", extra="torch")._utils._rebuild_tensor  # noqa: SLF001
             safe_classes = {  # new functions in each call, because a pickle can set their attributes
                 "collections.OrderedDict": OrderedDict,

@@ -25,7 +25,9 @@ from osrerank.scoring.model_files import TOKENIZER_FILE, read_config
 from osrerank.types import Encoder, Scorer, is_encoder
 
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
+"""The folder of the questions, the paragraphs and the judgments, which are part of SQuAD."""
 QUESTIONS = 50
+"""The number of questions in the self-check."""
 MIN_CORRECT = 45
 """The number of questions for which the answering paragraph must come first."""
 MAX_INVERTED = 10

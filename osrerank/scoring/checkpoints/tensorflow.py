@@ -20,6 +20,7 @@ from osrerank.scoring.json_file import read_json
 
 CONFIG_FILE = "bert_config.json"
 CHECKPOINT_PATH = re.compile(r'^model_checkpoint_path:\s*"(?P<path>[^"]+)"', re.MULTILINE)
+"""Matches the line of the file ``checkpoint`` that contains the path of the checkpoint to read."""
 OPTIMISER_VARIABLE = re.compile(r"(/adam_[mv]|/Adam(_1)?|/LAMB(_1)?|_power|/ExponentialMovingAverage)$")
 """Matches the names of variables that only the optimiser needs."""
 HEAD_NAMES = {
@@ -29,7 +30,9 @@ HEAD_NAMES = {
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
     "cls/predictions/output_bias": "cls.predictions.bias",
 }
+"""Variable of a head -> transformers' name of the weight."""
 PARAMETER_NAMES = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
+"""Last part of a variable's name -> last part of transformers' name."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -83,6 +86,7 @@ def find_checkpoint(directory: Path) -> Path:
 
 
 def _transformers_name(name: str) -> str:
+    """Translate a variable's name, such as ``bert/pooler/dense/kernel`` to ``bert.pooler.dense.weight``."""
     if name in HEAD_NAMES:
         return HEAD_NAMES[name]
     *stem, parameter = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name).split("/")

@@ -23,6 +23,7 @@ DEFAULT_SPECIAL_TOKENS = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
+"""Setting of transformers' BertTokenizer -> its default value."""
 
 
 def build_tokenizer(directory: Path) -> Tokenizer:

@@ -15,15 +15,20 @@ from osrerank.scoring.json_file import read_json, read_optional_json
 from osrerank.scoring.modular.head import Activation, HeadStep, Mode
 
 MODULES_FILE = "modules.json"
+"""List of a model's modules."""
 MODEL_FILE = "config_sentence_transformers.json"
+"""Settings of the whole model, such as its prompts."""
 TRANSFORMER_FILE = "sentence_bert_config.json"
+"""Settings of a Transformer, the first module."""
 TRANSFORMER_FILES = (TRANSFORMER_FILE, "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
 """Possible files of a Transformer's settings. Older versions of the library put the model family into the file name."""
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
 MODULE_FILE = "config.json"
+"""Settings of any other module, in the module's folder. For a Transformer, it is the config of the encoder."""
 MODULE_WEIGHTS_FILE = "model.safetensors"
 LIBRARY = "sentence_transformers."
+"""Package of the modules' classes in `MODULES_FILE`."""
 GRAPH_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert")
 """``model_type`` of the encoders whose ONNX graphs `osrerank.export` builds without optimum."""
 FAMILIES = (*GRAPH_FAMILIES, "distilbert", "electra", "albert", "deberta-v2")
@@ -36,6 +41,7 @@ WEIGHTED_MODULES = ("Dense", "LayerNorm")
 """Modules with weights. ONNX graphs that other programs exported do not contain these weights."""
 ENCODER_TASK = "feature-extraction"
 CLASSIFIER_TASK = "sequence-classification"
+"""The supported values of a Transformer's ``transformer_task``: this one and `ENCODER_TASK`."""
 MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
 """Name of a pooling mode in current files -> our name, which is the same."""
 OLD_MODES: Mapping[str, Mode] = {

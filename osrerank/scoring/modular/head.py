@@ -4,7 +4,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 Mode = Literal["cls", "mean", "max", "weightedmean", "lasttoken"]
+"""A pooling mode; see `Head.pooling`."""
 Kind = Literal["dense", "norm", "unit", "first"]
+"""A kind of step; see `HeadStep.kind`."""
 Activation = Literal["", "gelu", "relu", "sigmoid", "silu", "tanh"]
 """An activation function. "" means none."""
 

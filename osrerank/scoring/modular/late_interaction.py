@@ -46,10 +46,13 @@ METADATA_FILE = "artifact.metadata"
 LATER_MODULES = ("Dense", "MultiVectorMask", "Normalize", "HierarchicalTokenPooling")
 LIBRARIES = (LIBRARY, "pylate.models.")
 EXPANSION_FIELD = "query_expansion"
+"""Field of a Transformer's settings that says how short queries are expanded by [MASK] tokens."""
 SIMILARITIES = ("maxsim", "meanmaxsim")
 """Supported similarities. ``meanmaxsim`` divides by the number of a query's tokens, which changes no ranking."""
 DENSE_FIELDS = (*KNOWN_FIELDS["Dense"], "use_residual")
+"""Fields that a Dense may have."""
 MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
+"""Fields that a MultiVectorMask may have. It drops the vectors of tokens such as punctuation."""
 POOLING_FIELDS: Content = {"num_protected_tokens": 1, "normalize_embeddings": True, "tasks": ["document"]}
 """Field of a HierarchicalTokenPooling -> its only supported value."""
 DEFAULT_QUERY_TOKENS = 32
@@ -253,6 +256,7 @@ class _ModulesReader:
         return list(mask.get("skiplist_words") or ())
 
     def _read_pool_factor(self) -> float:
+        """Read how many token vectors of a document are merged into one, on average. 1 without such a module."""
         kinds = [module.kind for module in self._modules]
         if "HierarchicalTokenPooling" not in kinds:
             return 1

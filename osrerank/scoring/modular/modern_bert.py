@@ -137,6 +137,7 @@ def _read_rope_parameters(config: Mapping[str, Any]) -> Mapping[str, Mapping[str
 
 
 def _read_rope_base(config: Mapping[str, Any], layer_type: str) -> float:
+    """Return the RoPE base of layers of this type, from a config of transformers 5 or 4."""
     base = _read_rope_parameters(config).get(layer_type, {}).get("rope_theta")
     if base is not None:
         return float(base)

@@ -287,6 +287,7 @@ class EndpointScorer:
             self._detecting.release()
 
     def _detect_dialect(self, deadline: Deadline, attempts: int) -> Dialect:
+        """Ask the server for ``/info`` and then ``/v1/models``, and infer the dialect from its responses."""
         for path, detect in (("/info", dialect_from_info), ("/v1/models", dialect_from_models)):
             url = self._target.base_url + path
             content = self._connection.get(url, deadline, timeout_s=DETECTION_S, attempts=attempts)

@@ -111,7 +111,7 @@ class VarlenAttention:
     name = "packed"
     """The name in the backend's description."""
     is_packed = True
-    """Whether a batch is computed without padding. Otherwise, it is padded to its longest sequence."""
+    """Whether a batch is computed without padding; see `Backend.is_packed`."""
 
     def __init__(self, module: Any) -> None:
         self._attend: Callable[..., Any] = module.varlen_attn

@@ -30,6 +30,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
 }
+"""``hidden_act`` of ``config.json`` -> activation function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ ROBERTA = BertFamily(
     },
 )
 FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "camembert": ROBERTA}
-"""The family of each ``model_type``."""
+"""``model_type`` of ``config.json`` -> names of the weights."""
 
 
 class BertLayer(nn.Module):

@@ -15,6 +15,7 @@ from osrerank.scoring.inputs import PaddedBatch, Tokens, pad
 from osrerank.types.vectors import Rows
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Precision -> torch's type."""
 
 
 class DeviceNetwork(Protocol):

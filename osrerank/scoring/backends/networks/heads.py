@@ -17,6 +17,7 @@ ACTIVATIONS: Mapping[Activation, type[nn.Module]] = {
     "silu": nn.SiLU,
     "tanh": nn.Tanh,
 }
+"""`HeadStep.activation` -> torch's module."""
 
 
 class Normalize(nn.Module):
@@ -101,6 +102,7 @@ def pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
 
 
 def _build_module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:
+    """Return a head's step as a module with its weights ``NAME.weight`` and ``NAME.bias``."""
     if step.kind == "unit":
         return Normalize()
     if step.kind == "first":

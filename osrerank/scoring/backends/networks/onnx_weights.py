@@ -19,6 +19,7 @@ from osrerank.scoring.backends.networks.bert_weights import EMBEDDINGS, LAYER, P
 
 Array = npt.NDArray[Any]
 CLASSIFIER_MODULES = ("pooler.dense", "classifier", "cls.seq_relationship")
+"""The modules that the head of a BERT classifier can have."""
 BI_ENCODER_SUFFIXES = (".linear", ".norm")
 """Name suffixes of a bi-encoder's modules after the encoder, such as ``2_Dense.linear``. The encoder has none."""
 
@@ -105,6 +106,10 @@ class _GraphWeights:
         return {**tables, "segment.weight": np.concatenate([first[None], zeros])}
 
     def _read_layer(self, index: int) -> dict[str, Array]:
+        """Return a layer's weights under our names, such as ``layers.0.widen.weight``.
+
+        The graph computes query, key and value by one MatMul, or in the last layer by ``query`` and ``keys_values``.
+        """
         layer = f"layers.{index}"
         ours: dict[str, Array] = {}
         for name, theirs in LAYER.items():
