@@ -147,7 +147,7 @@ class RequestMiddleware:
             RefusedRequest: the body is too large, or does not arrive in time.
         """
         content_length = _header(scope, b"content-length")
-        if content_length.isdecimal():
+        if content_length.isdigit():
             self._check_size(int(content_length))
         try:
             async with asyncio.timeout(self._limits.body_timeout_s):
