@@ -310,7 +310,9 @@ class Builder:
         for shard in heads:
             if self._is_rewritten(name, shard, progress.latest):
                 logger.warning(
-                    "[vectors-again] the build reads shard %s of %s again, because the shard lost changes", shard, name
+                    "[vectors-again] the build reads shard %s of %s again, because it has lost writes, as after a failover",
+                    shard,
+                    name,
                 )
                 progress.change(partial(BuildProgress.restart_shard, shard=shard))
         return progress

@@ -112,4 +112,8 @@ def test_a_search_whose_hits_lack_the_field_that_stands_for_them_is_not_recorded
 ) -> None:
     body = {**body_with({**UBI, "object_id_field": "sku"}), "_source": ["text"]}
     hidden = client.search(index=index_name, body=body, rerank=True)
-    assert hidden["rerank"]["ubi"] == {"recorded": False, "reason": "the hits lack sku", "query_id": "q1"}
+    assert hidden["rerank"]["ubi"] == {
+        "recorded": False,
+        "reason": "a hit has no sku, by which the record would name it",
+        "query_id": "q1",
+    }
