@@ -100,8 +100,8 @@ class Services:
             threading.Thread(target=service.scoring_model.close, name="osrerank-release", daemon=True).start()
             if self._log_throttle.should_log():
                 logger.warning(
-                    "[model-released] %s was released to make room for %s, and is loaded again for its next search: "
-                    "at most %d stay loaded; not logged again for a minute", name, next_name, MAX_MODELS
+                    "[model-released] %s was unloaded to make room for %s, because at most %d models stay loaded; its "
+                    "next search loads it again; not logged again for a minute", name, next_name, MAX_MODELS
                 )  # fmt: skip
 
 

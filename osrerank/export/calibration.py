@@ -119,7 +119,7 @@ def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> F
     """
     usable = [query for query in queries if query.doc_ids and any(grade > 0 for grade in query.relevance.values())]
     if len(usable) < FOLDS:
-        reason = f"{len(usable)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
+        reason = f"only {len(usable)} queries have candidates and a relevant document; a blend's weight needs {FOLDS}"
         raise EvaluationError(reason)
     ndcgs = np.array(  # (weights, queries)
         [[query.ndcg(calibration, weight) for query in usable] for weight in FIRST_PASS_WEIGHTS]

@@ -310,7 +310,7 @@ class Builder:
         for shard in heads:
             if self._is_rewritten(name, shard, progress.latest):
                 logger.warning(
-                    "[vectors-again] the build reads shard %s of %s again, because it has lost writes, as after a failover",
+                    "[vectors-again] the build reads shard %s of %s again, because it has lost writes (a failover)",
                     shard,
                     name,
                 )

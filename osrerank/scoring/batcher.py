@@ -283,7 +283,9 @@ class Batcher:
             sequence.call.notify()
 
     def _closed_error(self) -> InferenceError:
-        return InferenceError(f"the scorer of {self._model} is closed; load the model again", model=self._model)
+        return InferenceError(
+            f"the scorer of {self._model} is closed; connect or load the model again", model=self._model
+        )
 
 
 class Call:

@@ -67,7 +67,7 @@ class CrossEncoder(LocalModel):
                     if odds is not None:
                         odds[reached + index] = self._calibrate(_log_odds(row))
                 else:
-                    reason = f"the score {logit} of {self.model} is not a finite number"
+                    reason = f"{self.model} returned a score that is not a finite number"
                     failures[reached + index] = outcome.failures.get(index, reason)
             reached += attempted
             if attempted < len(window):

@@ -58,7 +58,9 @@ class LocalModel:
     def backend(self) -> Backend:
         """The backend. Raises `InferenceError` if the model is closed."""
         if self._backend is None:
-            raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
+            raise InferenceError(
+                f"the scorer of {self.model} is closed; connect or load the model again", model=self.model
+            )
         return self._backend
 
     @property

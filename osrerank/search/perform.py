@@ -42,12 +42,9 @@ FIELD_DEFINITIONS = ("derived", "runtime_mappings")
 def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Send a search's first pass, or the caller's own request. Return the plan of the request and its response.
 
-    - If the first pass is refused or incomplete, the caller's own request is sent, unless it would fail as well. The
-      returned plan then has the reason as its ``skip_reason``.
-    - If the search pipeline changes the number of hits, reranked pages would overlap or leave gaps. So only the hits of
-      the first page are reranked. Later pages come from the caller's own request.
-    - If a first pass that names the query's clauses, to get the scores of boosts, is refused, it is sent again without
-      the names.
+    If the first pass is refused, the caller's own request is sent, unless it would fail as well. The returned plan then
+    has the reason as its ``skip_reason``. If the first pass names the query's clauses, to get the scores of boosts, it
+    is first sent again without the names.
 
     Raises:
         EngineError: the caller's own request failed, or the first pass failed with an error that the caller's request
@@ -64,13 +61,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
         if refusal is None:
             raise
     else:
-        if not isinstance(response, Mapping):
-            return plan, response
-        incompleteness = first_pass.explain_incompleteness(response)
-        if incompleteness:
-            reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", incompleteness)
-            return (yield from _choose_more_complete(plan, response, reason))
-        return (yield from _make_page_consistent(plan, first_pass, response))
+        return plan, response
     # Outside the except block, so that an error of the second request does not have the traceback of the first error.
     if first_pass.boosts is not None:
         reason = Reason(ReasonCode.BOOSTS, NO_CLAUSE_SCORES, refusal.external_message)
@@ -82,13 +73,23 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     return (yield from _send_caller_request(plan, refusal))
 
 
-def _make_page_consistent(
-    plan: Plan, first_pass: FirstPass, response: Mapping[str, Any]
-) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return the plan and the response of a page that does not overlap other pages.
+def complete_page(plan: Plan, response: Any) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+    """Return the plan and the response of a page that lacks no hits and does not overlap other pages.
 
-    It is the first pass's response if possible. Otherwise, another request is sent.
+    - If the first pass is incomplete, the caller's own request is sent, and the more complete response is returned.
+    - If the search pipeline changes the number of hits, reranked pages would overlap or leave gaps. So only the hits of
+      the first page are reranked. Later pages come from the caller's own request.
+
+    Raises:
+        EngineError: the caller's own request failed.
     """
+    first_pass = plan.first_pass
+    if first_pass is None or not isinstance(response, Mapping):
+        return plan, response
+    incompleteness = first_pass.explain_incompleteness(response)
+    if incompleteness:
+        reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", incompleteness)
+        return (yield from _choose_more_complete(plan, response, reason))
     if first_pass.search_after is not None:
         return (yield from _page_after_hit(plan, first_pass, response))
     if not first_pass.has_wrong_size(response):

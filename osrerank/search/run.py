@@ -24,7 +24,7 @@ from osrerank.search.interleave import InterleavedList, interleave_rankings, ses
 from osrerank.search.lockstep import ClientSteps, run_one
 from osrerank.search.orders import is_reproducible
 from osrerank.search.outcome import make_report, unranked_report
-from osrerank.search.perform import fields_have_changed, hits_with_texts, perform
+from osrerank.search.perform import complete_page, fields_have_changed, hits_with_texts, perform
 from osrerank.search.plan import IN_SHADOW, NOT_ATTEMPTED, Plan, SearchCall, make_plan, query_text_or_json
 from osrerank.search.rank import extract_boost_scores, load_models_and_vectors, read_ranking, run_stages
 from osrerank.search.report import Report, write_report
@@ -65,12 +65,14 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
     with searcher.service_for(call.index, allow_mixed_models=True) as service:
         plan = yield from make_plan(call, searcher, service)
         plan, response = yield from perform(plan, searcher)
-        reranking_began_s = service.clock()
         try:
+            reranking_began_s = service.clock()
+            plan, response = yield from complete_page(plan, response)
             if (yield from fields_have_changed(plan, response, searcher)):
                 newest_plan = yield from make_plan(call, searcher, service)
                 plan, response = yield from perform(newest_plan, searcher)
-                reranking_began_s = service.clock()
+                plan, response = yield from complete_page(plan, response)
+            reranking_began_s = service.clock()
             if call.options is None or not isinstance(response, Mapping):
                 return response
             plan, response = extract_boost_scores(plan, response)
@@ -83,10 +85,10 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             report = make_report(response, reranked, plan, interleaved, rerank_ms=rerank_ms)
             report = yield from record_search(report, plan, searcher)
             reranked_response = yield from finish(reranked, report, response, plan, hits, searcher)
-        except EngineError:  # the search with the newest fields failed
+        except EngineError:  # another request for the page failed; all other requests handle their errors
             raise
         except (ConfigError, PropagatedError):  # the options do not fit the models, or ``on_failure`` is "raise"
-            _count("false", service.clock() - reranking_began_s, call)
+            _count("false", service.clock() - reranking_began_s, call, None)
             raise
         except Exception as error:  # noqa: BLE001 - a bug in osrerank must not lose the engine's response
             return _respond_unranked(error, response, plan)
@@ -198,9 +200,7 @@ def _count_outcome(report: Report, plan: Plan) -> None:
     if report.code in NOT_ATTEMPTED:
         return
     applied = "no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower()
-    _count(applied, report.rerank_ms / 1000, plan.call)
-    if report.applied is not True:
-        NOT_RERANKED.labels(str(report.code)).inc()
+    _count(applied, report.rerank_ms / 1000, plan.call, report.code)
     for stage in report.stages:
         if stage.name == BOOSTS_STAGE:
             BOOSTS.labels(str(stage.applied).lower()).inc()
@@ -272,14 +272,21 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
             yield SendLater(report_steps)
 
 
-def _count(applied: str, took_s: float, call: SearchCall) -> None:
-    """Count a search in the metrics under "true", "false", "partial" or "no_hits", and its reranking time.
+def _count(applied: str, took_s: float, call: SearchCall, code: ReasonCode | None) -> None:
+    """Count a search in the metrics. Searches in shadow mode have other metrics.
 
-    The second runs of shadow mode have other metrics.
+    Args:
+        applied: "true", "false", "partial" or "no_hits".
+        took_s: the wall time of reranking in seconds.
+        call: the caller's search.
+        code: why the search was not fully reranked. None if it was, or if the caller gets an exception.
     """
-    if call.options is not None and not call.options.in_shadow:
-        SEARCHES.labels(applied).inc()
-        RERANK_SECONDS.observe(took_s)
+    if call.options is None or call.options.in_shadow:
+        return
+    SEARCHES.labels(applied).inc()
+    RERANK_SECONDS.observe(took_s)
+    if code is not None:
+        NOT_RERANKED.labels(str(code)).inc()
 
 
 def _respond_unranked(error: Exception, response: Any, plan: Plan) -> Any:
@@ -295,6 +302,9 @@ def _respond_unranked(error: Exception, response: Any, plan: Plan) -> Any:
     if plan.call.options is None or not isinstance(response, Mapping):
         return response
     if plan.call.exclusion is None:
-        _count("false", 0.0, plan.call)
-        NOT_RERANKED.labels(str(reason.code)).inc()
-    return write_report(response, unranked_report(response, reason, plan))
+        _count("false", 0.0, plan.call, reason.code)
+    try:
+        return write_report(response, unranked_report(response, reason, plan))
+    except Exception:  # the response might be what the first error was about
+        logger.exception("[internal] a search is answered without a report; please report this")
+        return response

@@ -85,7 +85,7 @@ class UbiRecords:
             try:
                 record = make_record(ubi, report, text=text, session=session)
             except KeyError as error:
-                reason = f"a hit has no {error.args[0]}, by which the record would name it"
+                reason = f"a hit has no field {error.args[0]}, which ext.ubi names as object_id_field"
             else:
                 timeout_s = min(max(deadline.remaining_s(), MIN_TIMEOUT_S), MAX_TIMEOUT_S)
                 reason = yield from self._write(record, timeout_s)

@@ -10,7 +10,10 @@ from osrerank.errors import InstallError
 
 MAX_REASON_CHARACTERS = 500
 WRONG_SCORE_COUNT = "a test of the rerank server, through the cluster, gave {} scores for two texts: check its URL"
-SERVER_HINT = "; check that the cluster's nodes reach osrerank serve, and that OSRERANK_SERVER_TOKEN is its token"
+SERVER_HINT = (
+    "; the cluster calls osrerank serve for this: check that its nodes reach it, and that OSRERANK_SERVER_TOKEN is the "
+    "server's token"
+)
 
 
 @contextmanager

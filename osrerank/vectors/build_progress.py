@@ -98,7 +98,7 @@ class BuildProgress:
             leases = tuple(Lease(*lease) for lease in fields["leases"])
             return cls(shards, leases, tuple(fields["files"]), fields["newest"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise FormatError(f"the stored build progress cannot be read: {error}") from error
+            raise FormatError(f"it cannot be parsed ({type(error).__name__}: {error})") from error
 
     def to_bytes(self) -> bytes:
         content = {"shards": self.shards, "leases": self.leases, "files": self.files, "newest": self.newest}

@@ -206,7 +206,7 @@ def test_the_doctors_fix_fits_the_status_of_the_search_engine(status: int, *, kn
 
 
 REPLIES = {
-    "NOPERM this user has no permissions to run the 'set' command": "the rights",
+    "NOPERM this user has no permissions to run the 'set' command": "lacks permissions",
     "NOAUTH Authentication required.": "its password",
     "WRONGPASS invalid username-password pair or user is disabled.": "its password",
     "READONLY You can't write against a read only replica.": "the master",
@@ -252,7 +252,7 @@ def test_the_doctor_names_missing_rights_of_a_redis_user(rights: str, url: str, 
             finding = findings(url, redis_url=address, backend="workers")["redis"]
         finally:
             client.execute_command("ACL", "DELUSER", "narrow")
-    assert (finding.status, "NOPERM" in finding.found, "the rights" in finding.fix) == ("failed", True, True)
+    assert (finding.status, "NOPERM" in finding.found, "permissions" in finding.fix) == ("failed", True, True)
 
 
 @pytest.mark.integration

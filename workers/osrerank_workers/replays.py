@@ -57,7 +57,10 @@ class ReplayGuard:
             n_arrivals = 1 if previous is None else previous.n_arrivals + 1
             arrivals[request.chunk] = Arrivals(n_arrivals, expires_at_s)
         if n_arrivals > MAX_SENDS:
-            raise PayloadError(f"a request arrived more than {MAX_SENDS} times", reason="replayed")
+            raise PayloadError(
+                f"a request arrived more than {MAX_SENDS} times, perhaps because workers die while they score it",
+                reason="replayed",
+            )
 
 
 def _expiry_at_s(_chunk: str, arrivals: Arrivals, _now_s: float) -> float:

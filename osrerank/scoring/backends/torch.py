@@ -101,7 +101,7 @@ class TorchBackend:
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         engine = self._engine
         if engine is None:
-            raise InferenceError(f"{self._model} is closed; load the model again", model=self._model)
+            raise InferenceError(f"{self._model} is closed; connect or load it again", model=self._model)
         try:
             return engine(sequences)
         except self._torch.OutOfMemoryError as error:
@@ -121,8 +121,11 @@ class TorchBackend:
         self.budget_tokens = max(1, min(self.budget_tokens, batch_tokens // 2))
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
-        reason = f"{self._model}: {len(sequences)} sequences of {batch_tokens} tokens do not fit into the GPU's memory"
-        logger.warning("[memory-short] %s; later batches have at most %d tokens", reason, self.budget_tokens)
+        size = f"{len(sequences)} sequences, {batch_tokens} tokens in all"
+        reason = f"{self._model}: a batch ({size}) does not fit into the GPU's memory"
+        logger.warning(
+            "[memory-short] %s; later batches have at most %d tokens", reason, self.budget_tokens
+        )
         return InferenceError(f"{reason}; free some memory, or use a smaller model", model=self._model)
 
 

@@ -113,7 +113,9 @@ def _parse_scores(content: object) -> Scores | None:
 def _validate(schema: type[BaseModel], content: object) -> dict[str, Any]:
     """Return the validated fields of a nested map, which must contain exactly the fields of the schema."""
     if not isinstance(content, dict) or content.keys() != schema.model_fields.keys():
-        raise ValueError(f"the fields must be exactly {', '.join(schema.model_fields)}")
+        raise ValueError(
+            f"it must have exactly the fields {', '.join(schema.model_fields)}: use the same osrerank on both sides"
+        )
     return dict(schema.model_validate(content))
 
 

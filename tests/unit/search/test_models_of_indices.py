@@ -130,7 +130,7 @@ def test_models_are_loaded_on_first_use_and_the_longest_unused_is_released(open_
     with caplog.at_level(logging.WARNING):
         assert model_of(client, "shop-de") == "german"
     assert loaded(client) == {"german", "shops"}
-    assert [line for line in caplog.messages if line.startswith("[model-released] ") and "at most 3 stay" in line]
+    assert [line for line in caplog.messages if line.startswith("[model-released] ") and "at most 3 models stay" in line]
     assert model_of(client, "papers") == "papers"  # again
     assert loaded(client) == {"german", "papers"}
 

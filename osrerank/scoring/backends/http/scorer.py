@@ -165,7 +165,9 @@ class EndpointScorer:
     ) -> "Future[EndpointBatch]":
         with self._lock:
             if self._closed:
-                raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
+                raise InferenceError(
+                    f"the scorer of {self.model} is closed; connect or load the model again", model=self.model
+                )
             if self._threads is None:
                 self._threads = DaemonThreads(MAX_CONNECTIONS, "osrerank-http")
             return self._threads.submit(bind_trace(self._score_batch), dialect, query, batch, deadline)

@@ -66,7 +66,7 @@ def test_out_of_memory_halves_the_batches_and_loses_nothing(caplog: pytest.LogCa
     assert scores.values.tolist() == [4 + 1 + index % 7 for index in range(60)]
     assert max(engine.sizes) <= 40
     assert 1 <= backend.budget_tokens <= 50
-    assert "do not fit" in caplog.text
+    assert "does not fit" in caplog.text
     assert "wing" not in caplog.text
     caplog.clear()
     score(scorer, documents)
@@ -78,7 +78,7 @@ def test_a_sequence_that_fails_is_reported_alone_with_the_model() -> None:
     scores = score(scorer, ["wing", "wing " * 100, "low wing"])
     assert set(scores.failures) == {1}
     assert "tiny" in scores.failures[1]
-    assert "do not fit" in scores.failures[1]
+    assert "does not fit" in scores.failures[1]
     assert scores.values[[0, 2]].tolist() == [5, 6]
     bad = int(InputBuilder.load(DIRECTORY, ModelCard("tiny", "logit1")).tokenise_query("heat").ids[0])
     scorer, _ = scorer_of(Small(bad=bad))
