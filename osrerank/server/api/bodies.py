@@ -1,10 +1,10 @@
 """Decompress and parse the JSON bodies of requests, and refuse a body as soon as it exceeds a limit.
 
-``json.loads`` holds Python's global lock while it parses a large body. Even in another thread, it would thus block the
-event loop. This parser is written in Python, so it lets other threads run.
+``json.loads`` holds Python's global interpreter lock while it parses a large body. Even in another thread, it would
+thus block the event loop. This parser is written in Python, so it lets other threads run.
 
-A document can be an object with fields. If a field contains a list or an object, that value is not parsed but stays
-JSON text (`Json`): no dialect scores it, but a response can repeat the document.
+A document can be an object with fields. If a field contains a list or an object, such as ``{"tags": ["a", "b"]}``, the
+value remains JSON text, here ``Json('["a", "b"]')``: no dialect scores it, but a response can repeat the document.
 """
 
 import json
@@ -18,17 +18,19 @@ from osrerank.server.api.errors import RefusedRequest
 from osrerank.server.api.numbers import Json
 
 PARSED_DEPTH = 3
-"""Objects and lists are parsed down to this depth: the body, its list of documents, and a document."""
+"""The number of nested levels that are parsed: the body (1), its list of documents (2) and a document (3)."""
 MAX_DEPTH = 64
-"""Objects and lists that are nested more deeply are refused."""
+"""The maximum number of nested levels of objects and lists."""
 MAX_NUMBER_CHARACTERS = 100
+"""The maximum length of a number."""
 MAX_KEYS = 1_000
-"""A parsed object with more keys is refused."""
+"""The maximum number of keys of a parsed object."""
 MAX_JSON_CHARACTERS = 1 << 20
-"""A longer value in a document's field is refused."""
+"""The maximum length of a list or an object in a document's field."""
 MAX_KEY_CHARACTERS = 32
-"""Error messages repeat only keys up to this length."""
+"""The maximum length of a key that an error message repeats."""
 CHUNK_BYTES = 1 << 20
+"""The size of the chunks in which a gzip body is decompressed."""
 
 WHITESPACE = re.compile(r"[ \t\n\r]*")
 NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -40,7 +42,7 @@ CONSTANTS = {
     "NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf"),
 }  # fmt: skip
 LARGE_EXPONENT = re.compile(r"[eE]\+?[0-9]{3}")
-"""Matches exponents that might be too large for a float."""
+"""Matches exponents of three or more digits, such as e400, because they might be too large for a float."""
 CLOSING_BRACKETS = {"[": "]", "{": "}"}
 
 Parsed = tuple[Any, int]
@@ -79,7 +81,7 @@ def read_body(body: bytes, max_entries: int) -> dict[str, Any]:
 
     Args:
         body: the bytes, in UTF-8, UTF-16 or UTF-32.
-        max_entries: the maximum number of entries of a list.
+        max_entries: the maximum number of entries of a list, such as the list of documents.
 
     Raises:
         RefusedRequest: the body is not JSON (400), a list has too many entries (413), or the body is not an object or
@@ -97,9 +99,9 @@ def read_body(body: bytes, max_entries: int) -> dict[str, Any]:
 
 
 class _Parser:
-    """A recursive-descent parser of JSON. Each method parses the value of one kind that begins at ``offset``.
+    """A recursive-descent parser of JSON. Each method parses one kind of value, which begins at ``offset``.
 
-    In all methods, ``depth`` is how many objects and lists contain the value, and ``name`` is the value's name in error
+    In all methods, ``depth`` is the nested level, which is 1 in the body. ``name`` is the value's name in error
     messages, such as ``documents.3``.
     """
 
@@ -112,7 +114,7 @@ class _Parser:
         first = self._text[offset : offset + 1]
         if first != "{":
             if first not in ("[", '"'):
-                self._parse_scalar(offset)  # raises if it is not JSON
+                self._parse_scalar(offset)  # raises an error if the body is not JSON
             raise RefusedRequest(422, "the body must be a JSON object")
         value, offset = self._parse_object(offset, 1, "")
         if self._skip_whitespace(offset) != len(self._text):
@@ -165,7 +167,10 @@ class _Parser:
         return entries, self._parse_entries(offset, "]", parse_entry)
 
     def _parse_entries(self, offset: int, closing: str, parse_entry: Callable[[int], int]) -> int:
-        """Parse comma-separated entries. Return the offset after the closing bracket."""
+        """Parse comma-separated entries, and return the offset after the closing bracket.
+
+        ``parse_entry`` is called with the offset of each entry, and returns the offset after it.
+        """
         text = self._text
         offset = self._skip_whitespace(offset + 1)
         if text[offset : offset + 1] == closing:
@@ -180,7 +185,7 @@ class _Parser:
             offset = self._skip_whitespace(offset + 1)
 
     def _refuse_count(self, entries: list[Any], name: str) -> NoReturn:
-        """Refuse a list with too many entries, or, if an entry is not a document, that entry."""
+        """Refuse a list because it has too many entries, or because one of them is not a document."""
         for index, entry in enumerate(entries):
             if not _has_text(entry):
                 raise RefusedRequest(422, f"{name}.{index} must be a text, or an object with a text")
@@ -200,12 +205,13 @@ class _Parser:
         return CONSTANTS[constant[0]], constant.end()
 
     def _parse_as_text(self, offset: int, depth: int, name: str) -> Parsed:
-        """Check the value of a document's field, an object or list, and return it as JSON text."""
+        """Check a document's field that contains an object or a list, and return the value as JSON text."""
         end = self._find_end(offset, depth, name)
         text = self._text[offset:end]
         constants: list[str] = []
         try:
-            value = json.loads(text, parse_constant=constants.append)  # NaN and infinity are not JSON, and become null
+            # NaN and Infinity are not JSON. They become null, because `append` returns None.
+            value = json.loads(text, parse_constant=constants.append)
             if constants or LARGE_EXPONENT.search(text):
                 return Json(json.dumps(value, allow_nan=False)), end
             return Json(text if text.isascii() else json.dumps(value)), end
@@ -215,10 +221,10 @@ class _Parser:
             raise RefusedRequest(422, f"{name} has a number that is too large") from None
 
     def _find_end(self, offset: int, depth: int, name: str) -> int:
-        """Return the offset of the first character after an object or list."""
+        """Return the offset of the first character after the object or list that begins at ``offset``."""
         text = self._text
         start = offset
-        expected: list[str] = []  # the closing brackets, innermost last
+        expected: list[str] = []  # the closing brackets that must follow, innermost last
         while offset - start <= MAX_JSON_CHARACTERS:
             first = text[offset : offset + 1]
             if first == '"':
@@ -254,6 +260,6 @@ def _has_text(entry: Any) -> bool:
 
 
 def _key_for_message(key: str) -> str:
-    """Return a key if it looks like a field's name. Return "a value" for others, which might be confidential."""
+    """Return a key if it looks like the name of a field, or else "a value", because the key might be confidential."""
     is_name = len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isidentifier()
     return key if is_name else "a value"

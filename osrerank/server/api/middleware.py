@@ -1,4 +1,4 @@
-"""Check each HTTP request's token and body before the application handles it; then count and log the request."""
+"""Check each HTTP request's token and body before the application handles it, then count and log the request."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,14 @@ Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None
 PAGE_FILES = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
 DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
 OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS | DOCUMENTATION | PAGE_FILES
-"""The paths that need no token. Readiness checks with parameters do need one, because they report on an index."""
+"""The paths that need no token. Only a readiness check with parameters, such as ``/ready?index=products``, needs one,
+because it tells something about an index."""
 GZIP = (b"gzip", b"x-gzip")
 """The values of ``Content-Encoding`` that mean gzip."""
 DRAIN_TIMEOUT_S = 30.0
-"""By default, the rest of a refused request's body is read for this long, in seconds."""
+"""The default time for which `refuse` reads the rest of a refused request's body, in seconds."""
 CLIENT_CLOSED_REQUEST = 499
-"""If the client closes the connection, metrics and logs contain this status, as in nginx."""
+"""The status in metrics and logs if the client closed the connection before the response. Nginx uses it as well."""
 
 
 class ClientDisconnected(Exception):  # noqa: N818 - an event
@@ -40,7 +41,8 @@ class ClientDisconnected(Exception):  # noqa: N818 - an event
 class RequestMiddleware:
     """ASGI middleware that checks the token, reads the whole body, and counts, times, traces and logs the request.
 
-    `create_app` describes the arguments. This middleware applies the limits of the body's size and arrival.
+    `create_app` describes most arguments. Of the limits, this middleware applies those on the size of bodies and the
+    time in which they must arrive. With ``trace_queries``, the trace may contain queries.
     """
 
     def __init__(
@@ -64,19 +66,19 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        started_s = time.perf_counter()
+        started_at_s = time.perf_counter()
         if scope["method"] == "HEAD":  # the GET route handles it, and uvicorn leaves out the body
             scope = {**scope, "method": "GET"}
         scope[RECORD] = {}
         response = _ResponseSender(send, request_id(_header(scope, REQUEST_ID_HEADER.lower().encode())))
-        with server_span(scope, response.request_id, queries=self._trace_queries) as traced:
+        with server_span(scope, response.request_id, queries=self._trace_queries) as span:
             try:
-                await self._respond(scope, receive, response, started_s)
+                await self._respond(scope, receive, response, started_at_s)
             finally:
-                record_response(traced, scope, response.status)
+                record_response(span, scope, response.status)
 
     async def _respond(
-        self, scope: MutableMapping[str, Any], receive: Receive, response: "_ResponseSender", started_s: float
+        self, scope: MutableMapping[str, Any], receive: Receive, response: "_ResponseSender", started_at_s: float
     ) -> None:
         body = bytearray()
         incoming = RequestReceiver(receive)
@@ -98,11 +100,12 @@ class RequestMiddleware:
             self._discard(body)
             route = getattr(scope.get("route"), "path", "other")
             REQUESTS.labels(route, response.status).inc()
-            took_s = time.perf_counter() - started_s
+            took_s = time.perf_counter() - started_at_s
             REQUEST_SECONDS.labels(route).observe(took_s)
             self._log(scope, response, route, took_s)
 
     def _discard(self, body: bytearray) -> None:
+        """Free a body's memory, and no longer count its bytes."""
         self._held_bytes -= len(body)
         body.clear()
 
@@ -125,9 +128,9 @@ class RequestMiddleware:
         self._access_log.write({**line, **record})
 
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:
-        reports_on_index = scope["path"] in READINESS and scope["query_string"]
-        is_open = scope["path"] in OPEN_PATHS and not reports_on_index
-        if self._token is None or is_open:
+        has_index_parameters = scope["path"] in READINESS and scope["query_string"]
+        needs_token = scope["path"] not in OPEN_PATHS or has_index_parameters
+        if self._token is None or not needs_token:
             return
         authorization = _header(scope, b"authorization")
         scheme, _, credentials = authorization.partition(b" ")
@@ -140,7 +143,7 @@ class RequestMiddleware:
         raise RefusedRequest(401, "this server needs a token: send the header Authorization: Bearer TOKEN")
 
     async def _read_body(self, scope: MutableMapping[str, Any], receive: Receive, body: bytearray) -> None:
-        """Append the request's body to ``body``.
+        """Receive the whole body of the request, and append it to ``body``.
 
         Raises:
             ClientDisconnected: the client closed the connection.
@@ -165,6 +168,7 @@ class RequestMiddleware:
             raise RefusedRequest(408, f"the body did not arrive within {self._limits.body_timeout_s:g} s") from None
 
     async def _decompress(self, body: bytearray) -> None:
+        """Replace a gzip body by its content."""
         content = await asyncio.to_thread(inflate, bytes(body), self._limits.max_body_bytes)
         self._held_bytes += len(content) - len(body)
         body[:] = content
@@ -181,7 +185,11 @@ class RequestMiddleware:
 
 
 class _ResponseSender:
-    """Sends a response with the request's id as a header, and records the status."""
+    """Sends a response with the request's id as a header.
+
+    Attributes:
+        status: the status of the response, or 500 before the response begins.
+    """
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -197,7 +205,11 @@ class _ResponseSender:
 
 
 class RequestReceiver:
-    """Receives a request's ASGI messages, and records whether the body has ended."""
+    """Receives a request's ASGI messages.
+
+    Attributes:
+        has_ended: whether the whole body has been received, or the client has disconnected.
+    """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -212,16 +224,16 @@ class RequestReceiver:
 async def refuse(
     refusal: RefusedRequest, send: Send, incoming: RequestReceiver, max_s: float = DRAIN_TIMEOUT_S
 ) -> None:
-    """Send an error response, and close the connection once the client has sent the whole body.
+    """Send an error response at once, but close the connection only when the client has sent the whole body.
 
-    Some clients read the response only after that. If the connection were closed earlier, they would not receive it.
-    The rest of the body is discarded. The server waits for it for at most ``max_s`` seconds.
+    Some clients read the response only after they have sent everything. If the connection were closed earlier, they
+    would not receive it. For at most ``max_s`` seconds, the rest of the body is read and discarded.
     """
     content = encode(error_body(refusal.status, str(refusal)))
     headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
     headers |= error_headers(refusal.status)
-    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
+    encoded_headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": encoded_headers})
     await send({"type": "http.response.body", "body": content, "more_body": True})
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(max_s):
@@ -231,11 +243,11 @@ async def refuse(
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return an ASGI ``receive`` function that returns the body as one message, then the messages of ``receive``."""
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    """Return an ASGI ``receive`` function that first returns the whole body, then the later messages of ``receive``."""
+    body_messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_body_first() -> Message:
-        return pending.pop() if pending else await receive()
+        return body_messages.pop() if body_messages else await receive()
 
     return receive_body_first
 
@@ -246,5 +258,5 @@ def _check_encoding(scope: MutableMapping[str, Any]) -> None:
 
 
 def _header(scope: MutableMapping[str, Any], name: bytes) -> bytes:
-    """Return the value of a header by its lower-case name, or b"" if the request has no such header."""
+    """Return the value of a header, or b"" if the request does not have it. ``name`` is in lower case."""
     return next((bytes(value) for key, value in scope["headers"] if key == name), b"")

@@ -1,8 +1,8 @@
 """Share the scoring threads fairly among rerank requests, and estimate how long a new request would wait.
 
-A request is split into tasks of about a tenth of a second. Fair queueing (Demers, Keshav and Shenker 1989) gives all
-requests equal shares of the threads: the queue starts the task that would end first if all requests were scored in
-parallel. A small request thus waits for at most one task of each large request.
+Each request is split into tasks that take about 0.1 s. Fair queueing (Demers, Keshav and Shenker 1989) scores all
+requests at the same speed: the queue starts the task that would end first if all requests were scored in parallel. A
+small request thus waits for at most one task of each large request.
 """
 
 import asyncio
@@ -19,15 +19,17 @@ from osrerank._threads import DaemonThreads
 Value = TypeVar("Value")
 
 MAX_LARGE_TASKS = 8
-"""At most this many tasks of large requests run at once. The other threads are kept free for requests of one task."""
+"""The maximum number of tasks of large requests that run at once. A large request has several tasks. The other threads
+are kept free for requests of one task."""
 TASK_S = 0.1
-"""Tasks should take this long, in seconds. The number of their tokens follows from the measured rate."""
+"""The time that a task should take, in seconds. At 50,000 tokens per second, a task gets 5,000 tokens."""
 MIN_TASK_TOKENS = 2_048
 MAX_TASK_TOKENS = 65_536
 INITIAL_TASK_TOKENS = 4_096
-"""Tasks have this many tokens until the rate has been measured."""
+"""The number of tokens in a task until the rate has been measured."""
 AVERAGING_S = 3.0
-"""After this many seconds of scoring, an older task counts 1/e as much as a new one in the average rate."""
+"""The time constant of the average rate: a task that ended this many seconds of scoring ago counts 1/e as much as one
+that ends now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class QueuedTask(Generic[Value]):
 
     Attributes:
         tokens: the estimated number of tokens to score.
-        compute: a function that runs in another thread and returns the task's value.
+        compute: a function that scores the part and returns its value. It is called in another thread.
     """
 
     tokens: int
@@ -50,31 +52,31 @@ class TokenRate:
         self._clock = clock
         self._tokens = 0.0
         self._elapsed_s = 0.0
-        self._updated_s = 0.0
+        self._updated_at_s = 0.0
         self._running_tokens = 0
 
     def start(self, tokens: int) -> None:
-        """Record that the scoring of a task begins."""
+        """Record that a task of this many tokens begins."""
         if self._running_tokens == 0:
-            self._updated_s = self._clock()
+            self._updated_at_s = self._clock()
         self._running_tokens += tokens
 
     def finish(self, tokens: int) -> None:
-        """Record that the scoring of a task has ended."""
-        now_s = self._clock()
-        elapsed_s = now_s - self._updated_s
+        """Record that a task of this many tokens has ended."""
+        ended_at_s = self._clock()
+        elapsed_s = ended_at_s - self._updated_at_s
         decay = math.exp(-elapsed_s / AVERAGING_S)
         self._tokens = self._tokens * decay + tokens
         self._elapsed_s = self._elapsed_s * decay + elapsed_s
-        self._updated_s = now_s
+        self._updated_at_s = ended_at_s
         self._running_tokens -= tokens
 
     @property
     def tokens_per_s(self) -> float:
-        """The rate, or infinity before the first task. Running tasks are assumed to be half done."""
+        """The average rate, or infinity before the first task. Running tasks are assumed to be half done."""
         elapsed_s = self._elapsed_s
         if self._running_tokens > 0:
-            elapsed_s += self._clock() - self._updated_s
+            elapsed_s += self._clock() - self._updated_at_s
         tokens = self._tokens + self._running_tokens / 2
         return tokens / elapsed_s if elapsed_s > 0 and tokens > 0 else math.inf
 
@@ -82,8 +84,14 @@ class TokenRate:
 class _Job(Generic[Value]):
     """The tasks of one request.
 
-    ``finish_tag`` is when the started tasks end in the virtual time of fair queueing. That is the number of tokens that
-    each request would have scored by now if all were scored in parallel.
+    Fair queueing measures a virtual time in tokens: how many tokens of each request would have been scored by now if
+    all requests were scored in parallel. If two requests are in progress, a task of 100 tokens advances it by 50.
+
+    Attributes:
+        waiting: the index and the task of each task that has not started.
+        values: the value of each task, or None until the task has ended.
+        finish_tag: the virtual time at which the tasks started so far would end.
+        completion: a future that is done when all tasks have ended, or when one has failed.
     """
 
     def __init__(self, tasks: Sequence[QueuedTask[Value]], virtual_time: float) -> None:
@@ -91,28 +99,31 @@ class _Job(Generic[Value]):
         self.values: list[Value | None] = [None] * len(tasks)
         self.remaining_tokens = sum(task.tokens for task in tasks)
         self.running_tokens = 0
-        self.unfinished_tasks = len(tasks)
+        self.n_unfinished_tasks = len(tasks)
         self.is_large = len(tasks) > 1
         self.finish_tag = virtual_time
         self.completion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def next_finish_tag(self) -> float:
+        """The virtual time at which the first waiting task would end."""
         return self.finish_tag + self.waiting[0][1].tokens
 
 
 class TaskQueue:
     """Runs the tasks of many requests in threads. All methods must be called in one event loop.
 
-    At most ``threads`` tasks run at once. ``clock`` returns a monotonic time in seconds.
+    Args:
+        threads: the maximum number of tasks that run at once.
+        clock: a function that returns a monotonic time in seconds.
     """
 
     def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_tasks = threads
         self._threads: DaemonThreads | None = None
         self._jobs: list[_Job[Any]] = []
-        self._running_tasks = 0
-        self._running_large_tasks = 0
+        self._n_running_tasks = 0
+        self._n_running_large_tasks = 0
         self._virtual_time = 0.0
         self.rate = TokenRate(clock)
 
@@ -125,11 +136,11 @@ class TaskQueue:
         return int(min(max(rate * TASK_S, MIN_TASK_TOKENS), MAX_TASK_TOKENS))
 
     def estimate_wait_s(self, tokens: int) -> float:
-        """Estimate how long a new request would wait for the requests in progress, in seconds.
+        """Estimate how long a new request of this many tokens would wait for the requests in progress, in seconds.
 
-        Shares are equal, so before the new request ends, each request in progress scores at most as many tokens as the
-        new one has (``tokens``). A large request also waits for the running tasks. A request of a single task does not,
-        because other threads are kept free for it.
+        All requests are scored at the same speed. A new request of 100 tokens thus waits for 100 tokens of a request
+        that has 1,000 left, and for all 30 of one that has 30 left. A large request also waits for the running tasks. A
+        request of a single task does not, because threads are kept free for it.
         """
         is_large = tokens > self.task_tokens
         tokens_ahead = 0
@@ -139,7 +150,7 @@ class TaskQueue:
         return tokens_ahead / self.rate.tokens_per_s
 
     async def run(self, tasks: Sequence[QueuedTask[Value]]) -> list[Value]:
-        """Run the tasks of a request, and return their values in order.
+        """Run the tasks of a request, and return their values in the order of the tasks.
 
         If a task fails or the caller is cancelled, the tasks that have not started are dropped.
 
@@ -159,12 +170,13 @@ class TaskQueue:
         return [value for value in job.values if value is not None]
 
     def close(self) -> None:
-        """Wait for the running tasks, and end the threads. A later task starts new threads."""
+        """Wait for the running tasks, and end the threads. A later task starts new ones."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.close()
 
     def _start_tasks(self) -> None:
+        """Start tasks until the threads are busy or no task is waiting."""
         while True:
             job = self._next_job()
             if job is None:
@@ -173,8 +185,8 @@ class TaskQueue:
             self._virtual_time += task.tokens / max(1, len(self._jobs))
             job.finish_tag += task.tokens
             job.running_tokens += task.tokens
-            self._running_tasks += 1
-            self._running_large_tasks += job.is_large
+            self._n_running_tasks += 1
+            self._n_running_large_tasks += job.is_large
             self.rate.start(task.tokens)
             self._threads = self._threads or DaemonThreads(self._max_tasks, "osrerank-serve")
             loop = asyncio.get_running_loop()
@@ -186,25 +198,26 @@ class TaskQueue:
             future.add_done_callback(functools.partial(self._finish_task, job, index, task))
 
     def _next_job(self) -> _Job[Any] | None:
-        if self._running_tasks >= self._max_tasks:
+        """Return the request whose next task should start, or None if no task can start now."""
+        if self._n_running_tasks >= self._max_tasks:
             return None
-        can_start_large = self._running_large_tasks < min(MAX_LARGE_TASKS, self._max_tasks)
+        can_start_large = self._n_running_large_tasks < min(MAX_LARGE_TASKS, self._max_tasks)
         startable = [job for job in self._jobs if job.waiting and (can_start_large or not job.is_large)]
         return min(startable, key=lambda job: job.next_finish_tag, default=None)
 
     def _finish_task(self, job: _Job[Any], index: int, task: QueuedTask[Any], future: "asyncio.Future[Any]") -> None:
-        self._running_tasks -= 1
-        self._running_large_tasks -= job.is_large
+        self._n_running_tasks -= 1
+        self._n_running_large_tasks -= job.is_large
         self.rate.finish(task.tokens)
         job.remaining_tokens -= task.tokens
         job.running_tokens -= task.tokens
-        job.unfinished_tasks -= 1
+        job.n_unfinished_tasks -= 1
         error = None if future.cancelled() else future.exception()
         if not job.completion.done():
             if error is not None:
                 job.completion.set_exception(error)
             else:
                 job.values[index] = future.result()
-                if job.unfinished_tasks == 0:
+                if job.n_unfinished_tasks == 0:
                     job.completion.set_result(None)
         self._start_tasks()

@@ -223,9 +223,9 @@ async def ready(
     With ``index``, the share of its documents that have vectors must also be ``at_least`` (by default .95).
     """
     service: ApiService = http.app.state.service
-    obstacle = await service.find_obstacle()
-    if obstacle:
-        raise RefusedRequest(503, obstacle)
+    problem = await service.explain_if_not_ready()
+    if problem:
+        raise RefusedRequest(503, problem)
     if index is not None or at_least is not None:
         min_share = WARM_SHARE if at_least is None else at_least
         await _check_vectors(http, index, min_share)

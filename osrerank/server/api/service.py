@@ -1,7 +1,8 @@
 """Score the rerank requests of many clients at once, within the server's limits.
 
-A question is a query with its documents. Most requests contain one, but a request with pairs contains one for each
-distinct query. The dialects turn HTTP requests into questions, so this module does not depend on HTTP.
+A question is a query with its documents. Most requests ask one question, but a request that lists pairs asks one for
+each distinct query. For example, the pairs ("cats", "a dog"), ("birds", "a gull") and ("cats", "a cat") make two
+questions. The request classes in `osrerank.server.api.dialects` build them, so this module does not depend on HTTP.
 """
 
 import asyncio
@@ -29,26 +30,30 @@ from osrerank.types.values import BLANK_TEXT
 from osrerank.types.vectors import NeedsServer
 
 RETRY_AFTER_S = 1
-"""Refused requests are told to wait at least this long, in seconds."""
+"""The minimum time after which a refused client is told to try again, in seconds."""
 CHARACTERS_PER_TOKEN = 4
-"""The estimated length of a token: texts are not tokenised before they are queued."""
+"""The assumed number of characters per token. Token counts are estimated, because only the model tokenises texts."""
 OVERHEAD_TOKENS = 16
-"""A document is estimated to cost this many tokens in addition to its text."""
+"""The number of tokens that the estimate adds for each document, whatever the length of its text."""
 CHECK_TIMEOUT_S = 0.03
-"""A readiness check waits this long for a model in this process, in seconds."""
+"""How long a readiness check waits for the result of checking the model, in seconds."""
 REMOTE_CHECK_TIMEOUT_S = 0.5
-"""A readiness check waits this long for a rerank server behind this one, in seconds."""
+"""The same if the model runs in another rerank server behind this one."""
 SERVER_CHECK_TIMEOUT_MS = 6_000.0
-"""The timeout of the request that checks a rerank server. A result that comes too late serves the next check."""
+"""The timeout of the request that checks the rerank server behind this one. It is longer than
+`REMOTE_CHECK_TIMEOUT_S`, because the next readiness check can use a late result."""
 UNLIMITED_TOKENS = 1 << 62
-"""More tokens than any request has. As the limit of a task, it keeps each request in one task. Passed to
-`estimate_wait_s`, it gives the time until the whole queue is done."""
+"""More tokens than any request has. With this maximum size of a task, each question becomes one task. With this size of
+a new request, `TaskQueue.estimate_wait_s` returns the time until all requests in the queue are done."""
 
 
 class Busy(Overloaded):
     """Too many documents are waiting.
 
-    ``wait_s`` is the estimated time until the server has room, and ``max_s`` the maximum time to suggest to the client.
+    Args:
+        message: why the request is refused.
+        wait_s: the estimated time until the server can accept the request, in seconds.
+        max_s: the longest time that the client may be told to wait, in seconds.
 
     Attributes:
         retry_after_s: the time after which the client should try again, in whole seconds.
@@ -64,7 +69,13 @@ class TextTooLong(ScoringError):  # noqa: N818 - a refusal, not a defect
 
 
 class _RequestContext(NamedTuple):
-    """The values that a request's tasks share. Each task appends the number of its scored documents to a list."""
+    """The values that a request's tasks share.
+
+    Attributes:
+        deadline: when to stop scoring.
+        scored_counts: the number of documents that each finished task has scored. Each task appends its number.
+        refuses_truncation: whether a text that is longer than the model's input is an error.
+    """
 
     deadline: Deadline
     scored_counts: list[int]
@@ -84,11 +95,12 @@ class ScoredQuestion:
     """The scores and the order of a question's documents.
 
     Attributes:
-        order: the indices of the documents, best first. Documents with equal scores keep the client's order, and
-            documents without a score come last.
-        probabilities: the probabilities ``(n,)`` in the client's order, in [0, 1], multiples of 1e-7. Documents
-            without a score get the lowest probability.
-        logits: the logits ``(n,)`` in the client's order, unbounded. Documents without a score get the lowest logit.
+        order: the indices of the documents, best first, such as (2, 0, 1) if the third document is the best. Documents
+            with equal scores keep the client's order, and documents without a score come last.
+        probabilities: the probability of each document ``(n,)`` in the client's order: a multiple of 1e-7 in [0, 1].
+            Documents without a score get the lowest probability.
+        logits: the logit of each document ``(n,)`` in the client's order. Documents without a score get the lowest
+            logit.
         unscored: the number of documents without a score.
         cached: the number of scores that came from the cache.
         truncated: the number of documents that were longer than the model's input.
@@ -103,17 +115,17 @@ class ScoredQuestion:
 
 
 class ApiService:
-    """Admits, queues and scores requests. All requests of a server share it; its methods run in one event loop.
+    """Queues and scores requests, or refuses them if the server is too busy.
 
-    The caller closes ``reranker``.
+    A server has one instance, whose methods must be called in the server's event loop. The caller closes ``reranker``.
     """
 
     def __init__(self, reranker: RerankService, limits: ServerLimits) -> None:
         self.reranker = reranker
         self.limits = limits
         self._queue = TaskQueue(limits.threads, reranker.clock)
-        self._held_documents = 0
-        self._obstacle = "the model is being loaded: try again in a moment"
+        self._n_held_documents = 0
+        self._model_problem = "the model is being loaded: try again in a moment"
         self._model_check: asyncio.Future[str] | None = None
 
     @property
@@ -124,7 +136,7 @@ class ApiService:
     async def score_questions(
         self, questions: Sequence[Question], deadline: Deadline, *, refuses_truncation: bool = False
     ) -> list[ScoredQuestion]:
-        """Score all questions of a request. If the caller is cancelled, tasks that have not started are dropped.
+        """Score all questions of a request. If the caller is cancelled, its tasks that have not started are dropped.
 
         Raises:
             TextTooLong: truncation is refused, and the model truncates a text or does not report whether it does.
@@ -135,13 +147,14 @@ class ApiService:
         """
         if refuses_truncation and self.reranker.settings.backend == HTTP:
             raise TextTooLong("the rerank server behind this one does not report truncated texts: leave truncate out")
-        count = sum(len(question.documents) for question in questions)
-        self._admit(count, sum(map(_estimate_tokens, questions)), deadline)
-        self._held_documents += count
-        HELD_DOCUMENTS.inc(count)
-        ended = threading.Event()
-        task_deadline = replace(deadline, withdrawn=ended.is_set)
-        context = _RequestContext(task_deadline, [], refuses_truncation)
+        n_documents = sum(len(question.documents) for question in questions)
+        n_tokens = sum(map(_estimate_tokens, questions))
+        self._refuse_if_busy(n_documents, n_tokens, deadline)
+        self._n_held_documents += n_documents
+        HELD_DOCUMENTS.inc(n_documents)
+        request_ended = threading.Event()
+        task_deadline = replace(deadline, withdrawn=request_ended.is_set)
+        context = _RequestContext(task_deadline, scored_counts=[], refuses_truncation=refuses_truncation)
         remaining_s = deadline.remaining_s()
         timeout_s = None if math.isinf(remaining_s) else max(remaining_s, 0.0)
         try:
@@ -149,34 +162,34 @@ class ApiService:
                 return await self._score_all(questions, context)
         except (TimeoutError, DeadlineExceeded) as error:
             cause = f": {error}" if str(error) else ""
-            n_scored = min(sum(context.scored_counts), count)
-            reason = f"the request's time limit passed after {n_scored} of {count} documents"
+            n_scored = min(sum(context.scored_counts), n_documents)
+            reason = f"the request's time limit passed after {n_scored} of {n_documents} documents"
             raise DeadlineExceeded(reason + cause) from None
         finally:
-            ended.set()  # a running task stops after its current batch
-            self._held_documents -= count
-            HELD_DOCUMENTS.dec(count)
+            request_ended.set()  # a running task stops after its current batch
+            self._n_held_documents -= n_documents
+            HELD_DOCUMENTS.dec(n_documents)
 
-    async def find_obstacle(self) -> str:
+    async def explain_if_not_ready(self) -> str:
         """Return why the server cannot accept requests now, or "" if it can.
 
-        The model is checked in another thread, without scoring. If that takes too long, the result of the previous
-        check is used.
+        A thread checks the model without scoring anything. If this check takes too long, the result of the previous
+        one is used.
         """
         if self._model_check is None or self._model_check.done():
             previous_check = self._model_check
-            self._model_check = asyncio.get_running_loop().run_in_executor(None, self._find_model_obstacle)
-            if previous_check is not None:
-                self._obstacle = previous_check.result()
+            self._model_check = asyncio.get_running_loop().run_in_executor(None, self._check_model)
+            if previous_check is not None:  # it may have ended after its caller stopped waiting
+                self._model_problem = previous_check.result()
         is_remote = self.reranker.settings.backend == HTTP
         timeout_s = REMOTE_CHECK_TIMEOUT_S if is_remote else CHECK_TIMEOUT_S
         done, _ = await asyncio.wait([self._model_check], timeout=timeout_s)
         if done:
-            self._obstacle = self._model_check.result()
-        if self._obstacle:
-            return self._obstacle
-        if self._held_documents >= self.limits.max_held_documents:
-            return f"{self._held_documents} documents are waiting, which is the maximum of this server"
+            self._model_problem = self._model_check.result()
+        if self._model_problem:
+            return self._model_problem
+        if self._n_held_documents >= self.limits.max_held_documents:
+            return f"{self._n_held_documents} documents are waiting, which is the maximum of this server"
         wait_s = self._queue.estimate_wait_s(UNLIMITED_TOKENS)
         max_s = min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
         if wait_s > max_s:
@@ -184,10 +197,11 @@ class ApiService:
         return ""
 
     def close(self) -> None:
-        """Wait for the running tasks, and end the threads. A later request starts new threads."""
+        """Wait for the running tasks, and end the scoring threads. A later request starts new ones."""
         self._queue.close()
 
-    def _find_model_obstacle(self) -> str:
+    def _check_model(self) -> str:
+        """Return why the model cannot score, or "" if it can. Load the model if it is not loaded."""
         try:
             model = self.reranker.model
             if isinstance(model, NeedsWorkers):
@@ -199,16 +213,16 @@ class ApiService:
             return str(error)
         return "" if identity else "the model has no identity"
 
-    def _admit(self, count: int, tokens: int, deadline: Deadline) -> None:
+    def _refuse_if_busy(self, n_documents: int, n_tokens: int, deadline: Deadline) -> None:
         """Refuse a request if too many documents are waiting, or if its response would come too late."""
-        if self._held_documents == 0:  # an idle server accepts every request
+        if self._n_held_documents == 0:  # an idle server accepts every request
             return
         timeout_s = self.limits.timeout_ms / 1000
-        if self._held_documents + count > self.limits.max_held_documents:
-            reason = f"{self._held_documents} documents are waiting to be scored"
+        if self._n_held_documents + n_documents > self.limits.max_held_documents:
+            reason = f"{self._n_held_documents} documents are waiting to be scored"
             raise Busy(reason, self._queue.estimate_wait_s(UNLIMITED_TOKENS), timeout_s)
-        wait_s = self._queue.estimate_wait_s(tokens)
-        scoring_s = tokens / self._queue.rate.tokens_per_s
+        wait_s = self._queue.estimate_wait_s(n_tokens)
+        scoring_s = n_tokens / self._queue.rate.tokens_per_s
         max_s = min(self.limits.max_wait_s, deadline.remaining_s() - scoring_s)
         if wait_s > max(0.0, max_s):
             reason = f"the request would wait for {wait_s:.1f} s and then take {scoring_s:.1f} s"
@@ -218,7 +232,7 @@ class ApiService:
     async def _score_all(
         self, questions: Sequence[Question], context: _RequestContext, *, task_tokens: int = 0
     ) -> list[ScoredQuestion]:
-        """Score questions in tasks of at most ``task_tokens`` tokens. If this is 0, the queue determines the size."""
+        """Score questions in tasks of at most ``task_tokens`` tokens, or of the queue's preferred size if it is 0."""
         max_tokens = task_tokens or self._queue.task_tokens
         parts_by_question = [_split(question, max_tokens) for question in questions]
         tasks = [
@@ -228,21 +242,23 @@ class ApiService:
         ]
         outcomes = await self._queue.run(tasks)
         identities = {outcome.identity for outcome in outcomes if isinstance(outcome, Scores) and outcome.identity}
-        # the model was replaced meanwhile, and scores of different models cannot be compared
+        # the model was replaced between two tasks, and the scores of two models cannot be compared: score again, with
+        # each question in one task
         if len(identities) > 1 and not task_tokens:
             context.scored_counts.clear()
             return await self._score_all(questions, context, task_tokens=UNLIMITED_TOKENS)
         model = self.reranker.model
-        remaining = iter(outcomes)
-        return [
-            build_scored_question(model, _join_scores(list(islice(remaining, len(parts))), parts))
-            for parts in parts_by_question
-        ]
+        remaining_outcomes = iter(outcomes)
+        scored_questions = []
+        for parts in parts_by_question:
+            question_outcomes = list(islice(remaining_outcomes, len(parts)))
+            scored_questions.append(build_scored_question(model, _join_scores(question_outcomes, parts)))
+        return scored_questions
 
     def _score(self, question: Question, context: _RequestContext) -> Scores | InferenceError:
-        """Score the documents of one task. If all of them fail, the error is returned."""
+        """Score the documents of one task. If the model fails on all of them, return its error for `_join_scores`."""
         if context.deadline.passed:
-            raise DeadlineExceeded("")  # `score_questions` adds the message
+            raise DeadlineExceeded("")  # `score_questions` writes the message
         n_documents = len(question.documents)
         attributes: Attributes = {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
         cached = not context.refuses_truncation  # cached scores do not record whether a text was truncated
@@ -254,8 +270,8 @@ class ApiService:
             return error
         context.scored_counts.append(len(scores.attempted))
         if context.refuses_truncation and (scores.truncated or scores.query_truncated):
-            texts = "the query is" if scores.query_truncated else "one or more documents are"
-            raise TextTooLong(f"{texts} longer than the model's input: send shorter texts, or leave truncate out")
+            too_long = "the query is" if scores.query_truncated else "one or more documents are"
+            raise TextTooLong(f"{too_long} longer than the model's input: send shorter texts, or leave truncate out")
         if scores.reached < n_documents:
             raise DeadlineExceeded("")
         DOCUMENTS.labels("inferred").inc(scores.inferences)
@@ -270,7 +286,7 @@ def _estimate_tokens(question: Question) -> int:
 
 
 def _split(question: Question, max_tokens: int) -> list[Question]:
-    """Split a question into parts of at most ``max_tokens`` tokens each, or of a single longer document."""
+    """Split a question's documents into parts of at most ``max_tokens`` tokens. A longer document is a part alone."""
     parts: list[list[str]] = [[]]
     remaining_tokens = max_tokens
     for document in question.documents:
@@ -284,7 +300,7 @@ def _split(question: Question, max_tokens: int) -> list[Question]:
 
 
 def _join_scores(outcomes: Sequence[Scores | InferenceError], parts: Sequence[Question]) -> Scores:
-    """Join the scores of a question's parts. If a part failed, all its documents are reported as failures.
+    """Join the scores of a question's parts. All documents of a part that failed are reported as failures.
 
     Raises:
         InferenceError: all parts failed.
@@ -307,9 +323,8 @@ def _join_scores(outcomes: Sequence[Scores | InferenceError], parts: Sequence[Qu
         failures |= {start + index: failure for index, failure in part_failures.items()}
         indices.append(range(start, start + size))
         start += size
-    odds = Scores.joined_odds(
-        [outcome if isinstance(outcome, Scores) else None for outcome in outcomes], indices, start
-    )
+    scores_or_none = [outcome if isinstance(outcome, Scores) else None for outcome in outcomes]
+    odds = Scores.joined_odds(scores_or_none, indices, start)
     return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(scored))
 
 
@@ -319,25 +334,25 @@ def build_scored_question(model: Scorer | Encoder, scores: Scores) -> ScoredQues
     Raises:
         InferenceError: no document could be scored, and not all of them are blank.
     """
-    count = len(scores.values)
-    scored = [index for index in range(count) if index not in scores.failures]
+    n_documents = len(scores.values)
+    scored = [index for index in range(n_documents) if index not in scores.failures]
     failure = next((failure for failure in scores.failures.values() if failure != BLANK_TEXT), "")
     if failure and not scored:
         raise InferenceError(f"no document could be scored: {failure}", model=model.model)
-    unscored = [index for index in range(count) if index in scores.failures]
+    unscored = [index for index in range(n_documents) if index in scores.failures]
     log_odds = scores.log_odds[scored]
     best_first = np.argsort(-log_odds.astype(np.float64), kind="stable")
     order = (*(scored[position] for position in best_first), *unscored)
     logits = [float(logit) for logit in log_odds[best_first]]
     probabilities = [float(probability) for probability in model.probabilities(log_odds)[best_first]]
-    keys = [*logits, *[-math.inf] * len(unscored)]
+    sort_keys = [*logits, *[-math.inf] * len(unscored)]
     lowest_logit = logits[-1] if logits else 0.0
     probabilities += [0.0] * len(unscored)
     logits += [lowest_logit] * len(unscored)
     return ScoredQuestion(
         order=order,
-        probabilities=_in_request_order(round_without_ties(probabilities, keys, lowest=0.0), order),
-        logits=_in_request_order(round_without_ties(logits, keys), order),
+        probabilities=_in_request_order(round_without_ties(probabilities, sort_keys, lowest=0.0), order),
+        logits=_in_request_order(round_without_ties(logits, sort_keys), order),
         unscored=len(unscored),
         cached=scores.cached,
         truncated=scores.truncated,
@@ -345,5 +360,8 @@ def build_scored_question(model: Scorer | Encoder, scores: Scores) -> ScoredQues
 
 
 def _in_request_order(values: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:
-    """Sort values, which are in best-first order, into the order of the client's documents."""
+    """Return the values, which are sorted best first, in the client's order.
+
+    With the order (2, 0, 1), the values (.9, .5, .1) become (.5, .1, .9).
+    """
     return tuple(value for _, value in sorted(zip(order, values, strict=True)))
