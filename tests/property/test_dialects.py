@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import ServerLimits
-from osrerank.server.api.missing_routes import METHODS
+from osrerank.server.api.missing_routes import METHOD_BY_PATH
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -17,7 +17,7 @@ client = TestClient(
     create_app(RerankService(Settings.load(), FunctionScorer()), ServerLimits(max_documents=20)),
     raise_server_exceptions=False,
 )
-ROUTES = [path for path, method in METHODS.items() if method == "POST"]
+ROUTES = [path for path, method in METHOD_BY_PATH.items() if method == "POST"]
 SCALARS = st.sampled_from([None, True, False, 0, 1, -1, 2.5, float("nan"), "", " ", "cat", "é\ud800", 10**30])
 FIELDS = st.sampled_from(["text", "title", "text_pair", "é", ""])
 NESTED = st.recursive(

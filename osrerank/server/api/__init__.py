@@ -1,1 +1,1 @@
-"""The HTTP rerank API: dialects, limits, errors and the service behind them."""
+"""The HTTP rerank API, whose requests and responses have the formats of several other rerank APIs."""

@@ -1,4 +1,4 @@
-"""Write the access log: a line of JSON for each request. By default, it contains no queries or documents."""
+"""Write the access log, which has a line of JSON for each request. By default, it has no queries or documents."""
 
 import json
 import logging
@@ -15,12 +15,13 @@ from osrerank.errors import ConfigError
 
 REQUEST_ID_HEADER = "X-Request-Id"
 VALID_ID = re.compile(r"[\x21-\x7e]{1,128}")
+"""Matches 1 to 128 printable ASCII characters other than spaces."""
 RECORD = "osrerank.record"
-"""The key of a dict in the ASGI scope, to which routes add what the access log should contain."""
+"""The key in the ASGI scope of a dict to which routes add values for the access log, such as {"documents": 100}."""
 
 
 class AccessLog:
-    """Writes the access log. If logrotate moves or deletes the file, a new one is created.
+    """Writes the access log. If logrotate moves or deletes the file, the next line goes to a new file.
 
     Args:
         file: the path of the file, or ``-`` for standard output.
@@ -42,7 +43,7 @@ class AccessLog:
             raise ConfigError(reason, setting="access_log", source="flag") from None
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Write a line with the current time and the request's entry."""
+        """Write a line with the current time and a request's values, such as {"status": 200, "ms": 12.5}."""
         line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry})
         self._handler.handle(logging.makeLogRecord({"msg": line}))
 
@@ -52,6 +53,6 @@ class AccessLog:
 
 
 def request_id(header: bytes) -> str:
-    """Return the client's id of a request if it is 1 to 128 printable ASCII characters, or else a new id."""
+    """Return the id that a client sent in the header `REQUEST_ID_HEADER` if it is valid, or else a new random id."""
     text = header.decode("latin-1")
     return text if VALID_ID.fullmatch(text) else uuid.uuid4().hex

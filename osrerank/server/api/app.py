@@ -21,12 +21,12 @@ from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.dialect_route import NOT_JSON, is_json, media_type
 from osrerank.server.api.docs_page import add_docs_page
-from osrerank.server.api.errors import RefusedRequest, describe_faults, error_body, error_headers, error_status
+from osrerank.server.api.errors import RefusedRequest, describe_errors, error_body, error_headers, error_status
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.middleware import RequestMiddleware
 from osrerank.server.api.missing_routes import explain_missing_route
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.request_tracing import READINESS
+from osrerank.server.api.request_tracing import READINESS_PATHS
 from osrerank.server.api.service import ApiService
 from osrerank.service import RerankService
 
@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
 
 NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""Turns off the telemetry of recent FastAPI releases, whose error reports would contain queries and documents."""
+"""The setting that turns off the telemetry of recent FastAPI releases. Its error reports would contain queries and
+documents."""
 
 
 def create_app(
@@ -49,9 +50,9 @@ def create_app(
     Args:
         reranker: the service that scores. The caller closes it after the application has shut down.
         limits: the limits of the server.
-        token: the token that clients must send as ``Authorization``, with or without ``Bearer``. If it is None, they
-            need no token.
-        access_log: the access log, which the caller closes, or None for no log.
+        token: the token that clients must send in the header ``Authorization``, with or without ``Bearer`` before it.
+            If it is None, clients need no token.
+        access_log: the access log, which the caller closes. If it is None, no log is written.
     """
     limits = limits or ServerLimits()
     service = ApiService(reranker, limits)
@@ -71,8 +72,8 @@ def create_app(
         telemetry=NO_TELEMETRY,
     )
     app.state.service = service
-    app.state.find_vector_share = None  # only the comparison page has indices
-    app.state.started = int(time.time())
+    app.state.find_vector_share = None  # only a server with the comparison page reads indices, and sets this
+    app.state.started_at_s = int(time.time())
     app.include_router(routes.dialects)
     app.include_router(routes.checks)
     add_docs_page(app)
@@ -92,15 +93,15 @@ def create_app(
 
 
 async def _respond_to_validation_error(http: HttpRequest, error: Exception) -> Response:
-    """Respond to a request that FastAPI finds invalid, without repeating its content."""
+    """Respond to a request that FastAPI finds invalid. The message does not repeat the request's content."""
     assert isinstance(error, RequestValidationError)
-    faults = error.errors()
-    if any(fault["type"] == "json_invalid" for fault in faults):
-        reason = faults[0].get("ctx", {}).get("error", "it cannot be decoded")
+    errors = error.errors()
+    if any(invalid["type"] == "json_invalid" for invalid in errors):
+        reason = errors[0].get("ctx", {}).get("error", "it cannot be decoded")
         return _error_response(400, f"the body is not JSON: {reason}")
     if http.method == "POST" and not is_json(media_type(http)):
         return _error_response(415, NOT_JSON)
-    return _error_response(422, describe_faults(faults, skipped_parts=1))
+    return _error_response(422, describe_errors(errors, skipped_parts=1))
 
 
 async def _respond_to_http_error(http: HttpRequest, error: Exception) -> Response:
@@ -116,8 +117,8 @@ async def _respond_to_http_error(http: HttpRequest, error: Exception) -> Respons
 
 async def _respond_to_failure(http: HttpRequest, error: Exception) -> Response:
     status = error_status(error)
-    if http.url.path in READINESS:
-        if log_throttle.should_log("not-ready"):  # probes come every few seconds
+    if http.url.path in READINESS_PATHS:
+        if log_throttle.should_log("not-ready"):  # monitoring checks the readiness every few seconds
             logger.warning("[not-ready] the server cannot serve requests: %s; not logged again for a minute", error)
     elif status >= 500:
         logger.warning("[request-failed] a request failed with status %d: %s", status, error)
@@ -131,6 +132,7 @@ async def _respond_to_failure(http: HttpRequest, error: Exception) -> Response:
 
 
 async def _respond_to_bug(_http: HttpRequest, error: Exception) -> Response:
+    """Respond to an unexpected exception. Starlette raises it again, so that the web server logs the traceback."""
     logger.error("[server-defect] a bug in osrerank failed a request: %s; the traceback follows", type(error).__name__)
     return _error_response(500, "internal error; the server's log has the traceback")
 

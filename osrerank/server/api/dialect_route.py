@@ -1,6 +1,6 @@
 """Parse and validate the JSON bodies of rerank requests, without blocking the event loop.
 
-This replaces FastAPI's own parsing, which has no limits and blocks while it parses a large body.
+This replaces FastAPI's parser, which has no limits and blocks the event loop while it parses a large body.
 """
 
 import asyncio
@@ -15,26 +15,26 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from osrerank.server.api.bodies import read_body
-from osrerank.server.api.errors import RefusedRequest, describe_faults
+from osrerank.server.api.errors import RefusedRequest, describe_errors
 
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 MAX_INLINE_BYTES = 1 << 14
-"""Bodies up to this size are parsed on the event loop, because starting a thread would take longer."""
+"""The maximum size of a body that is parsed on the event loop, because starting a thread would take longer."""
 NOT_JSON = "send the body as Content-Type: application/json"
 
 
 class DialectRoute(APIRoute):
     """A route that parses and validates the body itself. FastAPI only describes the body in the OpenAPI document.
 
-    The endpoint's annotation of ``request`` is the type of the body.
+    The type of the body is the annotation of the endpoint's parameter ``request``, such as ``CohereRequest``.
     """
 
     def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        """Return the function that handles a request."""
+        """Return the function that parses a request and calls the endpoint."""
         body_type = inspect.get_annotations(self.endpoint)["request"]
         validator: TypeAdapter[BaseModel] = TypeAdapter(body_type)
         is_union = get_origin(body_type) is not None
-        skipped_parts = 1 if is_union else 0  # in a union's errors, the path begins with the dialect's tag
+        skipped_parts = 1 if is_union else 0  # a union's error paths begin with a tag, such as ("texts", "query")
         endpoint = self.endpoint
 
         async def handle(http: HttpRequest) -> Response:
@@ -58,19 +58,22 @@ def media_type(http: HttpRequest) -> str:
     return http.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def is_json(media_type: str) -> bool:
-    """Return whether a media type is JSON, such as ``application/problem+json``."""
-    return media_type == "application/json" or media_type.endswith("+json")
+def is_json(content_type: str) -> bool:
+    """Return whether a media type is JSON, as are ``application/json`` and ``application/problem+json``."""
+    return content_type == "application/json" or content_type.endswith("+json")
 
 
 def _parse_request(body: bytes, validator: TypeAdapter[BaseModel], max_entries: int, skipped_parts: int) -> BaseModel:
-    """Parse and validate a decompressed body. ``skipped_parts`` is explained in `describe_faults`."""
+    """Parse and validate a body that is not compressed.
+
+    ``max_entries`` is an argument of `read_body`, and ``skipped_parts`` of `describe_errors`.
+    """
     content = read_body(body, max_entries)
     try:
         return validator.validate_python(content)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RefusedRequest(422, describe_faults(faults, skipped_parts=skipped_parts)) from None
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RefusedRequest(422, describe_errors(errors, skipped_parts=skipped_parts)) from None
 
 
 def _parse_timeout_ms(http: HttpRequest) -> float | None:
@@ -79,9 +82,9 @@ def _parse_timeout_ms(http: HttpRequest) -> float | None:
     if header is None:
         return None
     try:
-        duration_ms = float(header)
+        timeout_ms = float(header)
     except ValueError:
-        duration_ms = math.nan
-    if not 0 < duration_ms < math.inf:
+        timeout_ms = math.nan
+    if not 0 < timeout_ms < math.inf:  # NaN is refused, too
         raise RefusedRequest(422, f"{TIMEOUT_HEADER} must be a positive number of milliseconds")
-    return duration_ms
+    return timeout_ms

@@ -1,6 +1,6 @@
 """Serve the page ``/docs``, which lists the server's routes and has a form to try each.
 
-Unlike FastAPI's own page, it loads nothing from the internet.
+Unlike the page that FastAPI offers, this one loads nothing from the internet.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +21,7 @@ FILES = {
     "/docs/docs.css": ("docs.css", "text/css; charset=utf-8"),
     "/docs/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
-"""The file at each path: its name and media type."""
+"""The file that each path serves: its name in the folder ``static``, and its media type."""
 
 
 def add_docs_page(app: FastAPI) -> None:
@@ -34,7 +34,7 @@ def add_docs_page(app: FastAPI) -> None:
 def file_endpoint(
     content: bytes, media_type: str, headers: Mapping[str, str] | None = None
 ) -> Callable[[], Awaitable[Response]]:
-    """Return an endpoint that responds with a file."""
+    """Return a function for `FastAPI.add_api_route` that responds to each request with a file's content."""
 
     async def respond() -> Response:
         return Response(content, media_type=media_type, headers=headers)

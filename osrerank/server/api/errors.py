@@ -18,15 +18,16 @@ from osrerank.errors import (
 )
 from osrerank.server.api.service import RETRY_AFTER_S, TextTooLong
 
-MAX_FAULTS = 3
-"""An error message lists at most this many invalid fields."""
+MAX_REPORTED_ERRORS = 3
+"""The maximum number of invalid fields that an error message lists."""
 
 INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
-"""Matches the name of one index or alias, but no wildcards, lists or system indices."""
+"""Matches the name of one index or alias, such as products, but no wildcard (prod*), list (a,b) or system index
+(.kibana)."""
 
 
 class ErrorBody(BaseModel):
-    """The body of every error response. Each dialect uses a different key for the message, so the body repeats it."""
+    """The body of every error response. It repeats the message, because each dialect's clients read another key."""
 
     message: str = Field(description="What is wrong and what to do; the key of Cohere.")
     detail: str = Field(description="The same message; the key of vLLM and FastAPI.")
@@ -35,7 +36,7 @@ class ErrorBody(BaseModel):
 
 
 class RefusedRequest(Exception):  # noqa: N818 - a refusal, not a defect
-    """The server refuses a request, with an HTTP status and a message for the client."""
+    """The server refuses a request. The client gets the HTTP status ``status`` and the message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -85,19 +86,19 @@ def error_body(status: int, message: str) -> dict[str, str]:
     return ErrorBody(message=message, detail=message, error=message, error_type=error_type).model_dump()
 
 
-def describe_faults(faults: Sequence[Mapping[str, Any]], *, skipped_parts: int) -> str:
-    """Describe the first `MAX_FAULTS` validation errors in one line.
+def describe_errors(errors: Sequence[Mapping[str, Any]], *, skipped_parts: int) -> str:
+    """Describe the first `MAX_REPORTED_ERRORS` validation errors in one line, such as "query: Field required".
 
     Args:
-        faults: the errors, as ``ValidationError.errors`` returns them.
-        skipped_parts: how many parts of an error's path ``loc`` precede the keys of the client's body. They are left
-            out.
+        errors: the errors, as ``ValidationError.errors`` returns them.
+        skipped_parts: how many parts of an error's path ``loc`` to leave out, because they are not in the client's
+            body: 1 for the path ("body", "query").
     """
-    sentences = []
-    for fault in faults[:MAX_FAULTS]:
-        path = ".".join(map(str, fault["loc"][skipped_parts:])) or "the body"
-        sentences.append(f"{path}: {fault['msg'].removeprefix('Value error, ')}")
-    return "; ".join(sentences)
+    descriptions = []
+    for error in errors[:MAX_REPORTED_ERRORS]:
+        path = ".".join(map(str, error["loc"][skipped_parts:])) or "the body"
+        descriptions.append(f"{path}: {error['msg'].removeprefix('Value error, ')}")
+    return "; ".join(descriptions)
 
 
 def error_headers(status: int) -> dict[str, str]:

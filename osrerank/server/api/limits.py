@@ -9,16 +9,17 @@ class ServerLimits:
     """The limits of a server. It refuses requests beyond them.
 
     Attributes:
-        max_body_bytes: the maximum size of a request's body, in bytes.
+        max_body_bytes: the maximum size of a request's body before and after decompression, in bytes.
         max_documents: the maximum number of documents in a request.
         max_held_bytes: the maximum size of the bodies of all requests together, in bytes.
-        max_held_documents: the maximum number of documents that are waiting or being scored. If there are none, the
-            server accepts every request.
-        max_wait_s: the maximum estimated wait of a request before it is scored, in seconds. A request that cannot be
-            scored within its own timeout is also refused.
+        max_held_documents: the maximum number of documents that are waiting or being scored. A request may exceed it if
+            no other request is in progress.
+        max_wait_s: the maximum estimated time that a request may wait until it is scored, in seconds. A request that
+            cannot be scored within its timeout is also refused.
         timeout_ms: the default and the maximum timeout of a request, in milliseconds.
         body_timeout_s: the time in which a request's body must arrive, in seconds.
-        threads: the number of tasks that are scored at once. A task is a request, or a part of a large one.
+        threads: the maximum number of tasks that are scored at once. A small request is one task, and a large request
+            is split into several.
     """
 
     max_body_bytes: int = 32 * 2**20

@@ -14,7 +14,7 @@ from osrerank.server.api.errors import RefusedRequest, error_body, error_headers
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import REQUEST_SECONDS, REQUESTS
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.request_tracing import READINESS, record_response, server_span
+from osrerank.server.api.request_tracing import READINESS_PATHS, record_response, server_span
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,7 +23,7 @@ Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None
 
 PAGE_FILES = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
 DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
-OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS | DOCUMENTATION | PAGE_FILES
+OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS_PATHS | DOCUMENTATION | PAGE_FILES
 """The paths that need no token. Only a readiness check with parameters, such as ``/ready?index=products``, needs one,
 because it tells something about an index."""
 GZIP = (b"gzip", b"x-gzip")
@@ -128,7 +128,7 @@ class RequestMiddleware:
         self._access_log.write({**line, **record})
 
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:
-        has_index_parameters = scope["path"] in READINESS and scope["query_string"]
+        has_index_parameters = scope["path"] in READINESS_PATHS and scope["query_string"]
         needs_token = scope["path"] not in OPEN_PATHS or has_index_parameters
         if self._token is None or not needs_token:
             return

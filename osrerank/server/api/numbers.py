@@ -1,9 +1,9 @@
 """Write scores as JSON numbers that every client can parse, and that keep the model's order.
 
 OpenSearch's ml-commons casts a score to ``Double`` and stores it as a float32. It parses a number of more than 18
-characters as a ``BigDecimal``, and one without a decimal point as an ``Integer``; both fail the search. Scores
-therefore have a decimal point and at most seven decimals. Scores that differ, but would be rounded to the same number,
-are moved apart by `round_without_ties`.
+characters as a ``BigDecimal``, and a number without a decimal point as an ``Integer``. Both make the search fail, so
+scores have a decimal point and at most seven decimals. If different scores would be rounded to the same number,
+`round_without_ties` lowers one of them.
 """
 
 import json
@@ -15,19 +15,22 @@ import numpy as np
 
 DECIMALS = 7
 STEPS_PER_UNIT = 10**DECIMALS
-"""The functions below count in steps of 1e-7. In [0, 1], numbers that differ by a step also differ as float32."""
+"""The number of steps in 1: the functions below count in steps of 1e-7, so .5 is 5,000,000 steps. In [0, 1], numbers
+that differ by a step also differ as float32."""
 
 
 def round_without_ties(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:
-    """Round values to seven decimals. Values with different keys stay different.
+    """Round values to seven decimals, but return different numbers for values with different keys.
+
+    The values .12345678 and .12345677 become .1234568 and .1234567, although both would be rounded to .1234568.
 
     Args:
         values: the values ``(n,)``, in descending order.
-        keys: the keys by which the values were sorted ``(n,)``, in descending order.
+        keys: what the values were sorted by ``(n,)``, in descending order: the logits of probabilities, for example.
         lowest: the minimum of the returned numbers. At most ``1e7 * (values[0] - lowest)`` different numbers fit.
 
     Returns:
-        Multiples of 1e-7 ``(n,)`` in descending order, also as float32. Numbers are equal where keys are equal.
+        Multiples of 1e-7 ``(n,)`` in descending order, also as float32. Numbers are equal if their keys are equal.
     """
     steps: list[int] = []
     for index, value in enumerate(values):
@@ -35,21 +38,24 @@ def round_without_ties(values: Sequence[float], keys: Sequence[float], *, lowest
         if index and keys[index] == keys[index - 1]:
             step = steps[-1]
         elif index:
-            step = _lower_below(step, steps[-1])
+            step = _lower_until_less(step, steps[-1])
         steps.append(step)
     return [step / STEPS_PER_UNIT for step in _raise_to_minimum(steps, keys, lowest)]
 
 
-def _lower_below(step: int, upper: int) -> int:
-    """Lower a step, if necessary, until it is less than ``upper``, also as float32."""
-    step = min(step, upper - 1)
-    while np.float32(step / STEPS_PER_UNIT) >= np.float32(upper / STEPS_PER_UNIT):
-        step -= max(1, abs(step) >> 24)
+def _lower_until_less(step: int, previous: int) -> int:
+    """Lower a step, if necessary, until it is less than the previous one, also as float32."""
+    step = min(step, previous - 1)
+    while np.float32(step / STEPS_PER_UNIT) >= np.float32(previous / STEPS_PER_UNIT):
+        step -= max(1, abs(step) >> 24)  # float32 has 24 significant bits
     return step
 
 
 def _raise_to_minimum(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
-    """Raise steps below ``lowest`` to it, and the steps before them as far as the order requires."""
+    """Raise steps to at least ``lowest``, but keep steps with different keys different.
+
+    With ``lowest`` 0, the steps (5, -1, -2) become (5, 1, 0).
+    """
     if not steps or steps[-1] >= lowest * STEPS_PER_UNIT:
         return steps
     minimum = round(lowest * STEPS_PER_UNIT)
@@ -66,7 +72,7 @@ def _raise_to_minimum(steps: list[int], keys: Sequence[float], lowest: float) ->
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """JSON text in ASCII that `encode` writes unchanged, such as a document that the client sent."""
+    """JSON text in ASCII that `encode` writes unchanged, such as ``{"title": "Cats"}`` for a client's document."""
 
     text: str
 

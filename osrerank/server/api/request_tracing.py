@@ -1,4 +1,4 @@
-"""Record an OpenTelemetry span for each HTTP request, as a part of the trace in the caller's headers."""
+"""Record an OpenTelemetry span for each HTTP request. It belongs to the trace that the request's headers name."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -8,18 +8,23 @@ from opentelemetry.trace import Span, SpanKind
 
 from osrerank.tracing.spans import UNRECORDED, Attributes, mark_failed, set_attributes, trace
 
-READINESS = frozenset({"/ready", "/.well-known/ready"})
-UNTRACED_PATHS = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS
-"""Monitoring requests these paths every few seconds, so they are not traced."""
+READINESS_PATHS = frozenset({"/ready", "/.well-known/ready"})
+UNTRACED_PATHS = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS_PATHS
+"""The paths that are not traced, because monitoring requests them every few seconds."""
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 OTHER_METHOD = "_OTHER"
-"""All other methods are recorded under this name, so that clients cannot add arbitrary names to traces."""
+"""The recorded name of a method that is not in `METHODS`, so that clients cannot add arbitrary names to traces."""
 MIN_FAILURE_STATUS = 500
+"""The lowest HTTP status that marks a span as failed."""
 
 
 def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> AbstractContextManager[Span]:
-    """Start the span of a request. The URL's query string is not recorded, because clients can put anything into it."""
+    """Return the span of a request, which starts and ends with the context.
+
+    The URL's query string is not recorded, because clients can put anything into it. With ``queries``, the spans may
+    contain search queries.
+    """
     if scope["path"] in UNTRACED_PATHS:
         return UNRECORDED
     parent = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in TRACE_HEADERS}
@@ -39,7 +44,7 @@ def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> 
 
 
 def record_response(span: Span, scope: Mapping[str, Any], status: int) -> None:
-    """Record a request's route and the status of its response. A status of 500 or more marks the span as failed."""
+    """Record a request's route and the status of its response. With a status of 500 or more, the span has failed."""
     route = getattr(scope.get("route"), "path", None)
     if route is not None:
         span.update_name(f"{scope['method']} {route}")

@@ -39,15 +39,21 @@ from osrerank.server.api.service import ApiService
 from osrerank.types import Deadline
 
 UNSCORED_HEADER = "X-Rerank-Unscored"
-"""This response header contains the number of documents without a score, unless all have one."""
+"""The response header with the number of documents without a score. It is absent if the number is 0."""
 TRUNCATED_HEADER = "X-Rerank-Truncated"
-"""This response header contains the number of truncated documents, unless there are none."""
+"""The response header with the number of truncated documents. It is absent if the number is 0."""
 
 dialects = APIRouter(responses={**ERROR_RESPONSES}, tags=["rerank"], route_class=DialectRoute)
 checks = APIRouter(tags=["checks"])
 
 Timeout = Annotated[
-    float | None, Header(alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description="The same as timeout_ms.")
+    float | None,
+    Header(
+        alias=TIMEOUT_HEADER,
+        gt=0,
+        allow_inf_nan=False,
+        description="Time limit of the response, in milliseconds. If the body has timeout_ms, the shorter one applies.",
+    ),
 ]
 
 
@@ -79,7 +85,7 @@ async def rerank_infinity(http: HttpRequest, request: InfinityRequest, timeout_m
 
 @dialects.post("/rerank", response_model=RerankResponse)
 async def rerank(http: HttpRequest, request: RerankRequest, timeout_ms: Timeout = None) -> Response:
-    """Rerank in the dialect of the body: ``texts`` is TEI's key, ``property`` Weaviate's, ``documents`` vLLM's."""
+    """Rerank in TEI's dialect if the body has the key ``texts``, Weaviate's if it has ``property``, or else vLLM's."""
     return await _respond(http, request, timeout_ms)
 
 
@@ -91,26 +97,26 @@ async def rerank_tei(http: HttpRequest, request: TeiRequest, timeout_ms: Timeout
 
 @dialects.post("/hf/rerank", response_model=list[TeiResult])
 async def rerank_hugging_face(http: HttpRequest, request: HuggingFaceRequest, timeout_ms: Timeout = None) -> Response:
-    """Rerank for Elasticsearch's service ``hugging_face``."""
+    """Rerank texts for Elasticsearch's inference service ``hugging_face``."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/invocations", response_model=InvocationResponse)
 async def invoke(http: HttpRequest, request: InvocationRequest, timeout_ms: Timeout = None) -> Response:
-    """Score as a SageMaker endpoint does. The body has pairs in ``inputs``, or is a body for ``/rerank``."""
+    """Score as a SageMaker endpoint does. The body contains pairs in ``inputs``, or is the same as for ``/rerank``."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/predict", response_model=list[Label])
 async def classify(http: HttpRequest, request: ClassifyRequest, timeout_ms: Timeout = None) -> Response:
-    """Score pairs as a text classifier does."""
+    """Score pairs of a query and a document in the format of a text classifier."""
     return await _respond(http, request, timeout_ms)
 
 
 @dialects.post("/v1/score", response_model=ScoreResponse)
 @dialects.post("/score", response_model=ScoreResponse)
 async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: Timeout = None) -> Response:
-    """Score pairs as vLLM does."""
+    """Score pairs of a query and a document as vLLM does."""
     return await _respond(http, request, timeout_ms)
 
 
@@ -118,14 +124,14 @@ async def _respond(http: HttpRequest, request: DialectRequest, header_timeout_ms
     """Score a request's documents, and respond in its dialect. If the client disconnects, scoring stops."""
     service: ApiService = http.app.state.service
     questions = request.questions()
-    count = sum(len(question.documents) for question in questions)
+    n_documents = sum(len(question.documents) for question in questions)
     max_documents = service.limits.max_documents
-    if count > max_documents:
-        reason = f"the request contains {count} documents, but the maximum is {max_documents}"
+    if n_documents > max_documents:
+        reason = f"the request contains {n_documents} documents, but the maximum is {max_documents}"
         raise RefusedRequest(413, f"{reason}: send several requests")
-    http.scope[RECORD].update(documents=count, questions=questions)
+    http.scope[RECORD].update(documents=n_documents, questions=questions)
     timeouts_ms = (service.limits.timeout_ms, request.timeout_ms, header_timeout_ms)
-    timeout_ms = min(duration_ms for duration_ms in timeouts_ms if duration_ms is not None)
+    timeout_ms = min(timeout for timeout in timeouts_ms if timeout is not None)
     deadline = Deadline.after_ms(timeout_ms, service.reranker.clock)
     scoring = asyncio.ensure_future(
         service.score_questions(questions, deadline, refuses_truncation=request.refuses_truncation)
@@ -161,7 +167,7 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """The response of ``/ready`` if the server has loaded its model and accepts requests."""
+    """The response of ``/ready`` if the model is loaded and the server accepts requests."""
 
     status: str
     model: str
@@ -177,7 +183,7 @@ class ModelEntry(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The list of the server's models, which has one entry."""
+    """The list of the server's models. A server has one model."""
 
     object: str
     data: list[ModelEntry]
@@ -220,7 +226,7 @@ async def ready(
 ) -> Readiness:
     """Report whether the model is loaded and the queue has room.
 
-    With ``index``, the share of its documents that have vectors must also be ``at_least`` (by default .95).
+    With ``index``, also report whether enough of its documents have vectors: a share of ``at_least`` (.95 by default).
     """
     service: ApiService = http.app.state.service
     problem = await service.explain_if_not_ready()
@@ -242,6 +248,7 @@ async def ready_weaviate(http: HttpRequest) -> Readiness:
 
 
 async def _check_vectors(http: HttpRequest, index: str | None, min_share: float) -> None:
+    """Refuse a readiness check if less than this share of an index's documents have vectors."""
     find_vector_share: Callable[[str], float] | None = http.app.state.find_vector_share
     if find_vector_share is None:
         raise RefusedRequest(400, "this server reads no indices: start it with --ui, or leave out index and at_least")
@@ -255,9 +262,9 @@ async def _check_vectors(http: HttpRequest, index: str | None, min_share: float)
 
 @checks.get("/v1/models")
 async def models(http: HttpRequest) -> ModelList:
-    """List the server's one model."""
+    """List the server's only model."""
     entry = ModelEntry(
-        id=http.app.state.service.model, object="model", created=http.app.state.started, owned_by="osrerank"
+        id=http.app.state.service.model, object="model", created=http.app.state.started_at_s, owned_by="osrerank"
     )
     return ModelList(object="list", data=[entry])
 

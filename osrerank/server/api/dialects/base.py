@@ -1,4 +1,4 @@
-"""The base classes of all dialects' requests, and what several dialects share."""
+"""The base classes of all dialects' requests, and the functions that several dialects use."""
 
 import json
 import math
@@ -12,15 +12,15 @@ from osrerank.server.api.numbers import Json
 from osrerank.server.api.service import Question, ScoredQuestion
 
 
-def _has_text(query: str) -> str:
+def _refuse_blank(query: str) -> str:
     if not query.strip():
         raise ValueError("a query must not be blank")
     return query
 
 
 Texts = Annotated[list[str], Field(fail_fast=True)]
-"""A list of texts. Validation stops at the first error, because describing a million errors would take seconds."""
-QueryText = Annotated[str, AfterValidator(_has_text), Field(min_length=1, description="The query.")]
+"""A list of texts. Validation stops at the first error, because it would take seconds to describe a million errors."""
+QueryText = Annotated[str, AfterValidator(_refuse_blank), Field(min_length=1, description="The query.")]
 Probability = Annotated[float, Field(ge=0, le=1, description="The model's probability; higher is better.")]
 DocumentIndex = Annotated[int, Field(ge=0, description="The document's index in the request, from 0.")]
 
@@ -32,24 +32,30 @@ class DialectRequest(BaseModel, ABC):
         None, gt=0, allow_inf_nan=False, description="Time limit of the response, in milliseconds."
     )
     truncate: bool | Literal["END", "NONE"] | None = Field(
-        None, description="Texts longer than the model's input are truncated; false or NONE refuses them (422)."
+        None,
+        description="Whether texts longer than the model's input are truncated, which is the default. With false or "
+        "NONE, such texts are refused (422).",
     )
-    truncation: bool | None = Field(None, description="Voyage's name for truncate.")
-    truncation_side: Literal["right"] | None = Field(None, description="Texts are truncated at the end; vLLM's name.")
-    truncation_direction: Literal["right", "Right"] | None = Field(None, description="TEI's name for truncation_side.")
+    truncation: bool | None = Field(None, description="The same as truncate. This is Voyage's name.")
+    truncation_side: Literal["right"] | None = Field(
+        None, description="Has no effect: texts are always truncated at the end. This is vLLM's name."
+    )
+    truncation_direction: Literal["right", "Right"] | None = Field(
+        None, description="The same as truncation_side. This is TEI's name."
+    )
 
     @property
     def refuses_truncation(self) -> bool:
-        """Whether texts that the model would truncate are refused."""
+        """Whether the request is refused if a text is longer than the model's input."""
         return self.truncation is False or self.truncate in (False, "NONE")
 
     @abstractmethod
     def questions(self) -> list[Question]:
-        """Return each query with its documents."""
+        """Return each distinct query with its documents."""
 
     @abstractmethod
     def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:
-        """Return the response.
+        """Return the body of the response, which `osrerank.server.api.numbers.encode` turns into JSON.
 
         Args:
             scored_questions: the scores of each question, in the order of `questions`.
@@ -62,7 +68,8 @@ class RankFieldsRequest(DialectRequest):
 
     query: QueryText
     rank_fields: Texts | None = Field(
-        None, description="The fields of documents that form the model's input; text if absent or empty."
+        None,
+        description='The fields of a document that the model reads, such as ["title", "text"]. By default, ["text"].',
     )
 
     @abstractmethod
@@ -74,7 +81,7 @@ class RankFieldsRequest(DialectRequest):
         """
 
     @model_validator(mode="after")
-    def _have_text(self) -> Self:
+    def _check_texts(self) -> Self:
         self.texts()
         return self
 
@@ -93,10 +100,12 @@ def document_texts(
 ) -> tuple[str, ...]:
     """Return the model's input for each document.
 
+    With the rank fields ["title", "year"], the document {"title": "Cats", "year": 1994} becomes "Cats 1994".
+
     Args:
-        name: the request's key for the documents, for error messages.
+        name: the request's key for the documents, such as ``documents``, for error messages.
         documents: the documents, which are texts or objects.
-        rank_fields: the fields whose values are joined to a text. If it is None or empty, the field is ``text``.
+        rank_fields: the fields whose values are joined by spaces. None and an empty list mean ["text"].
 
     Raises:
         ValueError: a field contains a list or an object, or all fields of a document are missing.
@@ -116,26 +125,26 @@ def _document_text(document: str | Mapping[str, Any], fields: Sequence[str], nam
 
 
 def _field_text(value: Any, field: str, name: str) -> str | None:
-    """Return a field's value as text, or None if it is missing, null or not finite."""
+    """Return a field's value as text, or None if it is missing, null, NaN or infinite."""
     if isinstance(value, str):
         return value
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    # !a, because pydantic accepts no half of a surrogate pair in a message
+    # !a escapes half a surrogate pair, which pydantic does not accept in a message
     raise ValueError(f"{name}.{field!a} is a list or an object: rank_fields must list fields of texts or numbers")
 
 
 def original_json(document: str | Mapping[str, Any]) -> Json:
-    """Return a document as the JSON that the client sent."""
+    """Return a document as JSON with the values that the client sent, for a response that repeats the document."""
     if isinstance(document, str):
         return Json(json.dumps(document))
-    members = (f"{json.dumps(name)}:{_original_value(value)}" for name, value in document.items())
+    members = (f"{json.dumps(name)}:{_value_json(value)}" for name, value in document.items())
     return Json("{" + ",".join(members) + "}")
 
 
-def _original_value(value: Any) -> str:
+def _value_json(value: Any) -> str:
     if isinstance(value, Json):
         return value.text
     if isinstance(value, float) and not math.isfinite(value):
@@ -144,7 +153,7 @@ def _original_value(value: Any) -> str:
 
 
 class Usage(BaseModel):
-    """The token counts that clients require. They are 0, because osrerank does not count tokens."""
+    """The token counts that clients require. All are 0, because osrerank does not count tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -155,7 +164,11 @@ NO_USAGE: Mapping[str, int] = {"prompt_tokens": 0, "completion_tokens": 0, "tota
 
 
 def group_by_query(pairs: Sequence[tuple[str, str]]) -> list[Question]:
-    """Return a question for each distinct query, with all its documents, in the order of the queries' first pairs."""
+    """Return a question for each distinct query, with all its documents. The queries keep the order of the pairs.
+
+    The pairs ("cats", "a dog"), ("birds", "a gull") and ("cats", "a cat") become the questions
+    ("cats", ["a dog", "a cat"]) and ("birds", ["a gull"]).
+    """
     documents: dict[str, list[str]] = {}
     for query, document in pairs:
         documents.setdefault(query, []).append(document)
@@ -164,9 +177,9 @@ def group_by_query(pairs: Sequence[tuple[str, str]]) -> list[Question]:
 
 def pair_probabilities(pairs: Sequence[tuple[str, str]], scored_questions: Sequence[ScoredQuestion]) -> list[float]:
     """Return the probability of each pair, from the scores of the questions that `group_by_query` returned."""
-    queries = dict.fromkeys(query for query, _ in pairs)
-    remaining = {
+    distinct_queries = dict.fromkeys(query for query, _ in pairs)
+    remaining_by_query = {
         query: iter(scored_question.probabilities)
-        for query, scored_question in zip(queries, scored_questions, strict=True)
+        for query, scored_question in zip(distinct_queries, scored_questions, strict=True)
     }
-    return [next(remaining[query]) for query, _ in pairs]
+    return [next(remaining_by_query[query]) for query, _ in pairs]

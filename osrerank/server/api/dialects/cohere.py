@@ -23,7 +23,7 @@ from osrerank.server.api.dialects.base import (
 from osrerank.server.api.service import Question, ScoredQuestion
 
 DOCUMENTS_PER_UNIT = 100
-"""Cohere bills this many documents as one search unit."""
+"""The number of documents that Cohere bills as one search unit."""
 
 
 class CohereRequest(RankFieldsRequest):
@@ -33,7 +33,9 @@ class CohereRequest(RankFieldsRequest):
     model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
     top_n: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
     return_documents: bool | None = Field(
-        None, description="Whether results contain their documents; by default, if the model's name is one of Jina's."
+        None,
+        description="Whether each result contains its document. By default, it does if model is one of Jina's, such as "
+        "jina-reranker-v2-base-multilingual.",
     )
 
     def texts(self) -> tuple[str, ...]:
@@ -61,13 +63,13 @@ class CohereRequest(RankFieldsRequest):
         }
 
     def _returned_document(self, index: int) -> Any:
-        """Return a document as results contain it: a text becomes an object with the key ``text``."""
+        """Return a document in the format of a result: the text "a cat" becomes {"text": "a cat"}."""
         document = self.documents[index]
         return {"text": document} if isinstance(document, str) else original_json(document)
 
 
 class VllmRequest(CohereRequest):
-    """A request to vLLM's ``/rerank``: Cohere's format, except that ``top_n`` can be 0, which means all."""
+    """A request to vLLM's ``/rerank``: Cohere's format, except that 0 for ``top_n`` requests all results."""
 
     top_n: int | None = Field(None, ge=0, description="How many results to return; all if absent or 0.")
 
@@ -78,7 +80,7 @@ def _is_jina_model(model: str | None) -> bool:
 
 
 class InfinityRequest(CohereRequest):
-    """A request to Infinity's ``/rerank``: Cohere's format, except that results contain texts as strings."""
+    """A request to Infinity's ``/rerank``: Cohere's format, except that a result has "a cat", not {"text": "a cat"}."""
 
     def _returned_document(self, index: int) -> Any:
         return original_json(self.documents[index])
@@ -90,7 +92,7 @@ class CohereResult(BaseModel):
     index: DocumentIndex
     relevance_score: Probability
     document: dict[str, Any] | None = Field(
-        None, description="The document as the client sent it. A text becomes an object with the key text."
+        None, description='The document as the client sent it. The text "a cat" becomes {"text": "a cat"}.'
     )
 
 
@@ -143,7 +145,7 @@ class VoyageRequest(DialectRequest):
     documents: Texts = Field(min_length=1)
     model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
     top_k: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
-    return_documents: bool | None = Field(None, description="Whether results contain their documents.")
+    return_documents: bool | None = Field(None, description="Whether each result contains its document.")
 
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]

@@ -18,7 +18,7 @@ from osrerank.server.api.dialects.base import (
 from osrerank.server.api.service import ScoredQuestion
 
 ALL_RESULTS = -1
-"""This value of ``top_k``, Mixedbread's documented default, requests all results."""
+"""The value of ``top_k`` that requests all results. Mixedbread documents it as the default."""
 
 
 class MixedbreadRequest(RankFieldsRequest):
@@ -29,7 +29,7 @@ class MixedbreadRequest(RankFieldsRequest):
     top_k: Literal[-1] | Annotated[int, Field(ge=1)] | None = Field(
         None, description="How many results to return; all if absent or -1."
     )
-    return_input: bool | None = Field(None, description="Whether results contain their documents.")
+    return_input: bool | None = Field(None, description="Whether each result contains its document.")
 
     def texts(self) -> tuple[str, ...]:
         return document_texts("input", self.input, self.rank_fields)

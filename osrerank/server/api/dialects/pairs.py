@@ -1,4 +1,4 @@
-"""The dialects that score pairs of a query and a document: vLLM's ``/score``, and text classification."""
+"""The dialects that score pairs of a query and a document: those of vLLM's ``/score`` and of text classifiers."""
 
 import time
 import uuid
@@ -35,7 +35,7 @@ class ScoreRequest(DialectRequest):
     model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
 
     @model_validator(mode="after")
-    def _are_pairs(self) -> "ScoreRequest":
+    def _check_counts(self) -> "ScoreRequest":
         queries, documents = _as_list(self.text_1), _as_list(self.text_2)
         if not documents or len(queries) not in (1, len(documents)):
             reason = f"the request contains {len(queries)} queries for {len(documents)} documents"
@@ -57,6 +57,7 @@ class ScoreRequest(DialectRequest):
         }
 
     def _pairs(self) -> list[tuple[str, str]]:
+        """Return each query with its document. A single query is repeated for all documents."""
         queries, documents = _as_list(self.text_1), _as_list(self.text_2)
         if len(queries) == 1:
             queries = queries * len(documents)
@@ -87,7 +88,7 @@ class ScoreResponse(BaseModel):
 
 
 class TextPair(BaseModel):
-    """A query and a document, with the keys of text classification."""
+    """A query (``text``) and a document (``text_pair``), with the keys that text classifiers use."""
 
     text: QueryText
     text_pair: str
@@ -110,7 +111,7 @@ class ClassifyRequest(DialectRequest):
 
 
 class Label(BaseModel):
-    """A pair's score, as the score of a classifier's first label."""
+    """A pair's score, in the format of a text classifier with one label."""
 
     label: Literal["LABEL_0"]
     score: Probability

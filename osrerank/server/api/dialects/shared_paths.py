@@ -1,6 +1,6 @@
 """The request types of ``/rerank`` and ``/invocations``, which accept several dialects.
 
-The keys of a body determine its dialect: ``texts`` is TEI's, for example.
+The keys of a body determine its dialect. For example, a body with the key ``texts`` is in TEI's dialect.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,10 @@ from osrerank.server.api.dialects.texts import TeiRequest, TeiResult, WeaviateRe
 
 
 def _tag_by_key(*keys: str) -> Callable[[Any], str]:
-    """Return a function that finds the first of these keys that a body contains, or else "documents", vLLM's key."""
+    """Return a function that finds the tag of a body: the first of these keys that it contains, or else "documents".
+
+    With the keys "texts" and "property", the tag of {"query": "cats", "texts": ["a dog"]} is "texts".
+    """
 
     def find_tag(body: Any) -> str:
         if isinstance(body, Mapping):

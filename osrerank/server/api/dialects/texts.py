@@ -15,11 +15,11 @@ class TeiRequest(DialectRequest):
     query: QueryText
     texts: Texts = Field(min_length=1)
     raw_scores: bool | None = Field(None, description="Whether scores are logits instead of probabilities.")
-    return_text: bool | None = Field(None, description="Whether results contain their texts.")
+    return_text: bool | None = Field(None, description="Whether each result contains its text.")
     top_n: int | None = Field(
         None,
         ge=0,
-        description="How many results to return; all if absent or 0. TEI has no such key, but gateways send it.",
+        description="How many results to return. By default or with 0, all. TEI lacks this key, but gateways send it.",
     )
 
     @model_validator(mode="before")
@@ -59,7 +59,7 @@ class WeaviateRequest(DialectRequest):
 
     query: QueryText
     documents: Texts = Field(min_length=1)
-    property: str = Field(description="Ignored; the key identifies this dialect.")
+    property: str = Field(description="The value is ignored. The server recognises Weaviate's requests by this key.")
 
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]
@@ -87,7 +87,7 @@ class WeaviateResponse(BaseModel):
 
 
 class HuggingFaceRequest(TeiRequest):
-    """A request of Elasticsearch's service ``hugging_face``: TEI's format, in which two keys have a second name."""
+    """A request of Elasticsearch's service ``hugging_face``: TEI's format with a second name for two keys."""
 
     texts: Texts = Field(
         min_length=1,
@@ -97,5 +97,5 @@ class HuggingFaceRequest(TeiRequest):
     return_text: bool | None = Field(
         None,
         validation_alias=AliasChoices("return_text", "return_documents"),
-        description='Whether results contain their texts; also named "return_documents".',
+        description='Whether each result contains its text; also named "return_documents".',
     )

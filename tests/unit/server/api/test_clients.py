@@ -63,9 +63,9 @@ def test_weaviates_start_up_requests_are_answered(port, path):
 
 
 def test_every_scoring_route_has_a_recorded_client():
-    from osrerank.server.api.missing_routes import METHODS
+    from osrerank.server.api.missing_routes import METHOD_BY_PATH
 
-    posts = {path for path, method in METHODS.items() if method == "POST"}
+    posts = {path for path, method in METHOD_BY_PATH.items() if method == "POST"}
     assert {route for dialect in DIALECTS for route in dialect.routes} == posts
     assert all(client.path in dialect.routes for dialect in DIALECTS for client in dialect.clients)
 
