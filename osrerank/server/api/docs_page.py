@@ -16,6 +16,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+"""The response headers. They keep the page from loading files of other sites, and other sites from embedding it."""
 FILES = {
     "/docs": ("docs.html", "text/html; charset=utf-8"),
     "/docs/docs.css": ("docs.css", "text/css; charset=utf-8"),

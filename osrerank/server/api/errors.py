@@ -29,9 +29,9 @@ INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
 class ErrorBody(BaseModel):
     """The body of every error response. It repeats the message, because each dialect's clients read another key."""
 
-    message: str = Field(description="What is wrong and what to do; the key of Cohere.")
-    detail: str = Field(description="The same message; the key of vLLM and FastAPI.")
-    error: str = Field(description="The same message; the key of text-embeddings-inference.")
+    message: str = Field(description="What is wrong and what to do. Cohere's clients read this key.")
+    detail: str = Field(description="The same message, for clients of vLLM and FastAPI.")
+    error: str = Field(description="The same message, for clients of text-embeddings-inference.")
     error_type: str = Field(description="Validation, Authentication, Overloaded, Timeout, Unhealthy or Backend.")
 
 

@@ -1,4 +1,7 @@
-"""The Prometheus metrics of the rerank API: requests, response times and documents."""
+"""The Prometheus metrics of the rerank API: requests, response times and documents.
+
+For example, ``REQUESTS.labels("/v1/rerank", 200).inc()`` counts a successful request.
+"""
 
 from prometheus_client import Counter, Gauge, Histogram
 

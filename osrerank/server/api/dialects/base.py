@@ -21,7 +21,9 @@ def _refuse_blank(query: str) -> str:
 Texts = Annotated[list[str], Field(fail_fast=True)]
 """A list of texts. Validation stops at the first error, because it would take seconds to describe a million errors."""
 QueryText = Annotated[str, AfterValidator(_refuse_blank), Field(min_length=1, description="The query.")]
-Probability = Annotated[float, Field(ge=0, le=1, description="The model's probability; higher is better.")]
+Probability = Annotated[
+    float, Field(ge=0, le=1, description="The model's probability that the document is relevant to the query.")
+]
 DocumentIndex = Annotated[int, Field(ge=0, description="The document's index in the request, from 0.")]
 
 

@@ -30,8 +30,10 @@ class CohereRequest(RankFieldsRequest):
     """A request to Cohere's ``/v1/rerank`` or ``/v2/rerank`` (https://docs.cohere.com/reference/rerank)."""
 
     documents: Documents
-    model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
-    top_n: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
+    model: str | None = Field(
+        None, description="Ignored, because the server has only one model. The response contains its name."
+    )
+    top_n: int | None = Field(None, ge=1, description="The maximum number of results. By default, all are returned.")
     return_documents: bool | None = Field(
         None,
         description="Whether each result contains its document. By default, it does if model is one of Jina's, such as "
@@ -71,7 +73,9 @@ class CohereRequest(RankFieldsRequest):
 class VllmRequest(CohereRequest):
     """A request to vLLM's ``/rerank``: Cohere's format, except that 0 for ``top_n`` requests all results."""
 
-    top_n: int | None = Field(None, ge=0, description="How many results to return; all if absent or 0.")
+    top_n: int | None = Field(
+        None, ge=0, description="The maximum number of results. By default or with 0, all are returned."
+    )
 
 
 def _is_jina_model(model: str | None) -> bool:
@@ -143,8 +147,10 @@ class VoyageRequest(DialectRequest):
 
     query: QueryText
     documents: Texts = Field(min_length=1)
-    model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
-    top_k: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
+    model: str | None = Field(
+        None, description="Ignored, because the server has only one model. The response contains its name."
+    )
+    top_k: int | None = Field(None, ge=1, description="The maximum number of results. By default, all are returned.")
     return_documents: bool | None = Field(None, description="Whether each result contains its document.")
 
     def questions(self) -> list[Question]:

@@ -25,9 +25,11 @@ class MixedbreadRequest(RankFieldsRequest):
     """A request to Mixedbread's ``/v1/reranking``."""
 
     input: Documents
-    model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
+    model: str | None = Field(
+        None, description="Ignored, because the server has only one model. The response contains its name."
+    )
     top_k: Literal[-1] | Annotated[int, Field(ge=1)] | None = Field(
-        None, description="How many results to return; all if absent or -1."
+        None, description="The maximum number of results. By default or with -1, all are returned."
     )
     return_input: bool | None = Field(None, description="Whether each result contains its document.")
 

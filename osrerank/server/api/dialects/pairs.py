@@ -26,13 +26,15 @@ class ScoreRequest(DialectRequest):
 
     text_1: QueryText | Annotated[list[QueryText], Field(fail_fast=True)] = Field(
         validation_alias=AliasChoices("text_1", "queries", "data_1"),
-        description='The queries; also named "queries" or "data_1".',
+        description='The queries. The key can also be named "queries" or "data_1".',
     )
     text_2: str | Texts = Field(
         validation_alias=AliasChoices("text_2", "documents", "items", "data_2"),
-        description='The documents; also named "documents", "items" or "data_2".',
+        description='The documents. The key can also be named "documents", "items" or "data_2".',
     )
-    model: str | None = Field(None, description="Ignored: the server has one model, which the response reports.")
+    model: str | None = Field(
+        None, description="Ignored, because the server has only one model. The response contains its name."
+    )
 
     @model_validator(mode="after")
     def _check_counts(self) -> "ScoreRequest":

@@ -19,7 +19,8 @@ class TeiRequest(DialectRequest):
     top_n: int | None = Field(
         None,
         ge=0,
-        description="How many results to return. By default or with 0, all. TEI lacks this key, but gateways send it.",
+        description="The maximum number of results. By default or with 0, all are returned. TEI has no such key, but "
+        "gateways send it.",
     )
 
     @model_validator(mode="before")
@@ -92,10 +93,10 @@ class HuggingFaceRequest(TeiRequest):
     texts: Texts = Field(
         min_length=1,
         validation_alias=AliasChoices("texts", "documents"),
-        description='The texts; also named "documents".',
+        description='The texts. The key can also be named "documents".',
     )
     return_text: bool | None = Field(
         None,
         validation_alias=AliasChoices("return_text", "return_documents"),
-        description='Whether each result contains its text; also named "return_documents".',
+        description='Whether each result contains its text. The key can also be named "return_documents".',
     )
