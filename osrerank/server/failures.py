@@ -1,4 +1,4 @@
-"""Explain the errors of OpenSearch and Elasticsearch to users of ``osrerank pipeline``, in one sentence."""
+"""Turn the errors of OpenSearch and Elasticsearch into one-sentence messages for users of ``osrerank pipeline``."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +9,8 @@ from opensearchpy import TransportError
 from osrerank.errors import InstallError
 
 MAX_REASON_CHARACTERS = 500
-WRONG_SCORE_COUNT = "a test of the rerank server, through the cluster, gave {} scores for two texts: check its URL"
+"""The maximum length of the engine's explanation of an error. Longer explanations are truncated."""
+WRONG_SCORE_COUNT = "the rerank server, called by the cluster, returned {} scores for two texts: check the server's URL"
 SERVER_HINT = (
     "; the cluster calls osrerank serve for this: check that its nodes reach it, and that OSRERANK_SERVER_TOKEN is the "
     "server's token"
@@ -18,11 +19,12 @@ SERVER_HINT = (
 
 @contextmanager
 def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]:
-    """Turn the errors of requests in the ``with`` block into `InstallError`.
+    """Raise `InstallError` if a request in the ``with`` block fails.
 
     Args:
-        step: what the requests do, such as "read the licence".
-        calls_server: whether the requests make the cluster call the rerank server, which might cause the error.
+        step: what the requests do, such as "read the licence". The message is then "cannot read the licence: ...".
+        calls_server: whether the requests make the cluster call the rerank server. If so, the message also says what
+            to check on the server.
 
     Raises:
         InstallError: a request failed.
@@ -34,7 +36,7 @@ def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]
         raise InstallError(f"cannot {step}: the cluster does not respond ({error.error}){hint}", step=step) from error
     except TransportError as error:
         message = f"cannot {step}: {_describe_error(error)}"
-        # a "status_exception" has the status of the rerank server, so the user lacks no rights on the cluster
+        # in a "status_exception", the status is the rerank server's, so another user of the cluster would not help
         if error.status_code in (401, 403) and error.error != "status_exception":
             fix = "use a user who has the role osrerank_setup (docs/operations.md)"
             message = f"not allowed to {step} ({_describe_error(error)}): {fix}"
@@ -42,6 +44,11 @@ def explain_failures(step: str, *, calls_server: bool = False) -> Iterator[None]
 
 
 def _describe_error(error: TransportError) -> str:
+    """Return the reason and cause in the engine's response, or else the type of the error.
+
+    For ``{"error": {"reason": "parse error", "caused_by": {"reason": "unknown key"}}}``, this is
+    "parse error unknown key".
+    """
     info = error.info if isinstance(error.info, Mapping) else {}
     details = info.get("error", info)
     cause = None

@@ -1,4 +1,4 @@
-"""Choose or check the fields whose texts OpenSearch or Elasticsearch sends to the rerank server."""
+"""Choose and check the document fields that OpenSearch or Elasticsearch sends to the rerank server."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,21 +11,26 @@ from osrerank.retrieval.mapping import Leaf, find_missing_names, find_most_simil
 from osrerank.server.failures import explain_failures
 
 STEP = "read the mapping"
+"""What the requests of this module do. Error messages contain it, as in "cannot read the mapping"."""
 
 
 def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the fields of an index that will be the model's input.
+    """Return the fields of an index that will be the model's input, such as ``("title", "body")``.
 
-    If there are no ``field_names``, fields are chosen from the mapping. Otherwise, these are checked.
+    Args:
+        client: the client that reads the index's mapping.
+        index: the name of the index.
+        field_names: the fields to check and return. If there are none, text fields of the mapping are chosen.
 
     Raises:
-        InstallError: the index does not exist, a field is missing, or the cluster cannot send the fields.
+        InstallError: the index does not exist, it has no suitable field, a field is missing, or the cluster cannot
+            send a field.
     """
     options: RerankOptions | bool = True
     if field_names:
         options = {"fields": list(field_names), "query_fields": list(field_names)}
     with explain_failures(STEP):
-        if not _read_mappings(client, index):
+        if not _read_leaves(client, index):
             raise InstallError(f"there is no index {index}: create it first, or use another index", step=STEP)
         fields = client.fields_of(index, rerank=options)
     problems: list[str] = [*fields.warnings, *fields.check_names(None)]
@@ -41,35 +46,39 @@ def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -
             )
     if problems or not fields.model_fields:
         names = ", ".join(fields.model_fields) or "no text field"
-        reason = "; ".join([f"the model's input would be {names} of {index}", *problems])
+        reason = "; ".join([f"the model's input would be {names} of the index {index}", *problems])
         raise InstallError(f"{reason}: set other fields with --fields", step=STEP)
     return fields.model_fields
 
 
 def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequence[str]) -> list[str]:
-    """Return a sentence for each field that no index contains, with the most similar name.
+    """Return a sentence for each field that does not exist, such as "no index has bdy; the nearest name is body".
 
-    If ``index`` is "", all indices that the user can see are checked.
+    Args:
+        client: the client that reads the mappings.
+        index: the index or alias that should contain the fields, or "" to check all indices that the user can see.
+        field_names: the fields to check.
     """
     with explain_failures(STEP):
         try:
-            mappings = _read_mappings(client, index or "*")
+            leaves_per_index = _read_leaves(client, index or "*")
         except AuthorizationException:
-            if not index:  # the user is not allowed to read some of the mappings
+            if not index:  # the user is not allowed to read the mappings of all indices
                 return []
             raise
-    if not mappings:
+    if not leaves_per_index:
         return [f"there is no index behind {index}"] if index else []
     scope = f"index behind {index}" if index else "index"
     sentences = []
-    for name in find_missing_names(mappings, field_names):
-        similar_name = find_most_similar_field(mappings, name)
+    for name in find_missing_names(leaves_per_index, field_names):
+        similar_name = find_most_similar_field(leaves_per_index, name)
         suggestion = f"; the nearest name is {similar_name}" if similar_name else ""
         sentences.append(f"no {scope} has {name}{suggestion}")
     return sentences
 
 
-def _read_mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
+def _read_leaves(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
+    """Return the fields of each index that matches a name, alias or pattern: a dict with keys such as "author.name"."""
     try:
         return list(read_leaves_by_index(client.indices.get_mapping(index=index)).values())
     except NotFoundError:

@@ -1,7 +1,8 @@
 """Refuse requests that pages of other web sites send to this server from a user's browser.
 
-Browsers send the page's site in the header Origin. In DNS rebinding, however, a site makes its own name resolve to this
-server, and the browser treats both as one origin. Only the Host header then shows the other site's name.
+In the Origin header, a browser names the site whose page sends the request, such as ``https://evil.example``. This
+header does not help against DNS rebinding, where evil.example makes its name resolve to this server's address. The
+browser then believes that the page calls its own site, and only the Host header, evil.example, shows the attack.
 """
 
 import socket
@@ -22,9 +23,15 @@ Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
 
 class HostMiddleware:
-    """ASGI middleware that refuses other host names than ``hosts``, and other sites than ``origins``.
+    """ASGI middleware that checks the Host and Origin headers, and refuses requests that other web sites caused.
 
-    IP addresses and localhost are always accepted as host names, because no other site can have them as its name.
+    IP addresses and localhost are always accepted as host names, because an attacker cannot register them for a site.
+    An origin with the same host and port as the Host header belongs to this server's page, and is always accepted.
+
+    Args:
+        application: the ASGI application to protect.
+        hosts: the host names of this server, such as ``search.example.org``.
+        origins: the origins of other sites that are allowed to call the server, such as ``https://example.org``.
     """
 
     def __init__(self, application: Application, hosts: Iterable[str], origins: Iterable[str] = ()) -> None:
@@ -40,7 +47,7 @@ class HostMiddleware:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
         reason = ""
-        if not self._is_own_name(host):
+        if not self._is_allowed_host(host):
             reason = "the server does not have this host name: start it with --allow-host NAME"
         elif origin is not None and origin not in self._origins and urlsplit(origin).netloc.lower() != host.lower():
             reason = "this site is not allowed to call the server: start it with --allow-origin SITE"
@@ -49,20 +56,24 @@ class HostMiddleware:
         else:
             await self._application(scope, receive, send)
 
-    def _is_own_name(self, host: str) -> bool:
+    def _is_allowed_host(self, host: str) -> bool:
+        """Return whether a Host header, such as ``localhost:8088``, contains one of this server's names."""
         name = _parse_host_name(host)
         is_localhost = name == "localhost" or name.endswith(".localhost")
         return name in self._hosts or is_localhost or _is_ip_address(name)
 
 
 def restrict_origins(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str]) -> None:
-    """Accept only requests with one of the host names, and from other sites' pages only if their origin is listed.
+    """Restrict from which web pages browsers can call an application.
 
-    If ``hosts`` is None, any name is accepted.
+    Args:
+        app: the application, to which middleware is added.
+        hosts: the accepted names in the Host header, or None to check neither the Host header nor the Origin header.
+        origins: the other sites whose pages can call the application and read its responses (CORS).
     """
     if origins:
         exposed = [REQUEST_ID_HEADER, UNSCORED_HEADER, TRUNCATED_HEADER, "Retry-After"]
-        app.add_middleware(  # any request header is allowed, because each SDK sends its own, such as x-fern-sdk-name
+        app.add_middleware(  # all request headers are allowed, because SDKs send custom ones, such as x-fern-sdk-name
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=exposed
         )
     if hosts is not None:
@@ -70,12 +81,12 @@ def restrict_origins(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequ
 
 
 def list_host_names(host: str) -> set[str]:
-    """Return the names of a server that listens on ``host``: this address, and the names of this machine."""
+    """Return the names of a server that listens on the address ``host``: ``host`` and this machine's host names."""
     return {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
 def _parse_host_name(host: str) -> str:
-    """Return the name in a Host header, without the port and the brackets of an IPv6 address."""
+    """Return the name in a Host header: ``localhost`` for ``localhost:8088``, and ``::1`` for ``[::1]:8088``."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

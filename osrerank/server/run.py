@@ -1,4 +1,4 @@
-"""Serve the rerank API with uvicorn until a signal stops it. This is the server of ``osrerank serve``."""
+"""Run the server of ``osrerank serve``: the rerank API, and optionally the comparison page, in uvicorn."""
 
 import asyncio
 import os
@@ -21,17 +21,17 @@ from osrerank.service import RerankService
 from osrerank.tracing.export import export_traces
 
 MAX_CONNECTIONS = 2_000
-"""If more connections are open, requests on the new ones get status 503."""
+"""The maximum number of open connections. Requests on further connections get status 503."""
 KEEP_ALIVE_S = 30
-"""Idle connections are closed after this time, in seconds. Until then, OpenSearch reuses them for its next searches."""
+"""How long an idle connection stays open, in seconds, so that OpenSearch can reuse it for its next search."""
 MAX_PENDING_CONNECTIONS = 512
-"""The operating system queues this many connections until the server accepts them."""
+"""The maximum number of connections that the operating system queues until the server accepts them."""
 HEADERS_TIMEOUT_S = 10.0
-"""A request's headers must arrive within this time, in seconds. `RequestMiddleware` limits the time of the body."""
+"""The timeout for a request's headers, in seconds. `RequestMiddleware` has the timeout for the body."""
 
 
 class HeaderTimeoutProtocol(H11Protocol):
-    """uvicorn's HTTP protocol, with a timeout for a request's headers. uvicorn itself waits for them forever."""
+    """uvicorn's HTTP protocol with a timeout for a request's headers, for which uvicorn itself would wait forever."""
 
     _timeout: asyncio.TimerHandle | None = None
 
@@ -48,8 +48,8 @@ class HeaderTimeoutProtocol(H11Protocol):
         self._cancel_timeout()
 
     def _update_timeout(self) -> None:
-        """Start the timeout while the server waits for headers. Cancel it once they have arrived."""
-        cycle: Any = self.cycle  # None before the first request, despite its annotation
+        """Start the timeout when the server begins to wait for headers, and cancel it when the headers have arrived."""
+        cycle: Any = self.cycle  # the latest request and its response; None before the first, despite its annotation
         waits_for_headers = cycle is None or cycle.response_complete
         if not waits_for_headers:
             self._cancel_timeout()
@@ -67,7 +67,8 @@ class Access:
     """Which web sites can call the server, and what the access log contains.
 
     Attributes:
-        hosts: additional host names of the server. Names are checked only if it serves the comparison page.
+        hosts: host names to accept in addition to this machine's names, such as ``search.example.org``. Names are
+            checked only if the server has the comparison page.
         origins: the origins of other sites whose pages are allowed to call the server, such as ``https://example.org``.
         log: the file of the access log, ``-`` for standard output, or None for no log.
         texts: whether the log contains queries and documents.
@@ -88,12 +89,12 @@ def run(
     access: Access | None = None,
     comparison: ComparisonPage | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then finish the accepted requests.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then finish the accepted requests and return.
 
     Args:
         reranker: the service that scores. The caller closes it.
-        limits: the limits of the server. Its request timeout also limits the time for finishing.
-        host: the address to which ``listener`` is bound.
+        limits: the limits of the server. After a signal, requests have the request timeout plus a second to finish.
+        host: the address to which ``listener`` is bound, such as ``127.0.0.1``.
         listener: the socket from `bind`.
         access: which web sites can call the server, and the access log. By default, there is no access log.
         comparison: the searches of the comparison page, or None to serve no page.
@@ -137,14 +138,14 @@ def configure_uvicorn(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
 
 
 def server_url(host: str, port: int) -> str:
-    """Return the URL of a server, with brackets around an IPv6 address."""
+    """Return the URL of a server, such as ``http://127.0.0.1:8088`` or ``http://[::1]:8088``."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address. It refuses connections until `listen` is called.
+    """Return a socket that is bound to an address, and refuses connections until `listen` is called.
 
-    Binding before the model is loaded reports an address in use at once.
+    The address is bound before the model is loaded. If it is in use, the user learns it at once.
 
     Raises:
         ConfigError: the address cannot be used.
@@ -152,7 +153,7 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # elsewhere, two servers could then share a port
+        if os.name == "posix":  # on Windows, this option would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if listener.family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -166,7 +167,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listen(listener: socket.socket) -> None:
-    """Start to accept connections.
+    """Let a bound socket accept connections.
 
     Raises:
         ConfigError: another process listens on the address.

@@ -123,9 +123,7 @@ class TorchBackend:
             self._torch.cuda.empty_cache()
         size = f"{len(sequences)} sequences, {batch_tokens} tokens in all"
         reason = f"{self._model}: a batch ({size}) does not fit into the GPU's memory"
-        logger.warning(
-            "[memory-short] %s; later batches have at most %d tokens", reason, self.budget_tokens
-        )
+        logger.warning("[memory-short] %s; later batches have at most %d tokens", reason, self.budget_tokens)
         return InferenceError(f"{reason}; free some memory, or use a smaller model", model=self._model)
 
 
