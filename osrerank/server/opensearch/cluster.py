@@ -1,10 +1,10 @@
-"""Check the plugins and cluster settings that OpenSearch's ml-commons needs to call a rerank server.
+"""Check whether an OpenSearch cluster has the plugins and settings with which ml-commons can call a rerank server.
 
-ml-commons calls only servers whose URL matches one of the regular expressions in a cluster setting. Calls to private
-addresses need another setting; since OpenSearch 3.7, they also have their own list of expressions. By default, models
-run only on nodes with the role ``ml``.
+The plugin ml-commons calls a server only if its URL matches a regular expression in the setting `TRUSTED_URLS`. Private
+addresses, such as 10.0.0.5, must also be allowed by `PRIVATE_ALLOWED`, and since OpenSearch 3.7 match an expression in
+`TRUSTED_PRIVATE_URLS`. By default (`ML_NODES_ONLY`), only nodes with the role ``ml`` run models.
 
-This module changes no setting: `find_missing_settings` returns the request that an administrator must send.
+This module only reads the settings. `find_missing_settings` returns the request that an administrator must send.
 """
 
 import re
@@ -26,6 +26,7 @@ PRIVATE_ALLOWED = f"{PREFIX}connector.private_ip_enabled"
 ML_NODES_ONLY = f"{PREFIX}only_run_on_ml_node"
 PLUGINS = ("opensearch-ml", "opensearch-neural-search")
 RERANK_PATH = "/v1/rerank"
+"""The path that OpenSearch calls on the rerank server."""
 
 
 def check_plugins(client: OpenSearch) -> None:
@@ -45,7 +46,9 @@ def check_plugins(client: OpenSearch) -> None:
 def find_missing_settings(client: OpenSearch, server: str) -> dict[str, dict[str, Any]]:
     """Return the body of ``PUT _cluster/settings`` that lets the cluster call a server, or {} if no setting is missing.
 
-    The body adds to the current lists. Transient values override persistent ones, so it removes those that conflict.
+    An example is ``{"persistent": {"plugins.ml_commons.connector.private_ip_enabled": True}}``. Lists in the body
+    contain the current values and the new one. Because transient settings override persistent ones, ``"transient"``
+    removes a setting, with the value None, if ``"persistent"`` changes it.
     """
     with explain_failures("read the cluster settings"):
         settings = client.cluster.get_settings(include_defaults=True, flat_settings=True)
@@ -53,8 +56,8 @@ def find_missing_settings(client: OpenSearch, server: str) -> dict[str, dict[str
     current = {**settings["defaults"], **settings["persistent"], **settings["transient"]}
     missing: dict[str, Any] = {}
     is_private = _is_private(server)
-    lists = (TRUSTED_URLS, TRUSTED_PRIVATE_URLS) if is_private else (TRUSTED_URLS,)
-    for name in lists:
+    pattern_settings = (TRUSTED_URLS, TRUSTED_PRIVATE_URLS) if is_private else (TRUSTED_URLS,)
+    for name in pattern_settings:
         if name in current and not any(_matches(pattern, server) for pattern in current[name]):
             missing[name] = [*current[name], build_url_pattern(server)]
     if is_private and current.get(PRIVATE_ALLOWED) == "false":
@@ -62,11 +65,12 @@ def find_missing_settings(client: OpenSearch, server: str) -> dict[str, dict[str
     if not has_ml_nodes and current.get(ML_NODES_ONLY) == "true":
         missing[ML_NODES_ONLY] = False
     conflicts = {name: None for name in missing if name in settings["transient"]}
-    return {scope: values for scope, values in (("persistent", missing), ("transient", conflicts)) if values}
+    body = {"persistent": missing, "transient": conflicts}
+    return {scope: values for scope, values in body.items() if values}
 
 
 def build_url_pattern(server: str) -> str:
-    """Return a regular expression that matches the URLs of a server."""
+    """Return a regular expression that matches the URLs of a server, such as ``^http://localhost:8088/.*$``."""
     return f"^{re.escape(server)}/.*$"
 
 
@@ -74,12 +78,12 @@ def _matches(pattern: str, server: str) -> bool:
     """Return whether a pattern matches the URL that OpenSearch calls on a server."""
     try:
         return re.fullmatch(pattern, server + RERANK_PATH) is not None
-    except re.error:  # Java knows more syntax than Python
+    except re.error:  # the pattern uses syntax of Java that Python does not have
         return False
 
 
 def _is_private(server: str) -> bool:
-    """Return whether a server has a private address. If its name cannot be resolved, assume that it does."""
+    """Return whether a server has a private address, or a name that cannot be resolved."""
     url = urlsplit(server)
     try:
         addresses = socket.getaddrinfo(url.hostname, url.port or 80, type=socket.SOCK_STREAM)

@@ -1,7 +1,7 @@
 """Create, check and remove the models with which OpenSearch's ml-commons plugin calls a rerank server.
 
-Such a remote model computes nothing itself: its connector contains the URL to call and the format of the request.
-OpenSearch puts each model into a model group of the same name.
+These "remote" models compute nothing in OpenSearch. Each has a connector, which contains the URL of the rerank server
+and the format of the request. OpenSearch puts each model into a model group of the same name.
 """
 
 import secrets
@@ -17,13 +17,16 @@ from osrerank.server.failures import WRONG_SCORE_COUNT, explain_failures
 from osrerank.server.opensearch.cluster import RERANK_PATH
 
 ROOT = "/_plugins/_ml"
+"""All paths of the REST API of ml-commons begin with this one."""
 DEPLOY_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 10.0
 MAX_INSTALL_S = 10.0
-"""An installation takes less time than this, in seconds. A model that is still unused afterwards was left by an
-installation that was interrupted."""
+"""The time in which another installation stores a search pipeline with its new model, at most, in seconds. A model that
+no pipeline calls after this time comes from an interrupted installation."""
 POLL_S = 0.2
+"""The pause between two requests that check the state of a model, in seconds."""
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
+"""The body of the calls to the rerank server. OpenSearch replaces the parameters, such as ``${parameters.query}``."""
 TEST_REQUEST = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
 
 
@@ -33,10 +36,10 @@ class CallLimits:
 
     Attributes:
         connect_s: the timeout for connecting, in seconds.
-        read_s: the timeout for the response, in seconds. It should be below ten, the default timeout of OpenSearch's
-            clients.
+        read_s: the timeout for the response, in seconds. It should be below 10 seconds, after which OpenSearch's
+            clients stop waiting for a search by default.
         retries: the number of times that a call is repeated after a 429 or 5xx response.
-        connections: the maximum number of open connections.
+        connections: the maximum number of connections that each node opens to the server.
     """
 
     connect_s: int = 2
@@ -56,13 +59,13 @@ class CallLimits:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of the cluster that calls a rerank server.
+    """What `Models.find` reads about a model that calls a rerank server.
 
     Attributes:
         state: the state of the deployment, such as ``DEPLOYED``.
-        server: the address of the rerank server.
-        sends_token: whether calls carry a bearer token.
-        client_config: the connector's `CallLimits`, in the format of ``client_config``.
+        server: the address of the rerank server, such as ``http://10.0.0.5:8088``.
+        sends_token: whether calls contain a bearer token.
+        client_config: the limits of the calls, in the format of `CallLimits.client_config`.
     """
 
     state: str
@@ -72,7 +75,10 @@ class Model:
 
 
 def define_connector(name: str, server: str, token: str | None, limits: CallLimits) -> dict[str, Any]:
-    """Return the definition of a connector to a rerank server. ml-commons stores the token encrypted."""
+    """Return the definition of a connector to a rerank server.
+
+    The token is a credential of the connector, because ml-commons encrypts credentials when it stores them.
+    """
     headers = {"Content-Type": "application/json"}
     if token is not None:
         headers["Authorization"] = "Bearer ${credential.token}"
@@ -97,7 +103,14 @@ def define_connector(name: str, server: str, token: str | None, limits: CallLimi
 
 
 class Models:
-    """The models that were created for a search pipeline."""
+    """The models that osrerank created for a search pipeline.
+
+    Args:
+        client: a client whose user is allowed to change models.
+        pipeline: the name of the search pipeline.
+        clock: returns a time in seconds, for timeouts.
+        sleep: pauses for a number of seconds.
+    """
 
     def __init__(
         self,
@@ -131,13 +144,13 @@ class Models:
             InstallError: the model is not deployed within a minute, the cluster cannot reach the server, or the
                 server's response is wrong.
         """
-        until = self._clock() + DEPLOY_TIMEOUT_S
+        deadline_at_s = self._clock() + DEPLOY_TIMEOUT_S
         while True:
             model = self.find(model_id)
             state = "deleted" if model is None else model.state
             if state == "DEPLOYED":
                 break
-            if state in ("deleted", "DEPLOY_FAILED") or self._clock() > until:
+            if state in ("deleted", "DEPLOY_FAILED") or self._clock() > deadline_at_s:
                 raise InstallError(
                     f"the model {model_id} was not deployed: its state is {state}", step="deploy the model"
                 )
@@ -175,53 +188,72 @@ class Models:
     def list_ids(self) -> list[str]:
         """Return the ids of the search pipeline's models."""
         with explain_failures("search for models"):
-            return [*self._search("models")]
+            return [*self._find_names("models")]
 
     def remove(self, model_ids: Collection[str | None] | None = None, *, keep: str | None = None) -> list[str]:
-        """Delete models and their groups. Return the kind and id of each deleted object, such as "model Xy".
+        """Delete models of the search pipeline, and their groups.
 
-        If ``model_ids`` is None, all models and groups are deleted. The model ``keep`` is not deleted.
+        Args:
+            model_ids: the ids of the models to delete, or None to delete all models and groups.
+            keep: the id of a model that is not deleted, even if it is in ``model_ids``.
+
+        Returns:
+            The kind and id of each deleted model and group, such as "model Xy" and "model group Zw".
         """
         with explain_failures("remove the model"):
-            models, groups = self._search("models"), self._search("model_groups")
-            unwanted = {
+            model_names = self._find_names("models")
+            group_names = self._find_names("model_groups")
+            unwanted_names = {
                 model_id: name
-                for model_id, name in models.items()
+                for model_id, name in model_names.items()
                 if model_id != keep and (model_ids is None or model_id in model_ids)
             }
-            group_ids = [
-                group_id for group_id, name in groups.items() if model_ids is None or name in unwanted.values()
+            unwanted_group_ids = [
+                group_id
+                for group_id, name in group_names.items()
+                if model_ids is None or name in unwanted_names.values()  # a group has the name of its model
             ]
-            removed = [self._delete("models", model_id) for model_id in unwanted]
-            removed += [self._delete("model_groups", group_id) for group_id in group_ids]
+            removed = [self._delete("models", model_id) for model_id in unwanted_names]
+            removed += [self._delete("model_groups", group_id) for group_id in unwanted_group_ids]
             return removed
 
     def remove_orphans(self, unused_ids: Collection[str], find_used_id: Callable[[], str | None]) -> None:
-        """Delete the models that are unused now and still unused after `MAX_INSTALL_S`."""
-        until = self._clock() + MAX_INSTALL_S
+        """Delete the models that the search pipeline does not call now, and still does not call after `MAX_INSTALL_S`.
+
+        Until then, another installation that is in progress might store a search pipeline that calls its new model.
+
+        Args:
+            unused_ids: the ids of the models that are unused now.
+            find_used_id: returns the id of the model that the search pipeline calls, or None if it calls none.
+        """
+        deadline_at_s = self._clock() + MAX_INSTALL_S
         while True:
             orphan_ids = {*unused_ids} & {*self.list_ids()} - {find_used_id()}
             if not orphan_ids:
                 return
-            if self._clock() > until:
+            if self._clock() > deadline_at_s:
                 self.remove(orphan_ids)
                 return
             self._sleep(POLL_S)
 
     def _delete(self, kind: str, object_id: str) -> str:
-        """Delete a model or a group if it exists. Return its kind and id.
+        """Delete a model or a group if it exists, and return its kind and id, such as "model group Zw".
 
-        OpenSearch refuses to delete a model that is being deployed, or a group that still contains a model that was
-        just deleted. Such a request is repeated for ten seconds.
+        OpenSearch refuses to delete a model while it is being deployed, and a group shortly after its model was
+        deleted. The request is therefore repeated until it succeeds, for at most `DELETE_TIMEOUT_S`.
+
+        Args:
+            kind: "models" or "model_groups", as in the paths of the REST API.
+            object_id: the id of the model or the group.
         """
-        until = self._clock() + DELETE_TIMEOUT_S
+        deadline_at_s = self._clock() + DELETE_TIMEOUT_S
         while True:
             try:
                 if kind == "models":
                     self._request("POST", f"models/{object_id}/_undeploy")
                 self._request("DELETE", f"{kind}/{object_id}")
             except (RequestError, ConflictError):
-                if self._clock() > until:
+                if self._clock() > deadline_at_s:
                     raise
                 self._sleep(POLL_S)
                 continue
@@ -229,7 +261,8 @@ class Models:
                 pass
             return f"{kind.removesuffix('s').replace('_', ' ')} {object_id}"
 
-    def _search(self, kind: str) -> dict[str, str]:
+    def _find_names(self, kind: str) -> dict[str, str]:
+        """Return the id and name of each of the search pipeline's models, or of their groups: ``{"Xy": "name"}``."""
         query = {"query": {"match_phrase": {"name": self.name_prefix}}, "size": 100, "_source": ["name", "description"]}
         try:
             hits = self._request("POST", f"{kind}/_search", query)["hits"]["hits"]

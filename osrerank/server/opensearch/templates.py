@@ -1,6 +1,7 @@
-"""Store search templates on a cluster, with which an application reranks by sending only the query's text.
+"""Store search templates on a cluster, so that an application only sends a query's text to get reranked hits.
 
-A template contains the search pipeline's processors, because OpenSearch 3.6 ignores a pipeline's name in a template.
+A template contains copies of the search pipeline's processors, because OpenSearch 3.6 ignores the name of a pipeline in
+a template.
 """
 
 import contextlib
@@ -14,24 +15,34 @@ from osrerank.errors import InstallError
 from osrerank.server.failures import explain_failures
 
 PAGE_DEFAULTS = {"from": 0, "size": 10}
+"""The values of the parameters ``from`` and ``size`` in searches that do not set them."""
 
 
 def build_template(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
-    """Return the source of a template that searches the fields. Its parameters are ``query``, ``from`` and ``size``."""
+    """Return the Mustache source of a template that searches the fields and reranks the hits.
+
+    Its parameters are ``query``, ``from`` and ``size``. In the source, ``from`` is
+    ``"from":{{#from}}{{from}}{{/from}}{{^from}}0{{/from}}``: the parameter, or 0 if it is not set.
+    """
     body = {
         "query": {"multi_match": {"query": "{{query}}", "fields": list(fields)}},
         "search_pipeline": processors,
         "ext": {"rerank": {"query_context": {"query_text": "{{query}}"}}},
     }
-    page_parameters = "".join(  # Mustache: the parameter, or else its default
-        f'"{name}":{{{{#{name}}}}}{{{{{name}}}}}{{{{/{name}}}}}{{{{^{name}}}}}{default}{{{{/{name}}}}},'
-        for name, default in PAGE_DEFAULTS.items()
-    )
-    return f"{{{page_parameters}{json.dumps(body, separators=(',', ':'))[1:]}"
+    page_parameters = ""
+    for name, default in PAGE_DEFAULTS.items():
+        value_if_set = f"{{{{#{name}}}}}{{{{{name}}}}}{{{{/{name}}}}}"
+        value_if_unset = f"{{{{^{name}}}}}{default}{{{{/{name}}}}}"
+        page_parameters += f'"{name}":{value_if_set}{value_if_unset},'
+    body_without_brace = json.dumps(body, separators=(",", ":")).removeprefix("{")
+    return "{" + page_parameters + body_without_brace
 
 
 class Templates:
-    """The search templates of a search pipeline. Each begins with a Mustache comment that identifies it."""
+    """The search templates of a search pipeline.
+
+    A Mustache comment at the beginning of a template's source says that osrerank created it, and for which pipeline.
+    """
 
     def __init__(self, client: OpenSearch, pipeline: str) -> None:
         self._client = client
@@ -41,7 +52,7 @@ class Templates:
         )
 
     def read_sources(self) -> dict[str, str]:
-        """Return the source of each of the pipeline's templates, without the comment, by the template's name."""
+        """Return the source, without the comment, of each template of the pipeline: ``{"template name": "source"}``."""
         with explain_failures("list the search templates"):
             state = self._client.cluster.state(metric="metadata", filter_path="metadata.stored_scripts")
         scripts = state.get("metadata", {}).get("stored_scripts", {})
@@ -53,10 +64,10 @@ class Templates:
         }
 
     def check_name(self, name: str) -> None:
-        """Check that a template can be created or overwritten.
+        """Check that a template can be stored under a name.
 
         Raises:
-            InstallError: a template has this name, but does not belong to the pipeline.
+            InstallError: there already is a template with this name that does not belong to the pipeline.
         """
         with explain_failures(f"read the search template {name}"):
             try:
