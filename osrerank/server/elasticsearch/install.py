@@ -1,9 +1,9 @@
 """Install, inspect and remove an inference endpoint with which Elasticsearch itself reranks by calling osrerank serve.
 
-The endpoint belongs to Elasticsearch's service ``custom``. An endpoint's URL cannot be changed, so `Installer.install`
-deletes the endpoint and creates a new one. Before that, it creates a trial endpoint with the new settings, through
-which it scores two texts. If several installations overlap, Elasticsearch accepts one of them. The others then check
-whether the accepted endpoint has their settings.
+The endpoint uses Elasticsearch's inference service ``custom``, which can call any URL. An endpoint's URL cannot be
+changed, so `Installer.install` deletes the endpoint and creates a new one. Before that, it tests the new settings: it
+creates a trial endpoint, such as ``books-trial-1a2b3c4d``, and scores two texts through it. If several installations
+create the endpoint at once, only the first one succeeds. The others check whether that endpoint has their settings.
 """
 
 import contextlib
@@ -21,19 +21,23 @@ from osrerank.errors import ConfigError, InstallError
 from osrerank.server.failures import WRONG_SCORE_COUNT, explain_failures
 
 ROOT = "/_inference/rerank"
+"""The paths of Elasticsearch's rerank endpoints begin with this one."""
 RERANK_PATH = "/v2/rerank"
+"""The path that Elasticsearch calls on the rerank server."""
 REQUEST_PREFIX = '{"model":"osrerank",'
-"""Each request template begins with this text. It identifies osrerank's endpoints, which have no description."""
+"""The beginning of `REQUEST`. It identifies osrerank's endpoints, because endpoints have no description."""
 REQUEST = REQUEST_PREFIX + '"query":${query},"documents":${input}}'
+"""The body of the calls to the rerank server. Elasticsearch replaces ``${query}`` and ``${input}`` by JSON values."""
 PARSER = {"reranked_index": "$.results[*].index", "relevance_score": "$.results[*].relevance_score"}
+"""Where Elasticsearch finds the number of each document and its score in the rerank server's response."""
 EXAMPLE_QUERY = "what lowers blood pressure"
 TEST_REQUEST = {"query": "ready", "input": ["ready", "not ready"]}
 LICENCES = ("enterprise", "trial")
-"""Only these types of licences include inference endpoints and ``text_similarity_reranker``."""
+"""The types of licences that include inference endpoints and the retriever ``text_similarity_reranker``."""
 MAX_ATTEMPTS = 3
-"""The endpoint is created at most this many times, if other installations change it at the same time."""
+"""The maximum number of attempts to create the endpoint. Attempts fail if other installations create it meanwhile."""
 TIMEOUT_S = 60
-"""The timeout of a request to Elasticsearch, which itself waits 30 seconds for the rerank server."""
+"""The timeout of a request to Elasticsearch, in seconds. Elasticsearch itself waits 30 seconds for the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ class EndpointSpec:
     """The inference endpoint to install.
 
     Attributes:
-        server: the address of the rerank server as the cluster reaches it, ``http(s)://host:port``.
-        field: the field whose text is the model's input. It is set in searches, not in the endpoint.
+        server: the address at which the cluster reaches the rerank server, such as ``http://10.0.0.5:8088``.
+        field: the document field that the model reads. It is set in searches, not in the endpoint.
         token: the server's bearer token, or None if the server needs no token.
         index: the index whose mapping contains the field, or "" if no index was specified.
     """
@@ -53,17 +57,27 @@ class EndpointSpec:
     index: str = ""
 
     def build_settings(self) -> dict[str, Any]:
-        """Return the endpoint's settings as Elasticsearch shows them, without the token."""
-        headers = {} if self.token is None else {"headers": {"Authorization": "Bearer ${token}"}}
-        return {"url": self.server + RERANK_PATH, "request": REQUEST, "response": {"json_parser": PARSER}, **headers}
+        """Return the endpoint's settings as Elasticsearch shows them: with ``${token}`` in place of the token."""
+        settings: dict[str, Any] = {
+            "url": self.server + RERANK_PATH,
+            "request": REQUEST,
+            "response": {"json_parser": PARSER},
+        }
+        if self.token is not None:
+            settings["headers"] = {"Authorization": "Bearer ${token}"}
+        return settings
 
     def build_body(self) -> dict[str, Any]:
-        """Return the body of the request that creates the endpoint. Elasticsearch never shows the token."""
+        """Return the body of the request that creates the endpoint.
+
+        The token is one of the ``secret_parameters``, which Elasticsearch never shows.
+        """
         secret = {} if self.token is None else {"secret_parameters": {"token": self.token}}
         return {"service": "custom", "service_settings": {**self.build_settings(), **secret}}
 
 
 def _is_osrerank_endpoint(endpoint: Mapping[str, Any]) -> bool:
+    """Return whether osrerank created an endpoint, which Elasticsearch describes as ``{"service": "custom", ...}``."""
     if endpoint["service"] != "custom":
         return False
     return str(endpoint["service_settings"]["request"]).startswith(REQUEST_PREFIX)
@@ -73,11 +87,11 @@ class Installer:
     """Installs, inspects and removes an inference endpoint.
 
     Args:
-        client: a client of the cluster whose user is allowed to change inference endpoints and read the licence.
+        client: a client of the cluster. Its user must be allowed to change inference endpoints and read the licence.
         name: the name of the endpoint: lower-case letters and digits, with ``_`` and ``-`` between them.
 
     Raises:
-        ConfigError: the name has other characters.
+        ConfigError: the name is not valid.
     """
 
     kind = "inference endpoint"
@@ -118,9 +132,9 @@ class Installer:
         return f"POST {spec.index or '_all'}/_search\n{json.dumps(body, indent=2)}"
 
     def install(self, spec: EndpointSpec) -> None:
-        """Create the endpoint, after scoring two texts through a trial endpoint.
+        """Score two texts through a trial endpoint with the new settings, and then create or replace the endpoint.
 
-        If scoring fails, the trial endpoint is deleted, and the current endpoint stays.
+        If scoring fails, the current endpoint is not changed. The trial endpoint is deleted in any case.
 
         Raises:
             InstallError: Elasticsearch refused a request, the cluster cannot reach the server, or someone removed or
@@ -128,30 +142,30 @@ class Installer:
         """
         if not self.plan(spec):
             return
-        trial = f"{self._name}-trial-{secrets.token_hex(4)}"
+        trial_name = f"{self._name}-trial-{secrets.token_hex(4)}"
         try:
-            self._create(trial, spec)
-            self._score_test_texts(trial)
+            self._create(trial_name, spec)
+            self._score_test_texts(trial_name)
         except BaseException:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
-                self._delete(trial)
+                self._delete(trial_name)
             raise
-        self._delete(trial)
-        endpoint = self.find()
+        self._delete(trial_name)
+        settings = self.find()
         for _ in range(MAX_ATTEMPTS):
-            if self._is_installed(endpoint, spec):
+            if self._is_installed(settings, spec):
                 return
-            if endpoint is not None:
+            if settings is not None:
                 self._delete(self._name)
             refusal = None
             try:
                 self._create(self._name, spec)
-            except InstallError as error:  # another installation might have created it first
+            except InstallError as error:  # another installation might have created the endpoint first
                 refusal = error
-            endpoint = self.find()
-        if self._is_installed(endpoint, spec):
+            settings = self.find()
+        if self._is_installed(settings, spec):
             return
-        if refusal is not None and endpoint is None:
+        if refusal is not None and settings is None:
             raise refusal
         reason = f"someone else removed or changed the inference endpoint {self._name} at the same time"
         raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
@@ -177,7 +191,7 @@ class Installer:
         """Return a report on the endpoint, after scoring two texts through it.
 
         Raises:
-            ConfigError: ``index`` is set. An endpoint does not contain the fields, so they cannot be checked.
+            ConfigError: ``index`` is not empty. An endpoint has no fields, so no index can be checked for them.
         """
         if index:
             reason = "leave out --index: an inference endpoint of Elasticsearch does not contain fields to check"
@@ -193,7 +207,10 @@ class Installer:
         }
 
     def remove(self) -> list[str]:
-        """Remove the endpoint and the trial endpoints of interrupted installations. Return a sentence for each.
+        """Remove the endpoint and the trial endpoints of interrupted installations.
+
+        Returns:
+            A sentence for each removed endpoint, such as "removed inference endpoint books".
 
         Raises:
             InstallError: Elasticsearch refused a request, or osrerank did not create the endpoint.
@@ -223,15 +240,19 @@ class Installer:
             )
 
     def _is_installed(self, settings: Mapping[str, Any] | None, spec: EndpointSpec) -> bool:
-        """Return whether the endpoint has the settings of a specification, and can score two texts.
+        """Return whether the endpoint's settings are those of a specification, and the endpoint can score two texts.
 
-        Elasticsearch does not reveal the token, but scoring fails if it is wrong.
+        Elasticsearch does not reveal the token. If it is wrong, scoring fails.
         """
-        if settings is None or ("headers" in settings) != (spec.token is not None):
+        sends_token = spec.token is not None
+        if settings is None or ("headers" in settings) != sends_token:
             return False
-        return settings.items() >= spec.build_settings().items() and self._find_failure() is None
+        # Elasticsearch adds other settings, such as a rate limit
+        has_settings = settings.items() >= spec.build_settings().items()
+        return has_settings and self._find_failure() is None
 
     def _find_failure(self) -> str | None:
+        """Return why the endpoint cannot score two texts, or None if it can."""
         try:
             self._check_licence()
             self._score_test_texts(self._name)
@@ -240,7 +261,7 @@ class Installer:
         return None
 
     def _create(self, name: str, spec: EndpointSpec) -> None:
-        """Create an endpoint. Elasticsearch checks it by calling the server."""
+        """Create an endpoint, for which Elasticsearch calls the server as a check."""
         with explain_failures("create the inference endpoint", calls_server=True):
             self._request("PUT", name, spec.build_body())
 
@@ -253,6 +274,7 @@ class Installer:
             raise InstallError(WRONG_SCORE_COUNT.format(len(scores)), step=step)
 
     def _delete(self, name: str) -> None:
+        """Delete an endpoint if it exists."""
         with explain_failures(f"remove the inference endpoint {name}"), contextlib.suppress(NotFoundError):
             self._request("DELETE", name)
 

@@ -3,9 +3,9 @@
 An installation consists of a model of the ml-commons plugin (`ml_commons`), the search pipeline that calls it, and
 optional search templates (`templates`).
 
-Each run of `Installer.install` creates its own model, checks it, and then stores a search pipeline that calls it. A
-model that the pipeline no longer calls can be deleted, because no other run uses it. If several runs overlap, the last
-one to store the pipeline wins, and the others remove their models.
+Each run of `Installer.install` creates a new model, checks it, and then stores a search pipeline that calls it. If
+several runs overlap, the run that stores the pipeline last wins. Because runs never share a model, each run can delete
+its model, and the model of the pipeline that it replaced, once the pipeline no longer calls them.
 """
 
 import contextlib
@@ -26,8 +26,9 @@ from osrerank.server.opensearch.ml_commons import CallLimits, Model, Models
 from osrerank.server.opensearch.templates import Templates, build_template
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
+"""The index setting that names the search pipeline of all searches that name none."""
 DESCRIPTION_PREFIX = f"{OSRERANK_DESCRIPTION} Made, and to be removed, by osrerank pipeline. With: "
-"""The description of each installed search pipeline begins with this text, which identifies it as osrerank's."""
+"""The beginning of the description of a search pipeline that osrerank created. JSON follows: ``{"index": "books"}``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,11 @@ class PipelineSpec:
     """The search pipeline to install.
 
     Attributes:
-        server: the address of the rerank server as the cluster reaches it, ``http(s)://host:port``.
-        fields: the fields whose texts, joined without a separator, are the model's input.
-        oversample: the number of reranked hits, as a multiple of the page size.
+        server: the address at which the cluster reaches the rerank server, such as ``http://10.0.0.5:8088``.
+        fields: the document fields that the model reads. OpenSearch joins their texts without a separator.
+        oversample: the number of reranked hits, as a multiple of the page size: 3 reranks 30 hits for a page of 10.
         token: the server's bearer token, or None if the server needs no token.
-        limits: the limits of the cluster's calls to the server.
+        limits: the timeouts, retries and connections of the cluster's calls to the server.
         template: the name of a search template to create, or None to create no template.
         index: the index whose mapping contains the fields, or "" if no index was specified.
     """
@@ -55,13 +56,15 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """An installed search pipeline. ``fields``, ``oversample`` and ``index`` mean the same as in `PipelineSpec`.
+    """A search pipeline that is installed, or will be, and its search templates.
+
+    The attributes ``fields``, ``oversample`` and ``index`` are those of `PipelineSpec`.
 
     Attributes:
-        model_id: the id of the model that the pipeline calls, or "none" if it no longer calls a model.
+        model_id: the id of the model that the pipeline calls, or "none" if someone removed the call.
         templates: the names of the search templates.
-        drifted: the names of the search pipeline and templates that differ from what this version of osrerank
-            installs, because someone changed them or another version wrote them.
+        drifted: the name of the search pipeline, or of a template, if its content is not what this version of osrerank
+            installs. Someone changed it, or another version of osrerank wrote it.
     """
 
     model_id: str
@@ -72,7 +75,11 @@ class Installation:
     drifted: tuple[str, ...] = ()
 
     def processors(self) -> dict[str, Any]:
-        """Return the search pipeline's processors, as this version of osrerank installs them."""
+        """Return the search pipeline's processors, as this version of osrerank installs them.
+
+        The processor ``oversample`` requests more hits than the page contains, and after the processor ``rerank``,
+        ``truncate_hits`` reduces them to the page size.
+        """
         rerank: dict[str, Any] = {
             "ml_opensearch": {"model_id": self.model_id},
             "context": {"document_fields": list(self.fields)},
@@ -91,10 +98,12 @@ class Installation:
 
 
 class Installer:
-    """Installs, inspects and removes a search pipeline. If reranking fails, a search keeps its first-pass order.
+    """Installs, inspects and removes a search pipeline.
+
+    If reranking fails, a search with the pipeline returns its hits in the original order.
 
     Args:
-        client: a client of the cluster whose user is allowed to change search pipelines and models.
+        client: a client of the cluster. Its user must be allowed to change search pipelines and models.
         name: the name of the pipeline: a letter or digit, then letters, digits, ``.``, ``_`` and ``-``.
 
     Raises:
@@ -125,11 +134,12 @@ class Installer:
         if installation is not None and self._is_installed(installation, spec):
             unused_ids = [model_id for model_id in self._models.list_ids() if model_id != installation.model_id]
             return [f"removal of model {model_id}, which an interrupted installation left" for model_id in unused_ids]
-        window = "the page" if spec.oversample == 1 else f"{spec.oversample:g} times the page"
+        reranked_hits = "the page's hits" if spec.oversample == 1 else f"{spec.oversample:g} times the page's hits"
+        planned = _plan_installation(spec, installation, model_id="")
         return [
             f"model {self._models.name_prefix}, calling {spec.server}",
-            f"search pipeline {self._name}: reranks {window} by {', '.join(spec.fields)}",
-            *(f"search template {name}" for name in _plan_installation(spec, installation, "").templates),
+            f"search pipeline {self._name}: reranks {reranked_hits} by {', '.join(spec.fields)}",
+            *(f"search template {name}" for name in planned.templates),
         ]
 
     def find_missing_settings(self, spec: PipelineSpec) -> dict[str, dict[str, Any]]:
@@ -144,9 +154,9 @@ class Installer:
         return f"POST {spec.index or '_all'}/_search?search_pipeline={self._name}\n{json.dumps(body, indent=2)}"
 
     def install(self, spec: PipelineSpec) -> None:
-        """Create the model, the search pipeline and the templates. The new model must first score two texts.
+        """Create a model, test it by scoring two texts, and then create or overwrite the search pipeline and templates.
 
-        If the installation fails, it removes what it created.
+        If a step fails, what was created is removed.
 
         Raises:
             InstallError: OpenSearch refused a request, the cluster cannot reach the server, or someone removed or
@@ -159,15 +169,16 @@ class Installer:
         try:
             self._models.wait_until_works(model_id)
             planned = _plan_installation(spec, self.find(), model_id)
-            for name in {*planned.templates} - {*self._templates.read_sources()}:
+            new_templates = {*planned.templates} - {*self._templates.read_sources()}
+            for name in new_templates:
                 self._templates.put(name, planned.template())
-            removable_ids = {model_id, self._find_model_id()}
+            removable_ids = {model_id, self._find_model_id()}  # of these, `_clean_up` keeps the model in use
             self._store(planned)
         except BaseException:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
                 self._undo(model_id, planned)
             raise
-        while True:  # until no other run changes the installation meanwhile
+        while True:  # repeat if another run changed the installation while it was checked
             installation = self._clean_up(removable_ids)
             is_installed = installation is not None and self._is_installed(installation, spec)
             if installation is None or installation == self.find():
@@ -176,9 +187,10 @@ class Installer:
             reason = f"someone else removed or changed the search pipeline {self._name} at the same time"
             raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
         self._models.remove_orphans({*self._models.list_ids()} - removable_ids, self._find_model_id)
-        self._clean_up(removable_ids)  # another run might have stored its model meanwhile
+        self._clean_up(removable_ids)  # another run might have stored a pipeline that calls its model in the meantime
 
     def _store(self, installation: Installation) -> None:
+        """Create or overwrite the search pipeline."""
         description = DESCRIPTION_PREFIX + json.dumps({"index": installation.index})
         body = {"description": description, **installation.processors()}
         with explain_failures("store the search pipeline"):
@@ -195,27 +207,33 @@ class Installer:
         self._models.remove({model_id})
 
     def _clean_up(self, removable_ids: Collection[str | None]) -> Installation | None:
-        """Update drifted templates, and remove the models except the one that the search pipeline calls.
+        """Overwrite templates that do not fit the search pipeline, and remove models that it does not call.
 
-        Returns None if the search pipeline no longer exists.
+        Args:
+            removable_ids: the ids of the models to remove. The model that the search pipeline calls is not removed.
+
+        Returns:
+            The installation that was found, or None if the search pipeline no longer exists.
         """
         while True:
             installation = self.find()
             if installation is None:
                 break
-            template_names = {*installation.drifted} & {*installation.templates}
-            if not template_names:
+            drifted_templates = {*installation.drifted} & {*installation.templates}
+            if not drifted_templates:
                 break
-            for name in template_names:
+            for name in drifted_templates:
                 self._templates.put(name, installation.template())
         used_id = None if installation is None else installation.model_id
         self._models.remove(removable_ids, keep=used_id)
         return installation
 
     def _find_model_id(self) -> str | None:
+        """Return the id of the model that the search pipeline calls now, or None if it calls none or does not exist."""
         return _read_model_id(self._read_pipeline() or {})
 
     def _read_pipeline(self) -> dict[str, Any] | None:
+        """Return the stored search pipeline, or None if no search pipeline has this name."""
         with explain_failures("read the search pipeline"):
             try:
                 content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
@@ -239,22 +257,23 @@ class Installer:
         rerank = _processor_options(pipeline, "response_processors", "rerank")
         oversample = _processor_options(pipeline, "request_processors", "oversample")
         installation = Installation(
-            _read_model_id(pipeline) or "none",
-            tuple(rerank.get("context", {}).get("document_fields", ())),
-            float(oversample.get("sample_factor", 1.0)),
+            model_id=_read_model_id(pipeline) or "none",
+            fields=tuple(rerank.get("context", {}).get("document_fields", ())),
+            oversample=float(oversample.get("sample_factor", 1.0)),
             index=json.loads(description.removeprefix(DESCRIPTION_PREFIX))["index"],
         )
-        templates = self._templates.read_sources()
+        sources = self._templates.read_sources()
         drifted = [] if _has_processors(pipeline, installation.processors()) else [self._name]
-        drifted += [name for name, source in templates.items() if source != installation.template()]
-        return replace(installation, templates=tuple(templates), drifted=tuple(drifted))
+        drifted += [name for name, source in sources.items() if source != installation.template()]
+        return replace(installation, templates=tuple(sources), drifted=tuple(drifted))
 
     def status(self, index: str = "") -> dict[str, Any]:
         """Return a report on the installation, after scoring two texts through it.
 
         Args:
             index: the index that must contain the pipeline's fields. If it is empty, the index of the installation is
-                checked, or else the indices with this default pipeline, or else all indices.
+                checked. If there is no such index either, the indices whose default pipeline this is are checked. If
+                there are none, all indices are checked.
         """
         installation = self.find()
         if installation is None:
@@ -262,7 +281,7 @@ class Installer:
         model = self._models.find(installation.model_id)
         default_for = self._find_default_indices()
         index = index or installation.index or ",".join(default_for)
-        drift = "differs from what this version of osrerank installs: run osrerank pipeline install again"
+        difference = "differs from what this version of osrerank installs: run osrerank pipeline install again"
         return {
             "pipeline": self._name,
             "installed": True,
@@ -274,14 +293,15 @@ class Installer:
             "missing_fields": describe_missing_fields(self._client, index, installation.fields),
             "default_for": default_for,
             "templates": list(installation.templates),
-            "drifted": [f"{name} {drift}" for name in installation.drifted],
+            "drifted": [f"{name} {difference}" for name in installation.drifted],
             "failure": self._find_failure(installation.model_id),
         }
 
     def remove(self) -> list[str]:
-        """Remove the search pipeline, its models and its templates. Return a sentence for each removal.
+        """Remove the search pipeline, its models and its templates, including those of interrupted installations.
 
-        This also removes what interrupted installations left.
+        Returns:
+            A sentence for each removed object, such as "removed search template books".
 
         Raises:
             InstallError: OpenSearch refused a request, or an index has the pipeline as its default.
@@ -306,15 +326,17 @@ class Installer:
     def _is_installed(self, installation: Installation, spec: PipelineSpec) -> bool:
         """Return whether an installation is as a specification describes it, and can score two texts.
 
-        OpenSearch does not reveal the token, but scoring fails if it is wrong.
+        OpenSearch does not reveal the token. If it is wrong, scoring fails.
         """
-        model = Model("DEPLOYED", spec.server, spec.token is not None, spec.limits.client_config())
         model_id = installation.model_id
-        if installation != _plan_installation(spec, installation, model_id) or self._models.find(model_id) != model:
+        expected = _plan_installation(spec, installation, model_id)
+        expected_model = Model("DEPLOYED", spec.server, spec.token is not None, spec.limits.client_config())
+        if installation != expected or self._models.find(model_id) != expected_model:
             return False
         return self._find_failure(model_id) is None
 
     def _find_failure(self, model_id: str) -> str | None:
+        """Return why a model cannot score two texts, or None if it can."""
         try:
             self._models.score_test_texts(model_id)
         except InstallError as error:
@@ -322,6 +344,7 @@ class Installer:
         return None
 
     def _find_default_indices(self) -> list[str]:
+        """Return the indices whose default search pipeline is this one."""
         with explain_failures("read the settings of the indices"):
             indices = self._client.indices.get_settings(
                 index="_all", flat_settings=True, expand_wildcards="open,closed"
@@ -332,7 +355,8 @@ class Installer:
 def _plan_installation(spec: PipelineSpec, current: Installation | None, model_id: str) -> Installation:
     """Return the installation that `Installer.install` should produce.
 
-    It keeps the templates of the current installation, and its index if the specification has none.
+    It has the templates of the current installation and the specification. If the specification names no index, it has
+    the index of the current installation.
     """
     templates: set[str] = set()
     index = spec.index
@@ -345,8 +369,16 @@ def _plan_installation(spec: PipelineSpec, current: Installation | None, model_i
 
 
 def _processor_options(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
-    options = (processor[name] for processor in pipeline.get(kind, ()) if name in processor)
-    return next(options, {})
+    """Return the options of the first processor with a name, or {} if there is no such processor.
+
+    In ``{"request_processors": [{"oversample": {"sample_factor": 3}}]}``, the kind is ``request_processors``, the name
+    is ``oversample``, and the options are ``{"sample_factor": 3}``.
+    """
+    for processor in pipeline.get(kind, ()):
+        if name in processor:
+            options: dict[str, Any] = processor[name]
+            return options
+    return {}
 
 
 def _read_model_id(pipeline: Mapping[str, Any]) -> str | None:
@@ -356,5 +388,6 @@ def _read_model_id(pipeline: Mapping[str, Any]) -> str | None:
 
 
 def _has_processors(pipeline: Mapping[str, Any], processors: Mapping[str, Any]) -> bool:
+    """Return whether a stored search pipeline has these processors and no others."""
     kinds = ("request_processors", "response_processors", "phase_results_processors")
     return all(pipeline.get(kind, []) == processors.get(kind, []) for kind in kinds)
