@@ -1,1 +1,1 @@
-"""The comparison page, which shows a search's first-pass order and its reranked order side by side."""
+"""The comparison page, ``/ui``, which shows the engine's order of a search's hits next to the reranked order."""

@@ -12,18 +12,20 @@ from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Section
 
 TERM_START, TERM_END = "\ue000", "\ue001"
-"""The engine encloses query terms in these private-use characters, which are rare in texts."""
+"""The highlighter of the engine puts these characters around query terms. Texts rarely contain them, because Unicode
+reserves them for private use."""
 MAX_CHARACTERS = 4_000
-"""At most this much of a document's text is shown."""
+"""The maximum length of a document's text on the page. If the text is longer, the page shows an excerpt."""
 MAX_LEAD_CHARACTERS = 400
-"""If a text is longer than `MAX_CHARACTERS`, at most this much of it is shown before the best passage."""
+"""How many characters an excerpt has before the best passage, if the text before and after the passage is long."""
 CUTOFF = 10
+"""The number of documents from which the measures are computed, as in nDCG@10."""
 NO_SPAN = (0, 0)
 MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank}
 
 
 class TextPart(BaseModel):
-    """A part of a text."""
+    """A part of a title or text that the page shows in one style. "…" stands for text that is left out."""
 
     text: str
     marked: bool = Field(description="Whether it is in the passage that determined the score.")
@@ -66,7 +68,7 @@ class ComparedDocument(BaseModel):
 
 
 class ComparedStage(BaseModel):
-    """A stage's report, as in `response["rerank"]["stages"]`."""
+    """A stage's report, as in `response["rerank"]["stages"]`, such as which model scored how many candidates."""
 
     name: str
     applied: bool | str
@@ -81,7 +83,7 @@ class ComparedStage(BaseModel):
 
 
 class ComparedMeasure(BaseModel):
-    """The value of a measure for both orders; higher is better."""
+    """The values of a measure, such as nDCG@10, for both orders. Higher is better."""
 
     name: str
     before: float
@@ -89,7 +91,7 @@ class ComparedMeasure(BaseModel):
 
 
 class QueryMeasures(BaseModel):
-    """The measures of both orders, computed from the query's judgments."""
+    """How good both orders are, according to the query's judgments."""
 
     query_id: str
     relevant: int = Field(description="The number of relevant documents.")
@@ -98,7 +100,7 @@ class QueryMeasures(BaseModel):
 
 
 class ComparedSearch(BaseModel):
-    """Both orders of one search."""
+    """The hits of one search, with their ranks in both orders, and how they were reranked."""
 
     query: str
     index: str
@@ -125,13 +127,13 @@ def compare(
     judged: tuple[str, Mapping[str, int]] | None,
     blend: str | None = None,
 ) -> ComparedSearch:
-    """Compare the two orders of a reranked response, which must contain all candidates on one page.
+    """Compare the first-pass order of a response's hits with their reranked order.
 
     Args:
-        response: the response to a search with `rerank`.
-        request: the query, index, pipeline and depth, which `ComparedSearch` repeats.
-        fields: the model's input fields.
-        judged: the id and judgments of the query, or None if the query has no judgments.
+        response: the response to a search with `rerank`. Its hits must be all candidates that were reranked.
+        request: the query, index, pipeline and depth, such as ``{"query": "deer", "index": "animals", ...}``.
+        fields: the model's input fields, such as ``("title", "body")``.
+        judged: the id and judgments of the query, such as ``("7", {"doc1": 2})``, or None if it has no judgments.
         blend: the method that blends the first-pass score with the model's, or None if there is no blend.
     """
     relevance = {} if judged is None else judged[1]
@@ -155,12 +157,12 @@ def compare(
         blend=blend,
         stages=[ComparedStage.model_validate(stage) for stage in report["stages"]],
         documents=documents,
-        judged=None if judged is None else _measure(judged[0], relevance, documents),
+        judged=None if judged is None else _compute_measures(judged[0], relevance, documents),
     )
 
 
 def highlight_body() -> dict[str, Any]:
-    """Return a search body that makes the engine enclose query terms in `TERM_START` and `TERM_END`."""
+    """Return a search body that requests each text again, with `TERM_START` and `TERM_END` around query terms."""
     tags = {"pre_tags": [TERM_START], "post_tags": [TERM_END]}
     return {"highlight": {"fields": {"*": {}}, **tags, "number_of_fragments": 0}}
 
@@ -168,10 +170,13 @@ def highlight_body() -> dict[str, Any]:
 def _compare_document(
     hit: Mapping[str, Any], rank: int, fields: Sequence[str], title_field: str, relevance: Mapping[str, int]
 ) -> ComparedDocument:
-    trace = hit.get("_rerank") or {}
+    """Describe a hit, with its reranked ``rank``. Its entry ``_rerank`` has the score and rank of each stage."""
+    trace = hit.get("_rerank") or {}  # such as {"first_pass": {"score": 8.5, "rank": 3}, "mono": {"score": 2.1, ...}}
     first_pass = trace.get(FIRST_PASS) or {"score": hit.get("_score"), "rank": rank}
     stages = {name: entry for name, entry in trace.items() if name != FIRST_PASS and isinstance(entry, Mapping)}
-    passage = next((entry["passage"] for entry in reversed(stages.values()) if "passage" in entry), None)
+    passage = None
+    for entry in stages.values():  # the last stage that split the document determined the passage
+        passage = entry.get("passage", passage)
     sections = read_sections(hit, fields) or ()
     titles = [section for section in sections if section.field == title_field]
     body = [section for section in sections if section.field != title_field]
@@ -199,15 +204,19 @@ def _compare_document(
 
 
 def _find_terms(highlight: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[tuple[int, int]]]:
-    """Return the offsets ``(start, end)`` of the query terms in each text, by field and text."""
+    """Return the offsets ``(start, end)`` of the query terms in each text, with the field and text as the key.
+
+    If "<" and ">" were `TERM_START` and `TERM_END`, ``{"body": ["a <deer> runs"]}`` would become
+    ``{("body", "a deer runs"): [(2, 6)]}``.
+    """
     spans_by_text = {}
-    for field, values in highlight.items():
-        for value in values:
+    for field, marked_texts in highlight.items():
+        for marked_text in marked_texts:
             spans = []
             text = ""
-            for segment in value.split(TERM_START):
-                term, has_end, following = segment.partition(TERM_END)
-                if has_end:
+            for segment in marked_text.split(TERM_START):
+                term, term_end, following = segment.partition(TERM_END)
+                if term_end:
                     spans.append((len(text), len(text) + len(term)))
                 text += term + following
             spans_by_text[field, text] = spans
@@ -219,7 +228,16 @@ def _split_sections(
     passage: Mapping[str, Any] | None,
     term_spans: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
 ) -> list[TextPart]:
-    """Split the texts of sections into parts, at the borders of the best passage and of the query terms."""
+    """Split the texts of sections into parts, at the borders of the best passage and of the query terms.
+
+    Args:
+        sections: the sections of the title, or of the rest of the document.
+        passage: the best passage, such as ``{"field": "body", "start": 40, "end": 90}``, or None.
+        term_spans: the offsets of query terms, as `_find_terms` returns them.
+
+    Returns:
+        The parts, with at most `MAX_CHARACTERS` characters of the sections. A space separates two sections.
+    """
     parts: list[TextPart] = []
     remaining = MAX_CHARACTERS
     for section in sections:
@@ -239,23 +257,26 @@ def _split_text(
 ) -> list[TextPart]:
     """Split a text into parts, at the borders of the best passage's span and of the query terms.
 
-    If the text is longer than ``max_characters``, the parts are an excerpt around the span.
+    For "a deer runs", the span (0, 6) and the term (2, 6), the parts are "a ", "deer" and " runs". If the text is
+    longer than ``max_characters``, the parts are an excerpt that contains the beginning of the span.
     """
     if max_characters <= 0:
         return []
+    passage_start, passage_end = span
     start = 0
     if len(text) > max_characters:
-        start = max(min(span[0] - MAX_LEAD_CHARACTERS, len(text) - max_characters), 0)
+        start = max(min(passage_start - MAX_LEAD_CHARACTERS, len(text) - max_characters), 0)
     end = min(start + max_characters, len(text))
-    borders = [offset for bounds in (span, *term_spans) for offset in bounds if start < offset < end]
-    offsets = sorted({start, end, *borders})
+    borders = {start, end}
+    for bounds in (span, *term_spans):
+        borders.update(offset for offset in bounds if start < offset < end)
     parts = [
         TextPart(
-            text=text[first:stop],
-            marked=span[0] <= first < span[1],
-            is_term=any(term_start <= first < term_end for term_start, term_end in term_spans),
+            text=text[part_start:part_end],
+            marked=passage_start <= part_start < passage_end,
+            is_term=any(term_start <= part_start < term_end for term_start, term_end in term_spans),
         )
-        for first, stop in pairwise(offsets)
+        for part_start, part_end in pairwise(sorted(borders))
     ]
     if start:
         parts.insert(0, TextPart(text="…", marked=False))
@@ -264,19 +285,22 @@ def _split_text(
     return parts
 
 
-def _measure(query_id: str, relevance: Mapping[str, int], documents: Sequence[ComparedDocument]) -> QueryMeasures:
-    relevant = {doc_id for doc_id, grade in relevance.items() if grade > 0}
-    after = [document.doc_id for document in documents]
-    before = [document.doc_id for document in sorted(documents, key=lambda document: document.before)]
+def _compute_measures(
+    query_id: str, relevance: Mapping[str, int], documents: Sequence[ComparedDocument]
+) -> QueryMeasures:
+    """Compute the measures of both orders from the grades, such as ``{"doc1": 2}``, and the reranked documents."""
+    relevant_ids = {doc_id for doc_id, grade in relevance.items() if grade > 0}
+    reranked_ids = [document.doc_id for document in documents]
+    first_pass_ids = [document.doc_id for document in sorted(documents, key=lambda document: document.before)]
     return QueryMeasures(
         query_id=query_id,
-        relevant=len(relevant),
-        found=len(relevant.intersection(after)),
+        relevant=len(relevant_ids),
+        found=len(relevant_ids.intersection(reranked_ids)),
         measures=[
             ComparedMeasure(
                 name=f"{name}@{CUTOFF}",
-                before=measure(before, relevance, CUTOFF),
-                after=measure(after, relevance, CUTOFF),
+                before=measure(first_pass_ids, relevance, CUTOFF),
+                after=measure(reranked_ids, relevance, CUTOFF),
             )
             for name, measure in MEASURES.items()
         ],

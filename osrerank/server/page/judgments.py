@@ -1,4 +1,4 @@
-"""Read and save the relevance judgments of the comparison page's queries: those in files, and those of its users."""
+"""Keep the comparison page's queries and relevance judgments, and save those that users add on the page."""
 
 import threading
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from osrerank.types import Qrels, Query
 QUERIES_FILE = "queries.tsv"
 QRELS_FILE = "qrels.txt"
 NEW_QUERY_PREFIX = "page-"
-"""If users judge a query that they typed, its id begins with this prefix."""
+"""The beginning of the ids of queries that users typed and judged, such as ``page-1``."""
 
 
 class Judgments:
@@ -23,12 +23,13 @@ class Judgments:
     Args:
         queries: the queries, in the order of the page.
         qrels: the judgments of the queries, or None if there are none.
-        folder: the folder in which users' judgments are saved, as TREC qrels with a table of queries. Judgments that it
-            already contains are loaded. If it is None, users cannot judge documents.
+        folder: the folder in which users' judgments are saved, or None if users cannot judge documents. ``qrels.txt``
+            has lines such as ``page-1 0 doc7 2``, and ``queries.tsv`` the texts of the queries. If the folder already
+            contains judgments, they are loaded.
 
     Raises:
         FormatError: a file in the folder cannot be read.
-        ConfigError: a query in the folder has the id of another query.
+        ConfigError: a query in the folder has the same id as one of ``queries``, but another text.
     """
 
     def __init__(self, queries: tuple[Query, ...] = (), qrels: Qrels | None = None, folder: Path | None = None) -> None:
@@ -37,13 +38,15 @@ class Judgments:
         self._queries = {query.query_id: query for query in queries}
         judgments = qrels.judgments if qrels else {}
         self._grades = {query_id: dict(grades) for query_id, grades in judgments.items()}
-        self._user_grades: dict[str, dict[str, int]] = {}  # those that are saved in the folder
-        if folder is not None and (folder / QRELS_FILE).exists() and (folder / QRELS_FILE).stat().st_size:
-            self._read(folder)
+        self._user_grades: dict[str, dict[str, int]] = {}  # only the users' grades, which the folder contains
+        if folder is not None:
+            qrels_file = folder / QRELS_FILE
+            if qrels_file.exists() and qrels_file.stat().st_size:
+                self._read(folder)
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The queries, in the order of the page. Queries that users typed come last."""
+        """The queries in the order of the page, followed by the queries that users typed and judged."""
         with self._lock:
             return tuple(self._queries.values())
 
@@ -57,7 +60,10 @@ class Judgments:
         return query_id in self._grades
 
     def find_judgments(self, text: str) -> tuple[str, Mapping[str, int]] | None:
-        """Return the id of the query with a text, and its judgments. Returns None if it has none."""
+        """Return the id and the judgments of the query with a text, such as ``("page-1", {"doc7": 2})``.
+
+        Returns None if the query has no judgments.
+        """
         with self._lock:
             query = self._find_query(text)
             if query is None or query.query_id not in self._grades:
@@ -65,12 +71,15 @@ class Judgments:
             return query.query_id, dict(self._grades[query.query_id])
 
     def save_judgment(self, text: str, doc_id: str, relevance: int | None) -> str:
-        """Save a judgment, and return the query's id.
+        """Save or remove a user's judgment of a document, and return the query's id.
 
-        ``relevance`` is the grade, where 0 is not relevant. None removes the judgment.
+        Args:
+            text: the text of the query. If no query has this text, it is added.
+            doc_id: the document's id.
+            relevance: the grade, where 0 means not relevant, or None to remove the judgment.
 
         Raises:
-            ConfigError: users cannot judge, or a TREC file cannot contain the document's id.
+            ConfigError: the server saves no judgments, or a TREC file cannot contain the document's id.
             OSError: the files cannot be written.
         """
         if self._folder is None:
@@ -91,7 +100,10 @@ class Judgments:
             return query.query_id
 
     def _find_query(self, text: str) -> Query | None:
-        """Return the query with a text, preferably a judged one, or None if there is no such query."""
+        """Return the query with a text, or None if there is none. Spaces and upper case in the text do not matter.
+
+        If several queries have the text, return one that has judgments if possible.
+        """
         normalized = _normalize(text)
         queries = [query for query in self._queries.values() if _normalize(query.text) == normalized]
         for query in queries:
@@ -100,6 +112,7 @@ class Judgments:
         return queries[0] if queries else None
 
     def _add_query(self, text: str) -> Query:
+        """Add a query that a user typed, with the first id that no query has, such as ``page-1``."""
         number = 1
         while f"{NEW_QUERY_PREFIX}{number}" in self._queries:
             number += 1
@@ -108,9 +121,14 @@ class Judgments:
         return query
 
     def _read(self, folder: Path) -> None:
+        """Add the queries and judgments that were saved in the folder.
+
+        If the folder and ``qrels`` have a grade for the same document, the folder's grade is used.
+        """
         queries_file = folder / QUERIES_FILE
         for query in read_queries(queries_file):
-            if self._queries.setdefault(query.query_id, query).text != query.text:
+            page_query = self._queries.setdefault(query.query_id, query)
+            if page_query.text != query.text:
                 reason = f"the query {query.query_id} in {queries_file} differs from the one in --queries"
                 raise ConfigError(f"{reason}: rename one of them", setting="save_judgments", source=str(folder))
         for query_id, grades in read_qrels(folder / QRELS_FILE).judgments.items():
@@ -118,11 +136,13 @@ class Judgments:
             self._grades.setdefault(query_id, {}).update(grades)
 
     def _save(self, folder: Path) -> None:
+        """Write the users' judgments, and the queries that they belong to, into the folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        queries = (f"{query_id}\t{self._queries[query_id].text}\n" for query_id in self._user_grades)
-        write_atomically(folder / QUERIES_FILE, queries)
+        query_lines = (f"{query_id}\t{self._queries[query_id].text}\n" for query_id in self._user_grades)
+        write_atomically(folder / QUERIES_FILE, query_lines)
         write_qrels(flatten_qrels(Qrels(self._user_grades)), folder / QRELS_FILE)
 
 
 def _normalize(text: str) -> str:
+    """Return a query's text in lower case with single spaces: "red deer" for " Red  DEER"."""
     return " ".join(text.split()).casefold()

@@ -1,4 +1,7 @@
-"""Compute the share of an index's documents that have stored vectors, for the readiness check ``/ready?index=NAME``."""
+"""Compute how many of an index's documents have stored vectors, for the readiness check ``/ready?index=NAME``.
+
+A bi-encoder can score documents fast only if their vectors are stored.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,13 +14,16 @@ from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.server.api.errors import RefusedRequest
 
 CACHE_S = 10.0
-"""Shares are cached this long, in seconds, because readiness checks come every few seconds."""
+"""How long the share of an index is cached, in seconds. An orchestrator sends readiness checks every few seconds."""
 
 
 class VectorShares:
-    """Computes and caches the share of each index's documents that have stored vectors.
+    """Computes and caches the share of each index's documents that have stored vectors, such as 0.95.
 
-    If ``indexes`` is empty, requests can ask for all indices.
+    Args:
+        client: the client that counts the vectors.
+        indexes: the indices that requests can name. If there are none, requests can name any index.
+        clock: returns a time in seconds, for the cache.
     """
 
     def __init__(
@@ -28,7 +34,9 @@ class VectorShares:
         self._cache: ExpiringCache[str, float] = ExpiringCache(clock, CACHE_S)
 
     def __call__(self, index: str) -> float:
-        """Return the share, in [0, 1]. It is 1 if the model uses no document vectors, as with a cross-encoder.
+        """Return the share of documents that have stored vectors: 0 for none, 1 for all.
+
+        If the model uses no document vectors, as a cross-encoder, the share is 1.
 
         Raises:
             RefusedRequest: the server does not offer the index, or cannot read it.
@@ -44,7 +52,7 @@ class VectorShares:
     def _compute_share(self, index: str) -> float:
         try:
             return self._client.coverage(index).share
-        except ConfigError:  # there are no vectors: a cross-encoder, a sentence stage, or indices with different models
+        except ConfigError:  # no vectors to count: a cross-encoder, a sentence stage, or indices with different models
             return 1.0
         except TransportError as error:
             status = 404 if error.status_code == 404 else 502
