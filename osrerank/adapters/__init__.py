@@ -1,1 +1,1 @@
-"""Rerankers for other frameworks. Each module needs its framework's extra."""
+"""Rerankers for other frameworks. Each module needs an extra, as in ``pip install osrerank[langchain]``."""

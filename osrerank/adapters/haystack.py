@@ -1,4 +1,4 @@
-"""A ranker component for Haystack. It needs the extra ``haystack``."""
+"""A ranker component for Haystack. It needs ``pip install osrerank[haystack]``."""
 
 import asyncio
 import math
@@ -19,16 +19,18 @@ __all__ = ["OsrerankRanker"]
 
 @component
 class OsrerankRanker:
-    """Returns copies of the documents, best first, with the model's probability of relevance as their score.
+    """Sorts documents by a model's probability that they are relevant, and returns copies with it as their score.
 
-    Documents that could not be scored come last and have no score.
+    The most relevant document comes first. Documents that could not be scored come last and have no score.
 
     Args:
-        model: the model's directory, hub id or shipped name. None uses the settings' model.
+        model: the directory of a model, its id on the Hugging Face Hub, or the name of a model that osrerank contains.
+            None uses the model of the settings.
         top_k: the maximum number of documents to return. None returns all.
-        score_threshold: the minimum probability of a returned document. Documents without a score are also left out.
-        options: search options, the fields of ``osrerank.Rerank``, such as ``deadline_ms`` and ``on_failure``.
-        scorer: a scorer to use instead of a model. It is not serialised.
+        score_threshold: the minimum probability of a returned document. If it is set, documents that could not be
+            scored are not returned.
+        options: fields of ``osrerank.Rerank``, such as ``{"deadline_ms": 200, "on_failure": "raise"}``.
+        scorer: a scorer to use instead of a model. `to_dict` leaves it out.
     """
 
     def __init__(
@@ -48,31 +50,31 @@ class OsrerankRanker:
         self._ranker = Reranker(model, scorer=scorer, **cast("RerankOptions", options or {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict from which ``from_dict`` creates the same component."""
+        """Return a dict from which `from_dict` creates a component with the same model and options."""
         names = ("model", "top_k", "score_threshold", "options")
         content: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
         return content
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "OsrerankRanker":
-        """Create the component that ``to_dict`` described."""
+        """Create a component from a dict that `to_dict` returned."""
         ranker: OsrerankRanker = default_from_dict(cls, data)
         return ranker
 
     def warm_up(self) -> None:
-        """Load the model now."""
+        """Load the model, so that the first call of `run` does not have to."""
         self._ranker.warm_up()
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
-        """Return the documents, best first.
+        """Return ``{"documents": [...]}``, with the most relevant document first.
 
         If several documents have the same id, only the one with the highest score is ranked, as in Haystack's rankers.
 
         Args:
             query: the text of the query.
-            documents: the documents. A document without content counts as an empty text.
-            top_k: the maximum number of documents to return, in place of the component's ``top_k``.
+            documents: the documents. A document whose content is None is scored as an empty text.
+            top_k: the maximum number of documents to return. None uses the component's ``top_k``.
         """
         _validate_top_k(top_k)
         documents = _remove_duplicates(documents)
@@ -80,26 +82,28 @@ class OsrerankRanker:
         if self.score_threshold is not None:
             ranked = [hit for hit in ranked if hit.probability is not None and hit.probability >= self.score_threshold]
         top = ranked[: top_k or self.top_k]
+        # the inputs of `rank` have no ids, so `doc_id` is a document's position in `documents`
         return {"documents": [replace(documents[hit.doc_id], score=hit.probability) for hit in top]}
 
     @component.output_types(documents=list[Document])
     async def run_async(
         self, query: str, documents: list[Document], top_k: int | None = None
     ) -> dict[str, list[Document]]:
-        """Return the documents, best first. The model scores in a thread."""
+        """Do the same as `run` in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.run, query, documents, top_k)
 
 
 def _remove_duplicates(documents: list[Document]) -> list[Document]:
-    """Return the first document with the highest score for each id. A missing score is the lowest."""
+    """Return one document for each id: the one with the highest score, or the first of several with this score."""
 
-    def sort_key(document: Document) -> float:
+    def score_or_lowest(document: Document) -> float:
         return -math.inf if document.score is None else document.score
 
-    best: dict[str, Document] = {}
+    best_by_id: dict[str, Document] = {}
     for document in documents:
-        best[document.id] = max(best.get(document.id, document), document, key=sort_key)
-    return list(best.values())
+        best = best_by_id.get(document.id, document)
+        best_by_id[document.id] = max(best, document, key=score_or_lowest)
+    return list(best_by_id.values())
 
 
 def _validate_top_k(top_k: int | None) -> None:

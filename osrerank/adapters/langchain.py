@@ -1,4 +1,4 @@
-"""A document compressor for LangChain. It needs the extra ``langchain``."""
+"""A document compressor for LangChain. It needs ``pip install osrerank[langchain]``."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -17,13 +17,15 @@ from pydantic import ConfigDict, Field, PrivateAttr  # noqa: E402 - only with th
 __all__ = ["OsrerankRerank"]
 
 SCORE = "relevance_score"
+"""The key of the score in a document's metadata, as in LangChain's other rerankers."""
 
 
 class OsrerankRerank(BaseDocumentCompressor):
     """Reranks retrieved documents, for a ``ContextualCompressionRetriever``.
 
-    It returns copies of the documents, best first, with the model's probability of relevance in
-    ``metadata["relevance_score"]``. Documents that could not be scored come last and have no such entry.
+    It returns copies of the documents, with the model's probability that they are relevant in
+    ``metadata["relevance_score"]``. The most relevant document comes first. Documents that could not be scored come
+    last, without ``relevance_score``.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -37,7 +39,7 @@ class OsrerankRerank(BaseDocumentCompressor):
     _ranker: Reranker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the options. The model is loaded on first use."""
+        """Check the options. The model is loaded only when documents are scored for the first time."""
         super().model_post_init(context)
         self._ranker = Reranker(self.model, scorer=self.scorer, **cast("RerankOptions", self.options))
 
@@ -47,13 +49,14 @@ class OsrerankRerank(BaseDocumentCompressor):
         query: str,
         callbacks: Callbacks | None = None,  # noqa: ARG002 - LangChain's signature
     ) -> Sequence[Document]:
-        """Return the documents, best first."""
+        """Return copies of at most ``top_n`` documents, with the most relevant first."""
         ranked = self._ranker.rank(query, [document.page_content for document in documents])
+        # the inputs of `rank` have no ids, so `doc_id` is a document's position in `documents`
         return [_with_score(documents[hit.doc_id], hit.probability) for hit in ranked[: self.top_n]]
 
 
 def _with_score(document: Document, probability: float | None) -> Document:
-    """Return a copy with the probability as its score, and without a score of another reranker."""
+    """Return a copy of a document with the probability as its score. The score of an earlier reranker is removed."""
     metadata = {name: value for name, value in document.metadata.items() if name != SCORE}
     if probability is not None:
         metadata[SCORE] = probability

@@ -1,4 +1,4 @@
-"""A node postprocessor for LlamaIndex. It needs the extra ``llama-index``."""
+"""A node postprocessor for LlamaIndex. It needs ``pip install osrerank[llama-index]``."""
 
 from typing import Any, cast
 
@@ -23,9 +23,9 @@ dispatcher = get_dispatcher(__name__)
 
 
 class OsrerankRerank(BaseNodePostprocessor):
-    """Returns retrieved nodes, best first, with the model's probability of relevance as their score.
+    """Sorts retrieved nodes by a model's probability that they are relevant, which becomes their score.
 
-    Nodes that could not be scored come last and have no score.
+    The most relevant node comes first. Nodes that could not be scored come last and have no score.
     """
 
     model: str | None = Field(
@@ -40,13 +40,13 @@ class OsrerankRerank(BaseNodePostprocessor):
     _ranker: Reranker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the options. The model is loaded on first use."""
+        """Check the options. The model is loaded only when nodes are scored for the first time."""
         super().model_post_init(context)
         self._ranker = Reranker(self.model, scorer=self.scorer, **cast("RerankOptions", self.options))
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex stores the postprocessor."""
+        """Return the name that LlamaIndex writes into a serialised postprocessor."""
         return "OsrerankRerank"
 
     def _postprocess_nodes(
@@ -61,11 +61,13 @@ class OsrerankRerank(BaseNodePostprocessor):
         dispatcher.event(start)
         texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
         ranked = self._ranker.rank(query_bundle.query_str, texts)
+        # the inputs of `rank` have no ids, so `doc_id` is a node's position in `nodes`
         reranked = [self._with_score(nodes[hit.doc_id], hit.probability) for hit in ranked[:top_n]]
         dispatcher.event(ReRankEndEvent(nodes=reranked))
         return reranked
 
     def _with_score(self, node: NodeWithScore, probability: float | None) -> NodeWithScore:
+        """Return a node with the probability as its score, and with the retriever's score if it should be kept."""
         if not self.keep_retrieval_score:
             return NodeWithScore(node=node.node, score=probability)
         metadata = {**node.node.metadata, "retrieval_score": node.score}

@@ -1,4 +1,4 @@
-"""A transformer for PyTerrier. It needs the extra ``pyterrier``."""
+"""A transformer for PyTerrier. It needs ``pip install osrerank[pyterrier]``."""
 
 from typing import Any, cast
 
@@ -15,16 +15,17 @@ __all__ = ["OsrerankReRanker"]
 
 
 class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no types
-    """Reranks a result frame, as in ``bm25 >> OsrerankReRanker()``.
+    """Reranks the DataFrame that a retriever returns, as in ``bm25 >> OsrerankReRanker()``.
 
-    The input has the columns ``qid``, ``query``, ``docno``, ``text`` and optionally ``title``. The output has each
-    query's documents in the new order, with the model's ``score`` and a ``rank`` from 0. If the retriever returns no
-    texts, insert ``pt.text.get_text(dataset)`` before the reranker.
+    The DataFrame must have the columns ``qid``, ``query``, ``docno`` and ``text``, and can have ``title``. The output
+    has each query's documents in the new order, with the model's ``score``, and a ``rank`` that begins with 0. If the
+    retriever returns no texts, add them first: ``bm25 >> pt.text.get_text(dataset) >> OsrerankReRanker()``.
 
     Args:
-        model: the model's directory, hub id or shipped name. None uses the settings' model.
+        model: the directory of a model, its id on the Hugging Face Hub, or the name of a model that osrerank contains.
+            None uses the model of the settings.
         scorer: a scorer or encoder to use instead of a model.
-        options: search options, the fields of ``osrerank.Rerank``, such as ``pipeline`` and ``blend``.
+        options: fields of ``osrerank.Rerank``, such as ``{"pipeline": "mono", "blend": "rrf"}``.
     """
 
     def __init__(
@@ -33,19 +34,19 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
         super().__init__()
         self.model = model
         self.options = options
-        self._argument_text = repr(model) if scorer is None else f"scorer={type(scorer).__name__}"
+        self._argument = repr(model) if scorer is None else f"scorer={type(scorer).__name__}"
         self._ranker = Reranker(model, scorer=scorer, **cast("RerankOptions", options or {}))
 
     def transform(self, inp: Any) -> Any:
-        """Return the documents of a result frame in the new order.
+        """Return a DataFrame with each query's documents in the new order.
 
         Raises:
             InputValidationError: a column is missing.
-            ConfigError: a value is missing, or a query has a document twice.
+            ConfigError: a value is missing, or a query has the same document twice.
             ScoringError: scoring failed, and ``on_failure`` is ``"raise"``.
         """
         pt.validate.columns(inp, includes=["qid", "query", "docno", "text"], context=self)
         return self._ranker.rank_frame(inp)
 
     def __repr__(self) -> str:
-        return f"OsrerankReRanker({self._argument_text})"
+        return f"OsrerankReRanker({self._argument})"

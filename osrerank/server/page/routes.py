@@ -36,15 +36,19 @@ from osrerank.service import SERVER_STARTUP_MS, RerankService
 
 PATH = "/ui"
 UNCACHED_PATHS = frozenset({f"{PATH}/config", f"{PATH}/search", f"{PATH}/judge"})
+"""The JSON endpoints. Browsers must not cache their responses."""
 MAX_DEPTH = 200
+"""The maximum number of candidates that a search on the page reranks."""
 BLEND = "blend"
 """The name of the stage that blends the first-pass score with the model's."""
 MAX_INDICES = 200
+"""The maximum number of indices in the page's list."""
 MAX_QUERIES = 1_000
+"""The maximum number of queries in the page's list."""
 MAX_SEARCHES = 8
-"""At most this many searches run at once. Others wait."""
+"""The maximum number of requests that use the search engine or write judgments at the same time. Others wait."""
 MAX_WAITING = 32
-"""If this many searches wait, others are refused."""
+"""The maximum number of such requests that wait. Others get status 429."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -55,6 +59,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+"""The security headers of the page's responses. They let it load only files of this server, and forbid frames."""
 ASSETS = {
     "page.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
@@ -63,6 +68,7 @@ ASSETS = {
     "lines.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
+"""The files of the page, with their media types."""
 Value = TypeVar("Value")
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
@@ -113,13 +119,14 @@ class SavedJudgment(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPage:
-    """What the comparison page offers and searches.
+    """Runs the searches of the comparison page, and contains the choices that the page offers.
 
     Attributes:
         client: the client that searches and reranks. The caller closes it.
-        pipelines: for each pipeline's name, why it cannot be used, or "" if it can; from `check_pipelines`.
-        indexes: the indices that the page offers, the default first. If there are none, the page offers all indices
-            that the client can read.
+        pipelines: the pipelines that the page offers, as `check_pipelines` returns them: the value is "" if the
+            pipeline can be used, and otherwise says why it cannot.
+        indexes: the indices that the page offers, of which the first is the default. If there are none, the page
+            offers all indices that the client can read.
         judgments: the queries that the page offers, and their judgments.
     """
 
@@ -129,7 +136,7 @@ class ComparisonPage:
     judgments: Judgments = field(default_factory=Judgments)
 
     def list_indices(self) -> list[str]:
-        """Return the names of the indices that the page offers.
+        """Return the names of the indices that the page offers, at most `MAX_INDICES` if they are not configured.
 
         Raises:
             TransportError: the engine does not respond, or refuses the request.
@@ -147,10 +154,15 @@ class ComparisonPage:
     def search(
         self, query: str, index: str, pipeline: str, depth: int | None, *, passage_words: int, timeout_ms: float
     ) -> ComparedSearch:
-        """Search with reranking, and compare the two orders.
+        """Search with reranking, and compare the first-pass order of the hits with the reranked order.
 
-        If ``pipeline`` is empty, the first usable one is chosen. If ``depth`` is None or ``passage_words`` is 0, the
-        search uses the index's own option.
+        Args:
+            query: the text of the query.
+            index: the index to search.
+            pipeline: the pipeline, or "" for the first one that can be used.
+            depth: the number of candidates to rerank, or None for `default_depth`.
+            passage_words: the number of words in a passage, or 0 to split documents as the index's options say.
+            timeout_ms: the deadline for reranking, in milliseconds.
 
         Raises:
             RefusedRequest: the page does not offer the index or the pipeline, or the engine refuses the search.
@@ -158,14 +170,14 @@ class ComparisonPage:
         if self.indexes and index not in self.indexes:
             raise RefusedRequest(404, f"this server does not offer the index {index}, only {', '.join(self.indexes)}")
         if not pipeline:
-            usable_names = [name for name, reason in self.pipelines.items() if not reason]
-            pipeline = usable_names[0] if usable_names else AUTO_PIPELINE
+            usable_pipelines = [name for name, failure in self.pipelines.items() if not failure]
+            pipeline = usable_pipelines[0] if usable_pipelines else AUTO_PIPELINE
         if pipeline not in {AUTO_PIPELINE, *self.pipelines}:
             names = ", ".join(self.pipelines)
             raise RefusedRequest(422, f"there is no pipeline {pipeline}: choose one of {names}")
         depth = depth or self.default_depth(index)
         options: RerankOptions = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
-        options |= {  # the page shows all candidates, so options that remove or mix hits are turned off
+        options |= {  # turn off what removes or mixes hits, because the page shows all candidates
             "query": None,
             "min_score": None,
             "min_probability": None,
@@ -180,44 +192,49 @@ class ComparisonPage:
         try:
             response = self._search_with_highlighting(query, index, depth, options)
         except TransportError as error:
-            raise refusal_from_error(error, name_engine(self.client), index) from error
+            raise explain_engine_error(error, name_engine(self.client), index) from error
         request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
         fields = response["rerank"].get("fields") or ()
         blend = self._blend_method(response, index, options)
         return compare(response, request, fields, self.judgments.find_judgments(query), blend)
 
     def _search_with_highlighting(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
-        """Search with highlighting. If the engine refuses that, for example for very long texts, search without it."""
+        """Search with highlighted query terms, or without if the engine cannot highlight, as in very long texts."""
         try:
             return self.client.search(query, index=index, size=depth, rerank=options, body=highlight_body())
         except RequestError:
             return self.client.search(query, index=index, size=depth, rerank=options)
 
     def _blend_method(self, response: Any, index: str, options: RerankOptions) -> str | None:
+        """Return the method that blended the scores of a response's hits, or None if no scores were blended."""
         if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
         with self.client.searcher.service_for(index) as service:
             blend = service.identity(self.client.options_of(index, rerank=options))["blend"]
-        return str(blend[0]) if isinstance(blend, list) else None
+        return str(blend[0]) if isinstance(blend, list) else None  # a list begins with the method's name
 
 
 def check_pipelines(reranker: RerankService) -> dict[str, str]:
-    """Load the models of all pipelines. For each pipeline's name, return why it cannot be used, or "" if it can.
+    """Load the models of all pipelines, and return why each pipeline cannot be used, or "" if it can.
 
-    The model's default pipeline comes first, because the page selects the first one.
+    An example is ``{"mono": "", "duo": "the model cannot be loaded"}``. The model's default pipeline comes first,
+    because the page selects the first one.
     """
-    reasons = {name: _find_obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
+    names = [name for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)]
+    failures = {name: _find_failure(reranker, name) for name in names}
     try:
         default_pipeline, _ = reranker.resolve_pipeline(Rerank())
     except (ModelLoadError, MissingDependencyError, WorkerError):
-        return reasons
-    return {default_pipeline: reasons.pop(default_pipeline), **reasons}
+        return failures
+    return {default_pipeline: failures.pop(default_pipeline), **failures}
 
 
-def _find_obstacle(reranker: RerankService, pipeline: str) -> str:
+def _find_failure(reranker: RerankService, pipeline: str) -> str:
+    """Load a pipeline's models, and return why the pipeline cannot be used, or "" if it can."""
+    options = Rerank(pipeline=pipeline)
     try:
-        reranker.warm_up(Rerank(pipeline=pipeline), server_ms=SERVER_STARTUP_MS)
-        return "".join(reranker.resolve_pipeline(Rerank(pipeline=pipeline))[1])
+        reranker.warm_up(options, server_ms=SERVER_STARTUP_MS)
+        _, warning = reranker.resolve_pipeline(options)  # a warning that the model does not fit the pipeline, or ""
     except (ConfigError, ModelLoadError, MissingDependencyError) as error:
         return str(error)
     except WorkerError:  # workers can start later
@@ -225,11 +242,18 @@ def _find_obstacle(reranker: RerankService, pipeline: str) -> str:
     except ScoringError:
         if reranker.settings.backend != HTTP:
             raise
-        return ""  # a rerank server can also start later
+        return ""  # the rerank server can start later
+    return str(warning)
 
 
-def refusal_from_error(error: TransportError, engine: str, index: str = "") -> RefusedRequest:
-    """Return the response for an error of the engine or of the connection, without addresses or credentials."""
+def explain_engine_error(error: TransportError, engine: str, index: str = "") -> RefusedRequest:
+    """Return the response for an error of the engine or of the connection, without addresses or credentials.
+
+    Args:
+        error: the error.
+        engine: the name of the engine for messages, such as "the search engine".
+        index: the index that was searched, or "" if the request was not for a certain index.
+    """
     if isinstance(error, ConnectionTimeout):
         return RefusedRequest(504, f"{engine} did not respond in time: try again, or check its load")
     if isinstance(error, Unreachable):
@@ -261,7 +285,7 @@ async def config(http: HttpRequest) -> PageConfig:
     try:
         indexes = await _run_in_thread(http, comparison.list_indices)
     except TransportError as error:
-        problem = str(refusal_from_error(error, name_engine(comparison.client)))
+        problem = str(explain_engine_error(error, name_engine(comparison.client)))
     default_index = indexes[0] if indexes else ""
     judgments = comparison.judgments
     return PageConfig(
@@ -312,7 +336,7 @@ async def search(
 @router.post("/judge")
 async def judge(http: HttpRequest, judgment: PageJudgment) -> SavedJudgment:
     """Save how relevant a document is to a query, as TREC qrels."""
-    if media_type(http) != "application/json":  # other sites' pages can make a browser send forms, but not this type
+    if media_type(http) != "application/json":  # pages of other sites can make a browser send forms, but not JSON
         raise RefusedRequest(415, "send the judgment as Content-Type: application/json")
     comparison: ComparisonPage = http.app.state.comparison
 
@@ -328,6 +352,11 @@ async def judge(http: HttpRequest, judgment: PageJudgment) -> SavedJudgment:
 
 
 async def _run_in_thread(http: HttpRequest, function: Callable[[], Value]) -> Value:
+    """Run a function in a thread and return its result, with at most `MAX_SEARCHES` such threads at once.
+
+    Raises:
+        RefusedRequest: `MAX_WAITING` requests already wait for a thread.
+    """
     limiter: anyio.CapacityLimiter = http.app.state.comparison_limiter
     if limiter.statistics().tasks_waiting >= MAX_WAITING:
         raise RefusedRequest(429, "too many searches are waiting; try again in a second")
@@ -335,15 +364,16 @@ async def _run_in_thread(http: HttpRequest, function: Callable[[], Value]) -> Va
 
 
 class PageHeadersMiddleware:
-    """ASGI middleware that adds security headers to all responses under `PATH`, including errors."""
+    """ASGI middleware that adds security and cache headers to all responses under `PATH`, including errors."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Respond to one request."""
+        """Pass a request to the application. If it is for the page, add the headers to the response."""
         path = scope.get("path", "")
-        if scope["type"] != "http" or not (path == PATH or path.startswith(f"{PATH}/")):
+        is_page_request = scope["type"] == "http" and (path == PATH or path.startswith(f"{PATH}/"))
+        if not is_page_request:
             await self._application(scope, receive, send)
             return
 
@@ -361,7 +391,7 @@ class PageHeadersMiddleware:
 
 
 def add_page(app: FastAPI, comparison: ComparisonPage) -> None:
-    """Add the comparison page to the rerank API."""
+    """Add the comparison page to the application of the rerank API, with a redirect from ``/`` to ``/ui``."""
     app.state.comparison = comparison
     app.state.find_vector_share = VectorShares(comparison.client, comparison.indexes)
     app.state.comparison_limiter = anyio.CapacityLimiter(MAX_SEARCHES)
