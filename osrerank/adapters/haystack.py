@@ -19,7 +19,7 @@ __all__ = ["OsrerankRanker"]
 
 @component
 class OsrerankRanker:
-    """Sorts documents by a model's probability that they are relevant, and returns copies with it as their score.
+    """Sorts documents by the model's probability that they are relevant, and returns copies with this new score.
 
     The most relevant document comes first. Documents that could not be scored come last and have no score.
 

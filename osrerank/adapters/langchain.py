@@ -31,7 +31,9 @@ class OsrerankRerank(BaseDocumentCompressor):
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     model: str | None = Field(
-        None, description="The model's directory, hub id or shipped name. None uses the settings' model."
+        None,
+        description="The directory of a model, its id on the Hugging Face Hub, or the name of a model that osrerank "
+        "contains. None uses the model of the settings.",
     )
     top_n: int | None = Field(None, ge=1, description="The maximum number of documents to return. None returns all.")
     options: dict[str, Any] = Field(default_factory=dict, description="Fields of osrerank.Rerank, such as deadline_ms.")

@@ -23,13 +23,15 @@ dispatcher = get_dispatcher(__name__)
 
 
 class OsrerankRerank(BaseNodePostprocessor):
-    """Sorts retrieved nodes by a model's probability that they are relevant, which becomes their score.
+    """Sorts retrieved nodes by the model's probability that they are relevant, which becomes their score.
 
     The most relevant node comes first. Nodes that could not be scored come last and have no score.
     """
 
     model: str | None = Field(
-        None, description="The model's directory, hub id or shipped name. None uses the settings' model."
+        None,
+        description="The directory of a model, its id on the Hugging Face Hub, or the name of a model that osrerank "
+        "contains. None uses the model of the settings.",
     )
     top_n: int | None = Field(None, ge=1, description="The maximum number of nodes to return. None returns all.")
     keep_retrieval_score: bool = Field(

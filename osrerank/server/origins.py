@@ -26,7 +26,7 @@ class HostMiddleware:
     """ASGI middleware that checks the Host and Origin headers, and refuses requests that other web sites caused.
 
     IP addresses and localhost are always accepted as host names, because an attacker cannot register them for a site.
-    An origin with the same host and port as the Host header belongs to this server's page, and is always accepted.
+    An origin with the host and port of the Host header belongs to this server's page, and is always accepted.
 
     Args:
         application: the ASGI application to protect.
@@ -49,7 +49,7 @@ class HostMiddleware:
         reason = ""
         if not self._is_allowed_host(host):
             reason = "the server does not have this host name: start it with --allow-host NAME"
-        elif origin is not None and origin not in self._origins and urlsplit(origin).netloc.lower() != host.lower():
+        elif not self._is_allowed_origin(origin, host):
             reason = "this site is not allowed to call the server: start it with --allow-origin SITE"
         if reason:
             await refuse(RefusedRequest(403, reason), send, RequestReceiver(receive))
@@ -61,6 +61,10 @@ class HostMiddleware:
         name = _parse_host_name(host)
         is_localhost = name == "localhost" or name.endswith(".localhost")
         return name in self._hosts or is_localhost or _is_ip_address(name)
+
+    def _is_allowed_origin(self, origin: str | None, host: str) -> bool:
+        """Return whether a request comes from an allowed site, from this server's page, or has no Origin header."""
+        return origin is None or origin in self._origins or urlsplit(origin).netloc.lower() == host.lower()
 
 
 def restrict_origins(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ def check_plugins(client: OpenSearch) -> None:
         installed = {entry["component"] for entry in client.cat.plugins(format="json")}
     missing = [name for name in PLUGINS if name not in installed]
     if missing:
-        reason = f"the cluster lacks the plugins {', '.join(missing)}"
+        reason = f"the cluster does not have the plugins {', '.join(missing)}"
         raise InstallError(f"{reason}: install them on every node, or rerank in the client", step=STEP)
 
 

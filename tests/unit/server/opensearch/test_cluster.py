@@ -103,7 +103,7 @@ def test_the_trusted_endpoint_expression_matches_only_the_server():
 
 def test_missing_plugins_and_rights_on_the_cluster_are_named():
     plugins = [{"component": "opensearch-ml"}, {"component": "opensearch-knn"}]
-    with pytest.raises(InstallError, match="lacks the plugins opensearch-neural-search: install them"):
+    with pytest.raises(InstallError, match="does not have the plugins opensearch-neural-search: install them"):
         check_plugins(cluster(**{"/_cat/plugins": plugins}))
     info = {"error": {"type": "security_exception", "reason": "no permissions for [cluster:monitor/settings]"}}
     refused = AuthorizationException(403, "security_exception", info)
