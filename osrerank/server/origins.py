@@ -20,6 +20,7 @@ from osrerank.server.api.middleware import RequestReceiver, refuse
 from osrerank.server.api.routes import TRUNCATED_HEADER, UNSCORED_HEADER
 
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+"""An ASGI application, which is called with the scope, `receive` and `send`."""
 
 
 class HostMiddleware:

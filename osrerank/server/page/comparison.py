@@ -44,19 +44,19 @@ class DocumentStageScore(BaseModel):
     """The score that a stage gave a document."""
 
     stage: str
-    score: float = Field(description="The score by which the stage sorted; higher is better.")
+    score: float = Field(description="The score by which the stage sorted. Higher is better.")
     rank: int = Field(description="The rank after the stage, from 1.")
     probability: float | None = Field(description="The probability of relevance, in [0, 1], if the stage has one.")
 
 
 class ComparedDocument(BaseModel):
-    """A document with its rank in both orders."""
+    """A hit as the page shows it, with its rank in both orders."""
 
     doc_id: str
     index: str
     title: str
     title_parts: list[TextPart] = Field(description="The parts of the title, in order.")
-    passage: BestPassage | None = Field(description="The best passage; null if the document was not split.")
+    passage: BestPassage | None = Field(description="The best passage. null if the document was not split.")
     parts: list[TextPart] = Field(description=f"The parts of the text, in order, at most {MAX_CHARACTERS} characters.")
     before: int = Field(description="The rank in the first pass, from 1.")
     after: int = Field(description="The rank after reranking, from 1.")
@@ -64,7 +64,7 @@ class ComparedDocument(BaseModel):
     score: float | None = Field(description="The document's _score in the reranked response.")
     stages: list[DocumentStageScore]
     failure: str | None = Field(description="Why the document could not be scored.")
-    relevance: int | None = Field(description="The relevance grade; null if the document was not judged.")
+    relevance: int | None = Field(description="The relevance grade. null if the document was not judged.")
 
 
 class ComparedStage(BaseModel):
@@ -106,14 +106,14 @@ class ComparedSearch(BaseModel):
     index: str
     pipeline: str
     depth: int
-    total: int | None = Field(description="The number of hits of the first pass; null if it is unknown.")
-    total_is_least: bool = Field(description="Whether total is a lower bound.")
+    total: int | None = Field(description="The number of hits of the first pass. null if it is unknown.")
+    total_is_least: bool = Field(description='Whether total is a lower bound, as in "at least 10,000 hits".')
     first_pass_ms: float
     took_ms: float
     applied: bool | str = Field(description='Whether the search was reranked: true, false or "partial".')
     reason: str | None = Field(description="Why the search was not reranked, or only in part.")
     blend: str | None = Field(
-        description="The method that blends the first-pass score with the model's; null if there is no blend."
+        description="The method that blends the first-pass score with the model's, such as rrf. null if none is used."
     )
     stages: list[ComparedStage]
     documents: list[ComparedDocument] = Field(description="The documents, in the reranked order.")

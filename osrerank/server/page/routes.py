@@ -71,13 +71,14 @@ ASSETS = {
 """The files of the page, with their media types."""
 Value = TypeVar("Value")
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+"""An ASGI application, which is called with the scope, `receive` and `send`."""
 
 
 class PipelineEntry(BaseModel):
     """A pipeline that the page offers."""
 
     name: str
-    reason: str = Field(description="Why the pipeline cannot be used; empty if it can.")
+    reason: str = Field(description="Why the pipeline cannot be used. Empty if it can.")
 
 
 class QueryEntry(BaseModel):
@@ -96,9 +97,9 @@ class PageConfig(BaseModel):
     pipelines: list[PipelineEntry]
     default_depth: int = Field(description="How many candidates `rerank=True` reranks in the default index.")
     max_depth: int
-    index: str = Field(description="The index that is searched by default; empty if the cluster has no index.")
+    index: str = Field(description="The index that is searched by default. Empty if the cluster has no index.")
     indexes: list[str]
-    problem: str = Field(description="Why the indices cannot be listed; empty if they can.")
+    problem: str = Field(description="Why the indices cannot be listed. Empty if they can.")
     queries: list[QueryEntry]
     can_judge: bool = Field(description="Whether users can judge documents.")
 
@@ -108,7 +109,7 @@ class PageJudgment(BaseModel):
 
     q: str = Field(min_length=1, max_length=1_000, pattern=r"\S", description="The query's text.")
     doc_id: str = Field(min_length=1, max_length=512)
-    relevance: int | None = Field(ge=0, le=3, description="The grade; 0 is not relevant. null removes the judgment.")
+    relevance: int | None = Field(ge=0, le=3, description="The grade, where 0 is not relevant. null removes it.")
 
 
 class SavedJudgment(BaseModel):
