@@ -54,7 +54,8 @@ def _describe_error(error: TransportError) -> str:
     cause = None
     if isinstance(details, Mapping):
         reason = details.get("reason") or details.get("type")
-        cause = details.get("caused_by", {}).get("reason")
+        caused_by = details.get("caused_by")
+        cause = caused_by.get("reason") if isinstance(caused_by, Mapping) else caused_by
     else:
         reason = details
     text = f"{reason or error.error} {cause or ''}"

@@ -65,7 +65,10 @@ class HostMiddleware:
 
     def _is_allowed_origin(self, origin: str | None, host: str) -> bool:
         """Return whether a request comes from an allowed site, from this server's page, or has no Origin header."""
-        return origin is None or origin in self._origins or urlsplit(origin).netloc.lower() == host.lower()
+        if origin is None or origin in self._origins:
+            return True
+        _scheme, _separator, origin_host = origin.partition("://")
+        return origin_host.lower() == host.lower()
 
 
 def restrict_origins(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 /** Example bodies. A form shows the example under the first of these keys that the route's body can contain. */
 const EXAMPLES = {
   documents: {query: "cats", documents: ["a dog", "a cat sat"]},
+  input: {query: "cats", input: ["a dog", "a cat sat"]},
   texts: {query: "cats", texts: ["a dog", "a cat sat"]},
   inputs: {inputs: [{text: "cats", text_pair: "a dog"}]},
   text_1: {text_1: "cats", text_2: ["a dog", "a cat sat"]},
