@@ -114,6 +114,7 @@ def _parse_rank_llm(candidate: Fields, document: Fields) -> dict[str, Any]:
 
 
 def _parse_texts(document: Fields) -> dict[str, Any]:
+    """Return a document's text, from the first field in `_TEXT_FIELDS` that it has, and its title."""
     return {
         TEXT: next((document[name] for name in _TEXT_FIELDS if name in document), None),
         "title": document.get("title"),

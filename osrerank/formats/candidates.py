@@ -148,6 +148,7 @@ def candidate_lists(path: Path | str) -> CandidateLists:
 
 
 def _read_lists(path: Path) -> Iterator[CandidateList]:
+    """Yield each candidate list of a file after checking it."""
     query_ids: set[str] = set()
     for entry in _read_entries(path):
         reason = _explain_invalid_entry(entry)
@@ -162,6 +163,7 @@ def _read_lists(path: Path) -> Iterator[CandidateList]:
 
 
 def _read_entries(path: Path) -> Iterator[Entry]:
+    """Yield each query of a file with its documents, unchecked."""
     if is_dataset(path):
         yield from read_dataset(str(path))
         return
@@ -178,7 +180,8 @@ def _read_entries(path: Path) -> Iterator[Entry]:
 
 
 Texts = Callable[[AbstractSet[str]], Iterable[Mapping[str, Any]]]
-"""A function from ids to documents, each with ``id``, ``text`` and optionally ``title``. It skips unknown ids."""
+"""A function that returns the documents with the given ids: ``[{"id": "7", "text": "...", "title": "..."}]`` for
+``{"7"}``. It leaves out ids that the corpus does not contain. A document need not have a title."""
 
 
 def assemble_candidates(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -> CandidateLists:

@@ -153,6 +153,7 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
 
 
 def _parse_judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
+    """Yield the line number, query id, document id and relevance of each judgment, such as ``(1, "q1", "d7", 2)``."""
     if is_table(source):
         for number, row in read_table_rows(source, (QID, DOCNO, LABEL)):
             _validate_ids(source, number, row)
@@ -175,7 +176,7 @@ def _parse_grade(source: SourceFile, number: int, text: str) -> int:
     except ValueError:
         raise record_error(source, f"the relevance {text!r} is not a whole number", line=number) from None
     if relevance not in _GRADES:
-        raise record_error(source, f"the relevance {text} does not fit in 32 bits, as measures require", line=number)
+        raise record_error(source, f"the relevance {text} does not fit in 32 bits, as trec_eval requires", line=number)
     return relevance
 
 
@@ -258,14 +259,14 @@ def make_strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
 
 def _split_lines(source: SourceFile) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and fields of each line, without blank lines and comments. Log the number of comments."""
-    comments = 0
+    n_comments = 0
     for number, line in read_column_lines(source):
         if line.startswith("#"):
-            comments += 1
+            n_comments += 1
         elif fields := WORD.findall(line):
             yield number, fields
-    if comments:
-        logger.warning("%s has %d lines that begin with '#', which are ignored as comments", source.name, comments)
+    if n_comments:
+        logger.warning("%s has %d lines that begin with '#', which are ignored as comments", source.name, n_comments)
 
 
 def _parse_run_line(source: SourceFile, number: int, fields: list[str], *, is_trec: bool) -> RunLine:
