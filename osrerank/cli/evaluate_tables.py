@@ -14,7 +14,10 @@ COUNT_MEASURES = ("NumQ", "NumRel", "NumRet")
 
 
 def summary_table(report: Report) -> Table:
-    """Return a table with a row for each run. Letters after a value name runs from which it differs significantly."""
+    """Return a table with a row for each run.
+
+    Letters after a value name the runs than which it is significantly better or, with raw marks, better or worse.
+    """
     measures = list(report.evaluations[0].overall)
     rows = []
     for index, evaluation in enumerate(report.evaluations):

@@ -50,7 +50,7 @@ class SideFile:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        with name_full_disk(self.path):  # an error because the disk is full names the file
+        with name_full_disk(self.path):  # if the disk is full, the error names the file
             self._file.close()
 
     def __contains__(self, query_id: str) -> bool:

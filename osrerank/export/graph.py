@@ -218,5 +218,5 @@ class BertGraph:
         return self.graph.add("Slice", [states, self._axis(0), self._axis(1), self._axis(1)])
 
     def _axis(self, number: int) -> str:
-        """Return the constant ``[number]``: an axis, or a bound of a Slice."""
+        """Return the constant ``[number]``, for an axis or for a bound of a Slice."""
         return self.graph.constant(f"axis.{number}", np.array([number]))

@@ -45,7 +45,7 @@ def parse_json_line(source: SourceFile, number: int, value: Fields) -> Entry:
             return Entry(number, str(query["qid"]), query["text"], documents)
         documents = tuple(create_document(candidate["doc_id"], candidate) for candidate in value["candidates"])
         return Entry(number, str(value["query_id"]), query, documents)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         expected = "expected query_id, query and candidates with doc_id, or rank_llm's query, docid and doc"
         raise record_error(source, f"{expected}: {error}", line=number) from None
 
@@ -58,14 +58,14 @@ def read_json_array(source: SourceFile) -> Iterator[Entry]:
     """
     try:
         values = json.loads(source.stream.read())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise record_error(source, f"is not a JSON array: {error}") from None
     for number, value in enumerate(values, start=1):
         try:
             hits = value["hits"]
             query_id = str(hits[0]["qid"]) if hits else ""
             yield Entry(number, query_id, value["query"], tuple(_parse_rank_llm(hit, hit) for hit in hits))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             reason = f"entry {number}: expected rank_llm's query and hits with content, qid and docid: {error}"
             raise record_error(source, reason) from None
 

@@ -5,6 +5,7 @@ Runs have the columns ``qid``, ``docno`` and ``score``, judgments ``qid``, ``doc
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def frame_to_run(frame: Any, name: str) -> Run:
     """Return the run in a frame with ``qid``, ``docno`` and ``score``, with documents in trec_eval's order.
 
     Raises:
-        ConfigError: a column or value is missing, or a query has a document twice.
+        ConfigError: a column or value is missing, a query has a document twice, or a score is not finite.
     """
     rankings: dict[str, dict[str, float]] = {}
     for query_id, doc_id, score in _read_columns(frame, SCORE):
@@ -77,6 +78,8 @@ def frame_to_run(frame: Any, name: str) -> Run:
         if doc_id in documents:
             raise frame_error(f"the DataFrame has document {doc_id} twice for query {query_id}; remove one")
         documents[doc_id] = float(score)
+        if not isfinite(documents[doc_id]):
+            raise frame_error(f"the score of document {doc_id} for query {query_id} is {score}, not a finite number")
     return Run({query_id: sort_as_trec_eval(documents) for query_id, documents in rankings.items()}, name)
 
 
@@ -84,11 +87,16 @@ def frame_to_qrels(frame: Any) -> Qrels:
     """Return the judgments in a frame with ``qid``, ``docno`` and ``label``.
 
     Raises:
-        ConfigError: a column or value is missing.
+        ConfigError: a column or value is missing, a label is not a whole number, or a query has a document twice with
+            different labels.
     """
     judgments: dict[str, dict[str, int]] = {}
     for query_id, doc_id, label in _read_columns(frame, LABEL):
-        judgments.setdefault(query_id, {})[doc_id] = int(label)
+        relevance = int(label)
+        if relevance != float(label):
+            raise frame_error(f"the label of document {doc_id} for query {query_id} is {label}, not a whole number")
+        if judgments.setdefault(query_id, {}).setdefault(doc_id, relevance) != relevance:
+            raise frame_error(f"the DataFrame has document {doc_id} twice for query {query_id}, with different labels")
     return Qrels(judgments)
 
 

@@ -110,8 +110,9 @@ class FieldFinder:
         # if the cached mapping does not have a field that the caller named, the field might have been added since
         if fields is not None and (is_fresh or not (refresh or fields.names.missing)):
             return fields
+        is_outdated = fields is not None
         try:
-            return (yield from self._look_up(index, choice, options, entry, must_read_mapping=fields is not None))
+            return (yield from self._look_up(index, choice, options, entry, must_read_mapping=is_outdated))
         except (EngineError, ResponseFormatError) as error:
             if isinstance(error, EngineError) and error.is_absent:  # the search itself will raise this error
                 return _fields_without_mapping(choice)

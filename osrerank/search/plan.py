@@ -310,7 +310,8 @@ def _with_order_and_bm25_scale(
     call = plan.call
     key_parts = call.query, call.body, call.params, call.index, call.header, searcher.authentication, thresholds
     plan = replace(plan, order=PageOrder(searcher.orders, plan.service, key_parts))
-    if not searcher.is_embedded and any(ranking.sentences is not None for ranking in plan.options.rankings):
+    scores_sentences = any(ranking_options.sentences is not None for ranking_options in plan.options.rankings)
+    if scores_sentences and not searcher.is_embedded:
         plan = replace(plan, bm25=(yield from searcher.bm25_scales.find(call.index, plan.body, call.index_options)))
     return plan
 
@@ -326,21 +327,21 @@ def _find_recipe_and_deadline(
     options, clock = call.options, service.clock
     if options is None or options.is_first_pass or call.exclusion is not None:
         return None, Deadline.after_ms(None, clock)
-    rankings = [ranking for ranking in options.rankings if ranking.pipeline != NO_STAGES]
-    recipes = [service.find_loaded_recipe(ranking) for ranking in rankings]
+    options_by_ranking = [each for each in options.rankings if each.pipeline != NO_STAGES]
+    recipes = [service.find_loaded_recipe(ranking_options) for ranking_options in options_by_ranking]
     duration_ms = options.explicit_deadline_ms
-    may_end_with_vectors = all(ranking.may_end_with_vectors for ranking in rankings)
+    may_end_with_vectors = all(ranking_options.may_end_with_vectors for ranking_options in options_by_ranking)
     if options.deadline_ms == "auto" and searcher.deadline_ms is not None and may_end_with_vectors:
-        for number, ranking in enumerate(rankings):
+        for number, ranking_options in enumerate(options_by_ranking):
             if recipes[number] is None:
-                recipes[number] = yield Computation(partial(service.load_recipe, ranking))
+                recipes[number] = yield Computation(partial(service.load_recipe, ranking_options))
         uses_vectors = all(recipe is not None and recipe.vector_stage is not None for recipe in recipes)
         # The searches of a multi-search are reranked one by one, so a later search has a later deadline.
         duration_ms = searcher.deadline_ms * (call.position or 1) if uses_vectors else None
     deadline = Deadline.after_ms(duration_ms, clock)
-    for ranking, recipe in zip(rankings, recipes, strict=True):
+    for ranking_options, recipe in zip(options_by_ranking, recipes, strict=True):
         if recipe is None:
-            service.start_loading(ranking)
+            service.start_loading(ranking_options)
     return recipes[0] if options.pipeline != NO_STAGES else None, deadline
 
 
@@ -475,7 +476,7 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
 
 
 def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
-    """Decide whether the option ``traffic`` excludes a search from reranking.
+    """Fill in the option ``traffic.key``, and decide whether ``traffic`` excludes the search from reranking.
 
     Args:
         options: the search's options.

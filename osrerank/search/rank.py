@@ -143,7 +143,9 @@ def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
         ConfigError: a stage cannot do what the options require.
         PropagatedError: a stage failed, and ``on_failure`` is ``"raise"``.
     """
-    with span("osrerank.rerank") if plan.call.position else UNRECORDED:  # each search of a multi-search has a span
+    # In a multi-search, each search has a span of its own. The outcome of a single search goes to the current span.
+    is_in_multi_search = plan.call.position > 0
+    with span("osrerank.rerank") if is_in_multi_search else UNRECORDED:
         if isinstance(ranking, Ranking) and not ranking.reports and plan.recipe is not None:
             ranking = _rerank(ranking, plan)
         if isinstance(ranking, Reason):

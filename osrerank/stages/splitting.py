@@ -89,7 +89,8 @@ def _has_long_word(text: str, encoded: bytes) -> bool:
     may_have_spaceless_run = len(encoded) > len(text) and _count(encoded, _SPACELESS_LEADS) > MAX_SPACELESS_RUN
     if may_have_spaceless_run and _SPACELESS_RUN.search(text):
         return True
-    # A word of n characters has at least n bytes. The bytes of other white space than ASCII count as those of a word.
+    # A word of n characters has at least n bytes. White space that is not ASCII counts as a word here, so a long run of
+    # bytes is only a hint.
     may_have_long_word = _LONG_RUN in encoded.translate(_WORD_BYTES)
     return may_have_long_word and any(len(word) > MAX_WORD_LENGTH for word in text.split())
 

@@ -126,12 +126,12 @@ def test_a_failed_trial_leaves_nothing_on_the_cluster(
         assert "1 scores for two texts" in str(failed.exception)
     monkeypatch.setenv("OSRERANK_SERVER_TOKEN", "wrong")
     failed = run("install", "--fields", "text", "--server", server)
-    assert "OSRERANK_SERVER_TOKEN is its token" in str(failed.exception)
+    assert "OSRERANK_SERVER_TOKEN is the server's token" in str(failed.exception)
     replies = [Reply({"results": [{"index": n, "relevance_score": 0.9} for n in range(2)]})]
     with answering(lambda _received: replies[-1]) as changed:
         assert run("install", "--fields", "text", "--server", changed.url).exit_code == 0
         replies.append(Reply({"error": "wrong token"}, 401))
-        assert "OSRERANK_SERVER_TOKEN is its token" in run("status").output
+        assert "OSRERANK_SERVER_TOKEN is the server's token" in run("status").output
         assert "a user who" not in run("status").output + str(failed.exception)
     run("remove", "--yes")
     assert endpoints(admin) == []

@@ -74,7 +74,7 @@ def _number_lines(advice: IndexAdvice) -> Iterator[str]:
         yield "best: the current setting"
         return
     yield f"best: {choice.setting}"
-    yield f"promised on unseen queries (cross-validation): {choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
+    yield f"expected on unseen queries (cross-validation): {choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
     yield f"{CHOICE_TEXTS[choice.verdict.outcome]}: {_difference_text(advice.measure, choice.verdict)}"
     yield from _queries_needed_lines(choice.verdict)
 
@@ -154,7 +154,7 @@ def _queries_needed_lines(verdict: Verdict) -> Iterator[str]:
         needed = f"no number of queries would decide a difference of {verdict.difference:+.4f}"
     else:
         needed = f"about {verdict.more_queries:,} more judged queries would decide it, if the difference is as measured"
-    yield f"{needed}; {verdict.queries} queries detect a difference of {verdict.detectable:.4f} in four of five cases"
+    yield f"{needed}; {verdict.queries} queries find a difference of {verdict.detectable:.4f} in four of five cases"
 
 
 def find_extremes(advice: IndexAdvice) -> tuple[list[int], list[int]]:
@@ -257,7 +257,7 @@ def _settings_table(advice: IndexAdvice) -> str:
         for setting in dict.fromkeys([advice.best, advice.current, *best.values()])
     ]
     columns = ("setting", f"{advice.measure} on these queries", "over first pass", "stages, with stored vectors")
-    note = "The best of many settings looks better here than on unseen queries, for which the promise above is made."
+    note = "The best of many settings looks better here than on unseen queries, for which the estimate above is made."
     return table(columns, rows) + paragraph(note, "quiet")
 
 

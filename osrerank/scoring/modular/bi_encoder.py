@@ -33,7 +33,7 @@ from osrerank.scoring.modular.head import HeadStep, Mode
 MODEL_TYPE = "SentenceTransformer"
 STATIC_EMBEDDING = "StaticEmbedding"
 MAX_TOKENS = 1 << 18
-"""The token limit of a StaticEmbedding whose tokenizer sets none. osrerank reads as many characters of a text."""
+"""The token limit of a StaticEmbedding whose tokenizer sets none. Of a text, at most this many characters are read."""
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 """The names that the prompt for documents can have. The first prompt that is not empty is used."""

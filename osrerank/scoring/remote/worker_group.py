@@ -98,18 +98,19 @@ class LiveWorkers:
             deadline: the latest time to wait for the broker, if no recent list of workers exists.
 
         Raises:
-            WorkerError: there are no workers, or the broker does not reply. The error is raised at once while the
-                circuit is open, or if an earlier search has already waited in vain for the running request.
+            WorkerError: there are no workers, or the broker does not reply. The error is raised without waiting if the
+                broker failed a moment ago, or if another search has already waited in vain for the request that is
+                still running.
         """
         if self._breaker.attempt() is BrokerAccess.PROBE:
             self._start_probe()
-        self._raise_while_open()
+        self._raise_if_broker_failed()
         group = self._group
         if group is not None and self._clock() - self._read_at_s < FRESH_S:
             return group
         if group is not None and self._clock() - self._read_at_s < MAX_STALE_S:
             self._read_in_background()
-            self._raise_while_open()
+            self._raise_if_broker_failed()
             group = self._group
         else:
             group = self._read_now(group, deadline)
@@ -120,7 +121,7 @@ class LiveWorkers:
     def _read_now(self, group: WorkerGroup | None, deadline: Deadline) -> WorkerGroup | None:
         """Read the registry and return the workers. Concurrent callers share one request."""
         with self._lock:
-            self._raise_while_open()  # another thread might have failed meanwhile
+            self._raise_if_broker_failed()  # another thread might have failed meanwhile
             if self._group is not None and self._group is not group:
                 return self._group
             read_ended = self._running_read() or self._start_read()
@@ -129,7 +130,7 @@ class LiveWorkers:
         if not deadline.wait(read_ended):
             self._slow_read = read_ended
             raise WorkerError(NO_REPLY)
-        self._raise_while_open()
+        self._raise_if_broker_failed()
         return self._group
 
     def _read_in_background(self) -> None:
@@ -164,7 +165,8 @@ class LiveWorkers:
         finally:
             ended.set()
 
-    def _raise_while_open(self) -> None:
+    def _raise_if_broker_failed(self) -> None:
+        """Raise the broker's last failure for a while after it, so that no search waits for a broker that is away."""
         if self._breaker.is_open:
             raise WorkerError(self._failure)
 

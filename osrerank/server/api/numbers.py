@@ -15,8 +15,8 @@ import numpy as np
 
 DECIMALS = 7
 STEPS_PER_UNIT = 10**DECIMALS
-"""The number of steps in 1: the functions below count in steps of 1e-7, so .5 is 5,000,000 steps. In [0, 1], numbers
-that differ by a step also differ as float32."""
+"""The number of steps in 1. The functions below compute with whole steps of 1e-7, so .5 is 5,000,000 steps. Two numbers
+in [0, 1] that differ by a step also differ after their conversion to float32."""
 
 
 def round_without_ties(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:

@@ -164,7 +164,11 @@ def _read_source_card(source: Path, name: str) -> ModelCard | None:
 
 
 def _count_segments(source: Path, kind: str, config: Mapping[str, Any], source_card: ModelCard | None) -> int:
-    """Return the number of token types: at least 3 in a duo model, and at most 1 if the tokenizer returns no types."""
+    """Return the number of token types.
+
+    A duo model has at least 3. Another model has the number in the card of its source. A source without a card has the
+    number in its config file, or at most 1 if its tokenizer returns no types.
+    """
     n_types = int(config.get("type_vocab_size", 2))
     if kind == "duo":
         return max(3, n_types)

@@ -49,7 +49,7 @@ def test_ranges_built_since_an_earlier_state_are_open_again():
 
 
 def test_foreign_bytes_are_not_read_as_a_build_progress():
-    with pytest.raises(FormatError, match="cannot be read"):
+    with pytest.raises(FormatError, match="cannot be parsed"):
         BuildProgress.from_bytes(b'{"shards": 1}')
 
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from osrerank.errors import EndpointError, Overloaded
 
 BUSY_STATUSES = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
-"""The statuses after which a request is sent again, because it might succeed later."""
+"""The statuses of a server that is overloaded or starting. Its ``Retry-After`` says when to send the request again."""
 UNAVAILABLE_STATUSES = BUSY_STATUSES | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
 """The statuses with which a health check fails. After any other status, the server is expected to score."""
 MAX_RETRY_AFTER_S = 86_400.0
-"""The maximum wait that is read from ``Retry-After``, in seconds. A longer one counts as this."""
+"""The maximum wait that is read from ``Retry-After``, in seconds. A longer one is read as this maximum."""
 MAX_MESSAGE_CHARACTERS = 200
 """The maximum length of a server's message in our errors. A longer one is truncated."""
 

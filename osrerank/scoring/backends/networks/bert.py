@@ -212,7 +212,10 @@ class PackedNetwork(nn.Module):
         self.head = head
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Int32Array]:
-        """Return the arrays that `forward` takes as tensors: the encoder's ids, the offsets, and last the lengths.
+        """Return the arrays that `forward` takes as tensors.
+
+        They are the encoder's ids, the offsets of the sequences, the offsets 0, 1, ..., n of their first tokens among
+        all first tokens, and the lengths of the sequences.
 
         Raises:
             InferenceError: the model has no embedding for an id.
