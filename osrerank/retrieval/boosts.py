@@ -134,7 +134,8 @@ def find_boosts(
     for key in ("rescore", "indices_boost"):
         if body.get(key):
             return _inseparable_reason(f"{key} changes the score after the query")
-    if not isinstance(query, Mapping) or ("rule" not in kinds and not {"text", "filter"} <= kinds):
+    has_boosts = "rule" in kinds or {"text", "filter"} <= kinds
+    if not isinstance(query, Mapping) or not has_boosts:
         return None
     try:
         _check_functions(query)
@@ -451,6 +452,7 @@ def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
     below, in their order.
     """
     started_s = time.perf_counter()
+    # The level of a candidate's last score is 0 if no stage has reranked the candidate.
     reranked = [candidate for candidate in ranking.candidates if candidate.trace[-1].level]
     if not reranked:
         return ranking

@@ -120,7 +120,7 @@ class FieldFinder:
             warning = SearchWarning(sentence, WarningCode.MAPPING_UNREAD)
             if self._log_throttle.should_log(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
-            # another attempt would fail, too, so it waits until the warning expires
+            # Another attempt would fail, too, so none is made until the cached warning expires.
             if not isinstance(error, EngineError) or error.is_forbidden:
                 self._mapping_warnings.put(key, warning)
             timed_out = isinstance(error, EngineError) and error.timed_out

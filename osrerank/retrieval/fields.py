@@ -25,7 +25,10 @@ from osrerank.types.reasons import SearchWarning, WarningCode
 
 
 class FoundNames(tuple[str, ...]):
-    """Field names that osrerank, not the caller, put into options. A search ignores them and chooses fields anew."""
+    """Field names that osrerank, not the caller, put into options, so that these name the fields of a search.
+
+    They are not the caller's choice, so the next search with the options chooses its fields anew.
+    """
 
     __slots__ = ()
 
@@ -255,15 +258,15 @@ def group_by_text_fields(leaves_by_index: Mapping[str, Leaves]) -> list[tuple[tu
     return sorted(groups, key=lambda group: (-len(group[1]), group[1]))
 
 
-def make_group(names: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Leaves) -> IndexGroup:
-    """Return the group of indices ``names``, in which a search uses the fields ``text_leaves``.
+def make_group(indices: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Leaves) -> IndexGroup:
+    """Return the group of the indices, in which a search uses the fields ``text_leaves``.
 
     Fields of the type ``semantic_text`` are searched only if there are no other text fields, because a search of them
     compares vectors. ``leaves`` are all fields of one of the indices.
     """
     query_leaves = [leaf for leaf in text_leaves if leaf.kind != SEMANTIC_TEXT] or text_leaves
     model_fields = union(_find_source_paths(leaf, leaves) for leaf in text_leaves)
-    return IndexGroup(names, tuple(leaf.path for leaf in query_leaves), model_fields)
+    return IndexGroup(indices, tuple(leaf.path for leaf in query_leaves), model_fields)
 
 
 def merge_groups(groups: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:

@@ -146,7 +146,8 @@ def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
     # In a multi-search, each search has a span of its own. The outcome of a single search goes to the current span.
     is_in_multi_search = plan.call.position > 0
     with span("osrerank.rerank") if is_in_multi_search else UNRECORDED:
-        if isinstance(ranking, Ranking) and not ranking.reports and plan.recipe is not None:
+        has_saved_order = isinstance(ranking, Ranking) and bool(ranking.reports)  # saved with the order
+        if isinstance(ranking, Ranking) and not has_saved_order and plan.recipe is not None:
             ranking = _rerank(ranking, plan)
         if isinstance(ranking, Reason):
             set_search_outcome(applied=False, reason=str(ranking), code=ranking.code)

@@ -36,7 +36,7 @@ MAX_PREFETCHED = 64
 WHOLE_TEXT: Sequence[Span | None] = (None,)
 """The spans of a text that is not split into passages."""
 MAX_LATE_TEXTS = 256
-"""The maximum number of a call's late texts, which are encoded in the background after the call's deadline."""
+"""The maximum number of texts that a call leaves to the background when its deadline passes. They are called late."""
 MAX_QUEUED_LATE_TEXTS = 1024
 """The maximum number of late texts that wait to be encoded. Beyond it, the oldest ones are dropped."""
 LATE_BATCH_SIZE = 8
