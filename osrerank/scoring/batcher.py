@@ -17,9 +17,10 @@ from osrerank._platform import renew_after_fork
 from osrerank._threads import NATIVE_CODE, DaemonThreads
 from osrerank.errors import InferenceError
 from osrerank.metrics import COMPUTE_SECONDS, HALVINGS
-from osrerank.scoring.backends.base import Backend
+from osrerank.scoring.backends.base import Backend, closed_error
 from osrerank.scoring.inputs import Tokens
 from osrerank.types import Deadline
+from osrerank.types.scores import NOT_FINITE
 
 Row = npt.NDArray[np.float32]
 """A model's output for one sequence: logits ``(labels,)``, a vector ``(dimensions,)`` or ``(tokens, dimensions)``."""
@@ -120,7 +121,7 @@ class Batcher:
         with self._lock:
             self._closed = True
             for call in self._queue:
-                call.fail(self._closed_error())
+                call.fail(closed_error(self._model))
             self._queue.clear()
         self._threads.close()
 
@@ -128,7 +129,7 @@ class Batcher:
         """Queue a call's sequences, and start threads to compute them, or raise `InferenceError` after `close`."""
         with self._lock:
             if self._closed:
-                raise self._closed_error()
+                raise closed_error(self._model)
             call.waiting.extend(sequences)
             self._open_calls.add(call)
             if call.deadline.at_s is None:
@@ -185,7 +186,7 @@ class Batcher:
             outputs: Any = self._backend.run([sequence.tokens for sequence in batch])
         values = outputs if isinstance(outputs, np.ndarray) else np.concatenate(outputs)
         if not np.isfinite(values).all():
-            raise InferenceError(f"{self._model} returned a score that is not a finite number", model=self._model)
+            raise InferenceError(NOT_FINITE.format(model=self._model), model=self._model)
         return list(outputs)
 
     def _next_batch(self) -> list[_CallSequence]:
@@ -281,11 +282,6 @@ class Batcher:
         for sequence in batch:
             sequence.call.running -= 1
             sequence.call.notify()
-
-    def _closed_error(self) -> InferenceError:
-        return InferenceError(
-            f"the scorer of {self._model} is closed; connect or load the model again", model=self._model
-        )
 
 
 class Call:

@@ -15,7 +15,7 @@ from osrerank.scoring.batcher import CallOutcome, Row
 from osrerank.scoring.inputs import Pieces, Tokens
 from osrerank.scoring.local import LocalModel
 from osrerank.types import NEVER, Deadline, Scores
-from osrerank.types.scores import QUERY_TRUNCATED_BIT
+from osrerank.types.scores import NOT_FINITE, QUERY_TRUNCATED_BIT
 
 MAX_WINDOW_SEQUENCES = 4096
 """Maximum number of sequences in memory at a time: 32 MiB of ids if each one has `WINDOW_TOKENS` tokens."""
@@ -67,7 +67,7 @@ class CrossEncoder(LocalModel):
                     if odds is not None:
                         odds[reached + index] = self._calibrate(_log_odds(row))
                 else:
-                    reason = f"{self.model} returned a score that is not a finite number"
+                    reason = NOT_FINITE.format(model=self.model)
                     failures[reached + index] = outcome.failures.get(index, reason)
             reached += attempted
             if attempted < len(window):

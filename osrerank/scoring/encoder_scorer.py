@@ -9,12 +9,10 @@ import numpy.typing as npt
 
 from osrerank.scoring.passages import split_into_chunks
 from osrerank.types import NEVER, Advice, Deadline, Scores
-from osrerank.types.scores import QUERY_TRUNCATED_BIT, count_leading_attempts
+from osrerank.types.scores import NOT_FINITE, QUERY_TRUNCATED_BIT, count_leading_attempts
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import VectorRecord, stack_vectors
-
-NOT_FINITE = "{model} returned a score that is not a finite number"
 
 
 class EncoderScorer:

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank._platform import fork_safe_lock
-from osrerank.errors import InferenceError
-from osrerank.scoring.backends.base import Backend
+from osrerank.scoring.backends.base import Backend, closed_error
 from osrerank.scoring.batcher import Batcher
 from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.inputs import InputBuilder
@@ -58,9 +57,7 @@ class LocalModel:
     def backend(self) -> Backend:
         """The backend. Raises `InferenceError` if the model is closed."""
         if self._backend is None:
-            raise InferenceError(
-                f"the scorer of {self.model} is closed; connect or load the model again", model=self.model
-            )
+            raise closed_error(self.model)
         return self._backend
 
     @property

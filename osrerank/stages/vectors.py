@@ -11,7 +11,6 @@ import numpy.typing as npt
 from osrerank.errors import DeadlineExceeded
 from osrerank.metrics import SEARCHED_TEXTS, VECTOR_LABELS
 from osrerank.options.passages import Passages
-from osrerank.scoring.encoder_scorer import NOT_FINITE
 from osrerank.stages.html import lacks_text, model_text
 from osrerank.stages.ordering import (
     ScoredCandidate,
@@ -34,6 +33,7 @@ from osrerank.types import (
 )
 from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.reasons import Reason
+from osrerank.types.scores import NOT_FINITE
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import CompletedRecords, DocumentRecords, DocumentVectors, take_half_the_time
 from osrerank.vectors.record import stack_vectors

@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from osrerank.errors import InferenceError
 from osrerank.scoring.inputs import Tokens
 from osrerank.types.vectors import Rows
+
+
+def closed_error(model: str) -> InferenceError:
+    """Return the error for a call of a model that was closed."""
+    return InferenceError(f"the scorer of {model} is closed; connect or load the model again", model=model)
 
 
 class Backend(Protocol):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from osrerank._optional import require
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
+from osrerank.scoring.backends.base import closed_error
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.card_file import list_parameter_files
 from osrerank.scoring.inputs import Tokens
@@ -101,7 +102,7 @@ class TorchBackend:
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         engine = self._engine
         if engine is None:
-            raise InferenceError(f"{self._model} is closed; connect or load it again", model=self._model)
+            raise closed_error(self._model)
         try:
             return engine(sequences)
         except self._torch.OutOfMemoryError as error:

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from osrerank._platform import renew_after_fork
 from osrerank._threads import DaemonThreads
-from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, OsrerankError, ScoringError
+from osrerank.errors import DeadlineExceeded, EndpointError, OsrerankError, ScoringError
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
+from osrerank.scoring.backends.base import closed_error
 from osrerank.scoring.backends.http.connection import (
     MAX_ATTEMPTS,
     MAX_CONNECTIONS,
@@ -165,9 +166,7 @@ class EndpointScorer:
     ) -> "Future[EndpointBatch]":
         with self._lock:
             if self._closed:
-                raise InferenceError(
-                    f"the scorer of {self.model} is closed; connect or load the model again", model=self.model
-                )
+                raise closed_error(self.model)
             if self._threads is None:
                 self._threads = DaemonThreads(MAX_CONNECTIONS, "osrerank-http")
             return self._threads.submit(bind_trace(self._score_batch), dialect, query, batch, deadline)
