@@ -71,7 +71,7 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
     """
     builder = InputBuilder.load(folder, card)
     vocabulary = {word.lstrip(SPACE_MARKERS) for word in Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()}
-    words = sorted(word for word in vocabulary if word.isalpha())
+    words = sorted(word for word in vocabulary if word.isalpha()) or sorted(vocabulary)
     punctuation = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
     rng = random.Random(0)  # noqa: S311 - a choice of samples, not of secrets
     for population, count in ((words, WORD_SAMPLES), (punctuation or words, PUNCTUATION_SAMPLES)):

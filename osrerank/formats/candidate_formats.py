@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from osrerank.errors import LoaderError
 from osrerank.formats.ir_datasets import extract_fields, load_dataset
 from osrerank.formats.lines import quote_start
 from osrerank.formats.sources import SourceFile, record_error
@@ -88,7 +89,7 @@ def read_dataset(name: str) -> Iterator[Entry]:
     """Yield the entries of an ir_datasets collection, with documents sorted by score and queries numbered from 1.
 
     Raises:
-        LoaderError: the collection has no candidates, queries or documents.
+        LoaderError: the collection has no candidates, queries or documents, or lacks a candidate's document.
     """
     candidates = load_dataset(name, "scoreddocs").scoreddocs_iter()
     queries = {query.query_id: query.default_text() for query in load_dataset(name, "queries").queries_iter()}
@@ -96,6 +97,10 @@ def read_dataset(name: str) -> Iterator[Entry]:
     for number, (query_id, group) in enumerate(groupby(candidates, key=lambda candidate: candidate.query_id), 1):
         scores = {candidate.doc_id: candidate.score for candidate in group}
         documents_by_id = store.get_many(list(scores))
+        if missing := scores.keys() - documents_by_id.keys():
+            raise LoaderError(
+                f"the dataset {name} has candidates for query {query_id} but no document {min(missing)!r}"
+            )
         documents = [
             create_document(doc_id, {**_parse_texts(extract_fields(documents_by_id[doc_id])), SCORE: score})
             for doc_id, score in scores.items()

@@ -18,12 +18,11 @@ from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalModel
 from osrerank.scoring.model_files import CARD_FILE, hash_files, read_config, tokenizer_file
 from osrerank.types import NEVER, Deadline, Side, Vectors
+from osrerank.types.scores import NOT_FINITE
 from osrerank.types.vectors import Floats
 
 QUERY_CACHE_SIZE = 128
 """Maximum number of cached query vectors. They are cached because a search can need the same one several times."""
-NOT_FINITE = "its vector contains numbers that are not finite; if the model computes in 16 bits, try --dtype fp32"
-"""The reported reason if a text's vector contains NaN or infinity."""
 
 
 class BiEncoder(LocalModel):
@@ -40,7 +39,7 @@ class BiEncoder(LocalModel):
         super().__init__(directory, card, builder, backend)
         self.dimensions = card.dimensions or int(read_config(directory)["hidden_size"])
         self._empty_query = builder.tokenise_query("")
-        self._cached_query_vector = functools.lru_cache(QUERY_CACHE_SIZE)(self._query_vector)
+        self._cached_query_vector = functools.lru_cache(QUERY_CACHE_SIZE)(self._checked_query_vector)
         self._query_encoder: BiEncoder | None = None
 
     def encode_queries_with(self, query_model: "BiEncoder") -> None:
@@ -84,7 +83,7 @@ class BiEncoder(LocalModel):
         """Encode texts into vectors. Query vectors are cached, and queries ignore the deadline.
 
         Raises:
-            InferenceError: no text could be encoded.
+            InferenceError: no document could be encoded, or the vector of a query is not finite.
         """
         if side == "query" and self._query_encoder:
             return self._query_encoder.encode(texts, side, deadline=deadline)
@@ -95,11 +94,7 @@ class BiEncoder(LocalModel):
         rows = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
         for index, row in outcome.outputs.items():
             rows[index] = row
-        failed_indices = [index for index, row in outcome.outputs.items() if not np.isfinite(row).all()]
-        if failed_indices and len(failed_indices) == len(outcome.outputs):
-            raise InferenceError(f"no text could be encoded: {NOT_FINITE}", model=self.model)
-        failures = {**outcome.failures, **dict.fromkeys(failed_indices, NOT_FINITE)}
-        return Vectors(rows, failures, truncated_indices)
+        return Vectors(rows, outcome.failures, truncated_indices)
 
     def _encode_queries(self, texts: Sequence[str]) -> tuple[list[Floats], frozenset[int]]:
         """Return the vectors of each query ``(n, dimensions)``, and the indices of the truncated queries."""
@@ -135,6 +130,13 @@ class BiEncoder(LocalModel):
         """Return the logits ``(n,)`` of a query vector ``(dimensions,)`` and document vectors ``(n, dimensions)``."""
         products: Floats = (vectors * query).sum(axis=1)
         return self.card.calibration.scale * products + self.card.calibration.offset
+
+    def _checked_query_vector(self, ids: bytes) -> Floats:
+        """Return the vector of a query, or raise `InferenceError` if it is not finite, so that it is not cached."""
+        vector = self._query_vector(ids)
+        if not np.isfinite(vector).all():
+            raise InferenceError(NOT_FINITE.format(model=self.model), model=self.model)
+        return vector
 
     def _query_vector(self, ids: bytes) -> Floats:
         """Return the vector ``(1, dimensions)`` of a query's int64 token ids, passed as bytes for the cache."""

@@ -16,8 +16,8 @@ POLL_INTERVAL_S = 0.1
 """The interval at which `Deadline.wait` checks whether the caller has given up, in seconds."""
 QUERY_TRUNCATED_BIT = 128
 """The bit that is set in an element of `Scores.cuts` if the query was truncated."""
-NOT_FINITE = "{model} returned a score that is not a finite number"
-"""The reason why a tuple could not be scored if its score is infinite or NaN."""
+NOT_FINITE = "{model} returned numbers that are not finite (NaN or infinity)"
+"""The reason of a failure if a model computed NaN or infinity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ SOURCE_FILE = "source.json"
 """File in a converted directory that records the source, its hash and the head."""
 SELF_CHECK_FILE = "self-check.json"
 """File that records that a model passed its self-check."""
+UNRECORDED = "the self-check cannot be recorded, so each load of the model repeats it: %s"
 NOTICES = ("LICENSE", "NOTICE")
 """Files that are copied with a model, if they exist."""
 CACHE_VERSION = "2"
@@ -75,7 +76,7 @@ class ConvertedModel(NamedTuple):
 
     def record_pass(self, check: str) -> None:
         """Record in the directory that the model has passed its self-check."""
-        _write_json(self.directory / SELF_CHECK_FILE, {"passed": check})
+        _record_pass(self.directory / SELF_CHECK_FILE, check)
 
 
 class ExternalGraph(NamedTuple):
@@ -96,16 +97,26 @@ class ExternalGraph(NamedTuple):
             return True
 
     def record_pass(self, check: str) -> None:
-        """Record that the graph has passed its self-check. If this fails, each load of the model repeats the check."""
+        """Record in the cache folder that the graph has passed its self-check."""
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            _write_json(self._file, {"passed": check})
-        except (OSError, RuntimeError) as error:
-            logger.info("the self-check cannot be recorded, so each load of the model repeats it: %s", error)
+            file = self._file
+        except RuntimeError as error:  # this user has no home folder
+            logger.info(UNRECORDED, error)
+        else:
+            _record_pass(file, check)
 
     @property
     def _file(self) -> Path:
         return cache_folder() / f"graph-{self.sha256}" / SELF_CHECK_FILE
+
+
+def _record_pass(file: Path, check: str) -> None:
+    """Write the file that records that a model passed its self-check. The folder may be read-only."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _write_json(file, {"passed": check})
+    except OSError as error:
+        logger.info(UNRECORDED, error)
 
 
 def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:

@@ -7,6 +7,7 @@ the library redis-py.
 
 import ssl
 from inspect import signature
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -47,6 +48,8 @@ SOCKET_OPTIONS = ("socket_timeout", "socket_connect_timeout", "socket_keepalive"
 OPTIONS = ("db", "username", "password", *SHARED_OPTIONS, *SOCKET_OPTIONS, "ssl_...")
 """The options that an error message lists."""
 URL_SETTINGS = "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL if the broker uses that"
+CERTIFICATE_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+"""TLS options whose values are files."""
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 """How Celery verifies the broker's certificate for each value of ``ssl_cert_reqs``."""
 
@@ -147,6 +150,10 @@ def _celery_settings(url: str) -> dict[str, Any]:
     settings["broker_url"] = f"{scheme}://{credentials}{name}:{options.get('port', 6379)}/{database}"
     if scheme == "rediss":
         tls_options = {name: value for name, value in options.items() if name.startswith("ssl_")}
+        for option in CERTIFICATE_FILES:
+            file = tls_options.get(option)
+            if file and not Path(file).is_file():
+                raise _url_error(f"{option} is {file}, but there is no such file")
         verification = str(tls_options.get("ssl_cert_reqs", "required")).lower().removeprefix("cert_")
         if verification not in CERTIFICATES:
             raise _url_error(f"ssl_cert_reqs is {verification}; it must be none, optional or required")

@@ -57,6 +57,9 @@ def collection_name(tmp_path: Path) -> str:
     name = f"osrerank-test-{tmp_path.name}"
     library.registry.register(name, library.Dataset(Pages(), Asked(), Judged(), Candidates()))
     library.registry.register(f"{name}-texts", library.Dataset(Pages()))
+    fewer_pages = Pages()
+    fewer_pages.pages = Pages.pages[:1]
+    library.registry.register(f"{name}-fewer", library.Dataset(fewer_pages, Asked(), Candidates()))
     return f"ir_datasets:{name}"
 
 
@@ -73,6 +76,11 @@ def test_queries_judgments_and_candidates_of_ir_datasets_are_read(collection_nam
         candidate_list.documents
         for candidate_list in assemble_candidates(collection_name, collection_name, collection_name)
     ] == [only.documents]
+
+
+def test_a_candidate_whose_document_ir_datasets_lacks_is_named(collection_name: str) -> None:
+    with pytest.raises(LoaderError, match="-fewer has candidates for query q1 but no document 'b'"):
+        list(read_candidates(f"{collection_name}-fewer"))
 
 
 def test_documents_of_ir_datasets_are_read_as_json_lines(collection_name: str) -> None:

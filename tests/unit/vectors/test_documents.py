@@ -286,3 +286,23 @@ def test_vectors_built_in_torch_are_searched_with_the_exported_graph(
     assert (stage["name"], stage["kind"]) == ("vectors", "bi-encoder")
     assert (stage["encoded"], stage["known"]) == (0, stage["inferences"])
     assert stage["known"] > 10
+
+
+class UndefinedOnce(ArithmeticEncoder):
+    """A backend whose first vectors are not numbers, as of a GPU that overflows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = 0
+
+    def run(self, sequences):
+        self.runs += 1
+        return super().run(sequences) * (np.nan if self.runs == 1 else 1)
+
+
+def test_a_query_vector_that_is_not_finite_is_an_error_and_not_cached(tmp_path: Path) -> None:
+    directory = carded(tmp_path / "model")
+    encoder = encoder_of(directory, read_card(directory), UndefinedOnce())
+    with pytest.raises(InferenceError, match=r"not finite \(NaN or infinity\)"):
+        encoder.encode([QUERY], "query")
+    assert np.isfinite(encoder.encode([QUERY], "query").rows).all()

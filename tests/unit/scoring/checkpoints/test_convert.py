@@ -17,7 +17,7 @@ import pytest
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.checkpoints import pickled
-from osrerank.scoring.checkpoints.convert import HeadForm, cache_folder, convert_if_needed
+from osrerank.scoring.checkpoints.convert import ConvertedModel, HeadForm, cache_folder, convert_if_needed
 from osrerank.scoring.locate import locate
 from osrerank.scoring.registry import load_scorer
 
@@ -114,6 +114,15 @@ def test_a_converted_checkpoint_gives_the_logits_of_the_original(tmp_path: Path,
     assert read_card(converted.directory).head == ("logits2" if head == "classifier" else "next-sentence")
     again = convert_if_needed(source)
     assert (again.directory, again.needs_self_check) == (converted.directory, True)
+
+
+def test_a_passed_self_check_that_cannot_be_recorded_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "full").touch()
+    with caplog.at_level("INFO"):
+        ConvertedModel(tmp_path / "full", "abc").record_pass("8 of 8 right")
+    assert "the self-check cannot be recorded, so each load of the model repeats it" in caplog.text
 
 
 def test_a_folder_of_several_checkpoints_needs_the_name_of_a_checkpoint(tmp_path: Path) -> None:

@@ -26,14 +26,16 @@ from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Scores
 
 
-def test_broker_connections_keep_tls_and_accept_only_messagepack():
+def test_broker_connections_keep_tls_and_accept_only_messagepack(tmp_path):
+    certificate = tmp_path / "ca.pem"
+    certificate.touch()
     conf = celery_app("rediss://:p@host:6380/1").conf
     assert conf.broker_use_ssl["ssl_cert_reqs"] is ssl.CERT_REQUIRED
     assert conf.broker_use_ssl["ssl_check_hostname"] is True
     assert (conf.task_serializer, conf.accept_content) == ("msgpack", ["msgpack"])
-    chosen = celery_app("rediss://host/0?ssl_ca_certs=/ca.pem&ssl_cert_reqs=none").conf
+    chosen = celery_app(f"rediss://host/0?ssl_ca_certs={certificate}&ssl_cert_reqs=none").conf
     assert chosen.broker_url == "rediss://host:6379/0"
-    assert chosen.broker_use_ssl["ssl_ca_certs"] == "/ca.pem"
+    assert chosen.broker_use_ssl["ssl_ca_certs"] == str(certificate)
     assert chosen.broker_use_ssl["ssl_cert_reqs"] is ssl.CERT_NONE
     on_a_socket = celery_app("unix:///run/redis.sock?db=2").conf.broker_url
     assert on_a_socket == "redis+socket:///run/redis.sock?virtual_host=2"
@@ -78,9 +80,10 @@ def test_options_of_a_brokers_url_reach_celery_and_its_timeout_stays_above_its_w
             "ssl_cert_reqs is not an option of a broker URL; TLS options need rediss:",
         ),
         ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs is maybe; it must be none, optional or required"),
+        ("rediss://host?ssl_ca_certs=/absent/ca.pem", "ssl_ca_certs is /absent/ca.pem, but there is no such file"),
     ],
 )
-def test_an_unknown_option_of_a_broker_url_is_named(url, reason):
+def test_an_invalid_option_of_a_broker_url_is_named(url, reason):
     with pytest.raises(ConfigError) as error:
         celery_app(url)
     assert str(error.value).startswith("broker_url (OSRERANK_BROKER_URL")
