@@ -14,14 +14,15 @@ from osrerank.options.passages import Passages
 from osrerank.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
-    from osrerank.decision.advice.advise import IndexAdvice
+    from osrerank.client import Client
+    from osrerank.decision.advice.advise import Alternatives, IndexAdvice
 
 NO_CACHE = {"cache_mb": 0, "cache_local_mb": 0}
 """These settings turn the score caches off, so that the measured times are those of the model."""
-BI_ENCODERS = ("osrerank/e5-small", "osrerank/minilm-l6")
-"""The models to compare without ``--models``."""
+DEFAULT_MODELS = ("osrerank/e5-small", "osrerank/minilm-l6")
+"""The bi-encoders to compare without ``--models``."""
 LOCAL_BACKENDS = ("auto", "onnx", "torch")
-"""The backends that load models on this machine. With other backends, `BI_ENCODERS` are not compared."""
+"""The backends that load models on this machine. With other backends, `DEFAULT_MODELS` are not compared."""
 
 
 @click.command()
@@ -61,10 +62,11 @@ def advise(context: click.Context, /, **options: Any) -> None:
     osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --template my-query.json
 
     Every judged query is searched with the index's options, and again with each alternative: other fields, other
-    models, and your own query. A paired t-test shows whether reranking with the current settings helps or hurts, or
-    how many more queries would decide it. Other settings are chosen by cross-validation, so that the reported value
-    holds for new queries. They replace the current settings only if they are significantly better, or if the current
-    settings hurt. If they are replaced, the new ones are written to the settings file, which `connect` reads.
+    models, and your own query. A paired t-test shows whether reranking with the current settings helps or hurts. If
+    neither is clear, the report says how many more queries would show it. Other settings are chosen by
+    cross-validation, so that their reported value is not too good for new queries. They are recommended only if they
+    are significantly better; if none is and reranking hurts, turning it off is recommended. The recommended settings
+    are written to the settings file, which `connect` reads.
     """
     from osrerank.cli.batch import progress
     from osrerank.decision.advice import report
@@ -84,7 +86,7 @@ def advise(context: click.Context, /, **options: Any) -> None:
         alternatives = _choose_alternatives(context, client, options, stack)
         if alternatives and not options["quick"]:
             click.echo(f"{len(alternatives)} alternatives are also compared; --quick leaves them out", err=True)
-        with progress(len(queries) * (1 + len(alternatives)), 0) as advance:
+        with progress(len(queries) * (1 + len(alternatives)), n_resumed=0) as advance:
             advice = compare_settings(
                 client,
                 index,
@@ -96,30 +98,33 @@ def advise(context: click.Context, /, **options: Any) -> None:
                 advance=advance,
             )
     notes = f"Made by osrerank advise from {len(advice.current_hits)} queries: {report.headline(advice)}."
-    settings_text = "Nothing to change."
-    changes = "nothing to change"
     if advice.recommended:
         model = advice.recommended.get("model")
-        settings_text = write_index_settings(output, notes, index, build_settings_table(advice), model)
+        new_settings_file = write_index_settings(output, notes, index, build_settings_table(advice), model)
         changes = ", ".join(f"{name} = {value}" for name, value in advice.recommended.items())
+    else:
+        new_settings_file = "Nothing to change."
+        changes = "nothing to change"
     if options["html"]:
-        write_atomically(options["html"], [report.html_page(advice, judgments, settings_text)])
+        write_atomically(options["html"], [report.html_page(advice, judgments, new_settings_file)])
     if wants_json(context):
         click.echo(json.dumps(report.as_json(advice)))
         return
     click.echo("\n".join([*report.lines(advice), *report.extreme_lines(advice), f"{output}: {changes}"]))
-    uses_other_texts_or_model = advice.best.hits_key != advice.current.hits_key
-    if advice.recommended and uses_other_texts_or_model:
+    needs_new_vectors = advice.best.hits_key != advice.current.hits_key  # the texts or the model differ
+    if advice.recommended and needs_new_vectors:
         click.echo(
             f"the stored vectors belong to other texts or another model: run osrerank vectors build --index {index}"
         )
 
 
-def _choose_alternatives(context: click.Context, client: Any, options: dict[str, Any], stack: ExitStack) -> Any:
+def _choose_alternatives(
+    context: click.Context, client: "Client", options: dict[str, Any], stack: ExitStack
+) -> "Alternatives":
     """Return the fields, models and query to compare with the current ones.
 
     If ``--fields`` or ``--models`` is not set, the default fields or models are compared, unless ``--quick`` is set.
-    ``stack`` closes the clients.
+    The clients of the models are closed with ``stack``.
     """
     from osrerank.decision.advice.advise import Alternatives
     from osrerank.decision.advice.template import QueryTemplate
@@ -131,19 +136,20 @@ def _choose_alternatives(context: click.Context, client: Any, options: dict[str,
     if not options["quick"]:
         field_lists = field_lists or list_field_choices(current_fields)
         if not models and settings.backend in LOCAL_BACKENDS:
-            models = list(BI_ENCODERS)
+            models = list(DEFAULT_MODELS)
     # vectors of alternatives are stored in a file on this machine, so that the cluster is not changed
     store = "off" if settings.vectors == "off" else "file"
 
-    def open_alternative(model: str) -> Any:
+    def open_client_for(model: str) -> "Client":
         alternative = open_client(context, settings={**NO_CACHE, "vectors": store}, model=model)
         return stack.enter_context(closing(alternative))
 
-    field_lists = [fields for fields in dict.fromkeys(field_lists) if fields != current_fields]
-    clients = [open_alternative(name) for name in dict.fromkeys(models) if name != settings.model]
+    other_field_lists = [fields for fields in dict.fromkeys(field_lists) if fields != current_fields]
+    clients = [open_client_for(name) for name in dict.fromkeys(models) if name != settings.model]
     template = None if options["template"] is None else QueryTemplate.read(options["template"])
-    fields_client = open_alternative(settings.model) if field_lists else None
-    return Alternatives(field_lists, clients, template, fields_client)
+    # the client of the current settings would store the other fields' vectors in the cluster
+    fields_client = open_client_for(settings.model) if other_field_lists else None
+    return Alternatives(other_field_lists, clients, template, fields_client)
 
 
 def list_field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -153,18 +159,20 @@ def list_field_choices(current: tuple[str, ...]) -> list[tuple[str, ...]]:
     """
     if len(current) < 2:
         return []
-    return [*((name,) for name in current), *(current[:count] for count in range(2, len(current)))]
+    single_fields = [(name,) for name in current]
+    first_fields = [current[:count] for count in range(2, len(current))]
+    return [*single_fields, *first_fields]
 
 
-def _report_missing_vectors(client: Any, index: str) -> None:
+def _report_missing_vectors(client: "Client", index: str) -> None:
     """If documents lack stored vectors, print how long it takes to build them."""
     from osrerank.errors import ConfigError
     from osrerank.indexing.estimate import estimate
 
     with suppress(ConfigError):  # a cross-encoder has no vectors
-        missing = estimate(client, index)
-        if missing.coverage.lacks:
-            click.echo(f"searches compute the missing vectors of their hits; to build all now: {missing}", err=True)
+        cost = estimate(client, index)
+        if cost.coverage.lacks:
+            click.echo(f"searches compute the missing vectors of their hits; to build all now: {cost}", err=True)
 
 
 def build_settings_table(advice: "IndexAdvice") -> dict[str, Any]:
@@ -172,6 +180,7 @@ def build_settings_table(advice: "IndexAdvice") -> dict[str, Any]:
     options = advice.options
     table = {"fields": options.fields, **advice.recommended, "query_fields": options.query_fields}
     table.pop("model", None)
-    if isinstance(options.passages, Passages) and "passages" in table:  # the advice contains only their aggregation
+    # the recommendation contains only the aggregation of passages, but the file needs all their options
+    if isinstance(options.passages, Passages) and "passages" in table:
         table["passages"] = {name: value for name, value in asdict(options.passages).items() if value is not None}
     return table

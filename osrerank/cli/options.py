@@ -1,4 +1,4 @@
-"""The command-line options that several commands share, and `open_client`, which applies the global ones."""
+"""The command-line options that several commands share, and `open_client`, which applies the global options."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -22,18 +22,21 @@ from osrerank.types import FailurePolicy
 DURATION_MS = click.FloatRange(0, MAX_MS, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-MODEL_SETTINGS = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
+MODEL_OPTIONS = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
 """The global options that a model needs. A client also needs the global option ``url``."""
 RANKING_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
 """The search options that determine how candidates are ranked."""
 SEARCH_OPTIONS = (*RANKING_OPTIONS, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
-"""The options of ``osrerank search`` and ``osrerank run``: also those of the first pass and of the whole search."""
+"""The options of ``osrerank search`` and ``osrerank run``: ranking options, those of the first pass (``fields`` to
+``rm3``), and those of the whole search (``deadline_ms`` and ``on_failure``)."""
+NO_RERANK_OPTIONS = ("rm3", "query_fields")
+"""The search options that ``--no-rerank`` does not ignore."""
 OPTION_CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
 NAME_LIST_OPTIONS = ("fields", "query_fields")
 """These options' values are names separated by commas, such as ``--fields title,body``."""
-VALUE_OPTIONAL = ("sentences", "rm3")
+OPTIONS_WITH_OPTIONAL_VALUE = ("sentences", "rm3")
 """These options can be set without a value, such as ``--rm3``."""
 
 
@@ -62,12 +65,12 @@ class CheckpointParam(click.ParamType[Path]):
         from osrerank.scoring.locate import locate
         from osrerank.scoring.registry import list_weight_patterns
 
-        # README.md lists the languages that the model supports
+        # README.md is downloaded too, because it lists the languages that the model supports
         return locate(str(value), weight_patterns=list_weight_patterns("torch"), extra_files=("README.md",))
 
 
 class ModelParam(CheckpointParam):
-    """The type of a parameter that names a model to train. Pickled and TensorFlow weights are converted first."""
+    """As `CheckpointParam`, but pickled and TensorFlow weights are converted, so that the model can be trained."""
 
     name = "model"
 
@@ -101,7 +104,7 @@ def split_options(value: str, default_name: str = "") -> dict[str, str]:
 
 
 def option_parser(default_name: str) -> Callable[..., dict[str, Any] | None]:
-    """Return a click callback that parses a group of options with `split_options`."""
+    """Return a click callback that parses a value such as ``maxp,limit=5`` with `split_options`."""
 
     def parse(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
         if value is None:
@@ -112,7 +115,7 @@ def option_parser(default_name: str) -> Callable[..., dict[str, Any] | None]:
 
 
 def _parse_value(content: str) -> Any:
-    """Parse true, false, a number, or a list such as ``1/0.5``. Return any other content as a string."""
+    """Parse true, false, a number, or a list with slashes such as ``1/0.5``. Return other content as a string."""
     if content in ("true", "false"):
         return content == "true"
     if "/" in content:
@@ -126,7 +129,7 @@ def _parse_value(content: str) -> Any:
 
 
 class SearchOption(click.ParamType[Any]):
-    """The type of a parameter that sets an option of ``rerank``. `Rerank` checks the values.
+    """The type of a parameter that sets an option of `Rerank`, which checks the value.
 
     An option such as ``passages`` is a group of options: its value is ``maxp,limit=5``.
     """
@@ -157,10 +160,10 @@ class SearchOption(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse and check the value."""
-        fix = find_replacement(f"rerank.{self.option}.{value}")
+        fix = find_replacement(f"rerank.{self.option}.{value}")  # if it is a value of an older version
         if fix:
             self.fail(f"{value!r} was removed; {fix}", param, ctx)
-        if self.group is not None and value not in ("true", "false"):
+        if self.group is not None and value not in ("true", "false"):  # these two switch the whole group
             parsed: Any = option_parser(self.default_name)(ctx, param, value)
         elif self.annotation is str:
             parsed = value
@@ -176,9 +179,9 @@ class SearchOption(click.ParamType[Any]):
 
 
 def search_options(*names: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds search options to a command, which passes them to `build_rerank_argument`.
+    """Return a decorator that adds search options to a command. Their help comes from the docstrings of `Rerank`.
 
-    The options' help comes from the docstrings of `Rerank`.
+    The command passes their values to `build_rerank_argument`.
     """
     help_texts = read_descriptions(Rerank)
     defaults = {field.name: field.default for field in fields(Rerank)}
@@ -197,7 +200,7 @@ def search_options(*names: str) -> Callable[[Command], Command]:
                 option = click.option(flag, is_flag=True, default=None, help=text)
             elif name in OPTION_CHOICES:
                 option = click.option(flag, type=click.Choice(OPTION_CHOICES[name]), help=text)
-            elif name in VALUE_OPTIONAL:
+            elif name in OPTIONS_WITH_OPTIONAL_VALUE:
                 option = click.option(flag, type=SearchOption(name), is_flag=False, flag_value="true", help=text)
             else:
                 option = click.option(flag, type=SearchOption(name), help=text)
@@ -222,7 +225,7 @@ def _describe_group(group: type) -> str:
 
 
 RUN_FORMATS = click.Choice(["trec", "msmarco"])
-FORMAT_HELP = "Six columns as TREC, or three as MS MARCO's submissions: query id, document id, rank."
+FORMAT_HELP = "trec has six columns. msmarco has three: query id, document id, rank."
 PARTIAL_HELP = "Keep queries that were reranked only in part, because of a deadline or documents without a score."
 allow_partial = click.option("--allow-partial", is_flag=True, help=PARTIAL_HELP)
 RUN_OPTIONS = (
@@ -242,16 +245,16 @@ def run_options(command: Command) -> Command:
 
 
 def rerank_options(command: Command) -> Command:
-    """Add all search options to a command, which passes them to `build_rerank_argument`."""
+    """Add all search options to a command. The command passes them to `build_rerank_argument`."""
     switch = click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or keep BM25's order.")
     return switch(search_options(*SEARCH_OPTIONS)(command))
 
 
 def build_rerank_argument(options: Mapping[str, Any]) -> RerankOptions | bool:
-    """Return the ``rerank`` argument of a search. With ``--no-rerank``, it contains only options of the first pass."""
+    """Return the ``rerank`` argument of a search. With ``--no-rerank``, it contains only `NO_RERANK_OPTIONS`."""
     arguments = {field.name: options[field.name] for field in fields(Rerank) if options.get(field.name) is not None}
     if not options["do_rerank"]:
-        arguments = {name: arguments[name] for name in ("rm3", "query_fields") if name in arguments}
+        arguments = {name: arguments[name] for name in NO_RERANK_OPTIONS if name in arguments}
         return cast("RerankOptions", {"pipeline": NO_STAGES, **arguments}) if arguments else False
     return cast("RerankOptions", arguments)
 
@@ -264,7 +267,7 @@ def open_client(
     model: str | None = None,
     **options: Any,
 ) -> Client:
-    """Return a client for a command. It reranks all searches, and has no default deadline.
+    """Return a client for a command. It has no default deadline, and reranks all searches, whatever ``traffic`` says.
 
     Args:
         context: the command's context, with the global options.
@@ -274,11 +277,12 @@ def open_client(
         options: further arguments of `Client`.
     """
     global_options = {**context.obj, "model": model or context.obj["model"]}
-    values = {name: global_options[name] for name in ("url", *MODEL_SETTINGS)}
+    values = {name: global_options[name] for name in ("url", *MODEL_OPTIONS)}
     all_settings = Settings.load(**values, **(settings or {}))
     defaults = Defaults.load(all_settings, model=global_options["model"]).without_traffic()
-    models = RerankService(all_settings, has_index=True)
-    client = Client(models=models, defaults=defaults, **{**connection_options(all_settings), **options})
+    service = RerankService(all_settings, has_index=True)
+    client_options = {**connection_options(all_settings), **options}
+    client = Client(models=service, defaults=defaults, **client_options)
     client.searcher.deadline_ms = None
     if context.obj["model"] and model is None:
         file_models = Defaults.load(all_settings).models
@@ -292,7 +296,7 @@ def open_client(
 
 def open_reranker(context: click.Context) -> RerankService:
     """Return a service that scores texts without an index, with the models of the global options."""
-    return RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
+    return RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_OPTIONS}))
 
 
 def wants_json(context: click.Context) -> bool:

@@ -26,18 +26,19 @@ ID = "_id"
 SOURCE = "_source"
 SEQ = "_seq"
 FIELD_NAMES = "_present"
-"""A hidden column with tokens about a document's fields: ``title`` if it has a title, and the tokens of `LENGTH_INFIX`
-and `DISTINCT_INFIX`. It has kept its name from a time when it only said which fields are present."""
+"""A hidden column with tokens about a document's fields: ``title`` if the document has a title, and tokens with
+`LENGTH_INFIX` and `DISTINCT_INFIX`. The column's name in the file is older than these tokens."""
 TERM_SEPARATOR = "\x1f"
+"""The character between the terms of a text. In `FIELD_NAMES`, it follows the path."""
 LENGTH_INFIX = TERM_SEPARATOR + "length"
-"""The infix of tokens in `FIELD_NAMES`: ``title<LENGTH_INFIX>12`` means that the title has 12 terms."""
+"""``title<LENGTH_INFIX>12`` in `FIELD_NAMES` means that the title has 12 terms."""
 DISTINCT_INFIX = TERM_SEPARATOR + "distinct"
-"""The infix of tokens in `FIELD_NAMES`: ``title<DISTINCT_INFIX>9`` means that the title has 9 distinct terms."""
+"""``title<DISTINCT_INFIX>9`` in `FIELD_NAMES` means that the title has 9 distinct terms."""
 PART_SEPARATOR = "\x1e"
 """The separator between the term, its frequency and the field's length in a token of a frequency column."""
 ALL_DOCUMENTS = "*"
-"""The token that all documents have in `FIELD_NAMES`. Its document frequency is the number of documents for BM25, which
-includes deleted ones."""
+"""The token that all documents have in `FIELD_NAMES`. BM25 takes its document frequency as the number of documents,
+including deleted ones."""
 WRITER_BYTES = 64_000_000
 """The memory in which tantivy collects new documents before it writes a segment."""
 VALUE_GAP = [GAP] * 100
@@ -46,6 +47,7 @@ beginning of the next (``position_increment_gap``)."""
 
 logger = logging.getLogger(__name__)
 
+# PanicException cannot be imported. RuntimeError stands for it if tantivy does not define it.
 Panic: type[BaseException] = next(
     (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException"), RuntimeError
 )
@@ -94,13 +96,15 @@ class TermFrequency(NamedTuple):
 
 
 def encode_length(length: int) -> int:
-    """Round a length down as Lucene does to store it in one byte: 24 + 17 becomes 24 + 16.
+    """Round a length down as Lucene does to store it in one byte.
 
-    The part above 24 keeps its four highest bits.
+    The part above 24 keeps its four highest bits: 24 + 17 becomes 24 + 16.
     """
     excess = length - 24
+    if excess <= 0:
+        return length
     dropped_bits = max(0, excess.bit_length() - 4)
-    return length if excess <= 0 else 24 + (excess >> dropped_bits << dropped_bits)
+    return 24 + (excess >> dropped_bits << dropped_bits)
 
 
 class CheckedSearcher:
@@ -114,19 +118,20 @@ class CheckedSearcher:
     def totals(self, path: str) -> FieldTotals:
         """Return the statistics of a text field."""
         if path not in self._totals:
-            lengths, distinct = self._count_numbers(path + LENGTH_INFIX), self._count_numbers(path + DISTINCT_INFIX)
+            by_length = self._count_documents_by_number(path + LENGTH_INFIX)
+            by_distinct_terms = self._count_documents_by_number(path + DISTINCT_INFIX)
             self._totals[path] = FieldTotals(
-                n_documents=sum(lengths.values()),
-                n_terms=sum(number * count for number, count in lengths.items()),
-                n_distinct_terms=sum(number * count for number, count in distinct.items()),
+                n_documents=sum(by_length.values()),
+                n_terms=sum(length * n_documents for length, n_documents in by_length.items()),
+                n_distinct_terms=sum(number * n_documents for number, n_documents in by_distinct_terms.items()),
             )
         return self._totals[path]
 
-    def _count_numbers(self, prefix: str) -> dict[int, int]:
-        """Return how many documents have each number: ``{12: 3}`` if 3 have ``<prefix>12`` in `FIELD_NAMES`."""
+    def _count_documents_by_number(self, prefix: str) -> dict[int, int]:
+        """Return the number of documents by the number after ``prefix``: ``{12: 3}`` if 3 have ``<prefix>12``."""
         with translate_tantivy_errors(self._folder):
             tokens = self._searcher.terms_with_prefix(FIELD_NAMES, prefix)
-            return {int(token[len(prefix) :]): count for token, count in tokens}
+            return {int(token[len(prefix) :]): n_documents for token, n_documents in tokens}
 
     @property
     def num_docs(self) -> int:
@@ -155,6 +160,7 @@ class Shard:
         layout: the type of the column for each field path, such as ``{"title": "text"}``.
 
     Attributes:
+        searcher: searches the last commit that `reload` has made visible.
         columns: the name of the column for each field path, such as ``{"title": "f0"}``.
         frequency_columns: the name of the frequency column for each field path.
         length_columns: the name of the length column for each field path.
@@ -167,6 +173,7 @@ class Shard:
         self.folder = folder
         self.layout = dict(layout)
         self.columns = {path: f"f{number}" for number, path in enumerate(layout)}
+        # indices on disk contain the suffix "_exact_value"
         self.frequency_columns = {path: f"{name}_exact_value" for path, name in self.columns.items()}
         self.length_columns = {path: f"{name}_length" for path, name in self.columns.items()}
         self.schema = self._build_schema()
@@ -191,15 +198,15 @@ class Shard:
         builder.add_bytes_field(SOURCE, stored=True)
         builder.add_unsigned_field(SEQ, indexed=True, fast=True)
         builder.add_text_field(FIELD_NAMES, tokenizer_name="raw", index_option="basic")
-        for path, column in self.layout.items():
+        for path, column_type in self.layout.items():
             name = self.columns[path]
-            if column == "text":
+            if column_type == "text":
                 builder.add_text_field(name, tokenizer_name="terms", index_option="position")
                 builder.add_text_field(self.frequency_columns[path], tokenizer_name="whitespace", index_option="basic")
                 builder.add_unsigned_field(self.length_columns[path], fast=True)
-            elif column == "keyword":
+            elif column_type == "keyword":
                 builder.add_text_field(name, fast=True, tokenizer_name="raw", index_option="basic")
-            elif column == "long":
+            elif column_type == "long":
                 builder.add_integer_field(name, indexed=True, fast=True)
             else:
                 builder.add_float_field(name, indexed=True, fast=True)
@@ -226,25 +233,25 @@ class Shard:
             self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
 
     def build_document(
-        self, row: StoredDocument, values_by_path: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
+        self, stored: StoredDocument, values_by_path: Mapping[str, list[Any]], get_analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document:
         """Convert a stored document for `add`.
 
         Args:
-            row: the document.
+            stored: the document.
             values_by_path: the document's values, such as ``{"title": ["Green tea"], "year": [2024]}``.
-            analyzer: returns the analyzer of the text field with a path.
+            get_analyzer: returns the analyzer of a text field, by the field's path.
         """
-        assert row.source is not None
+        assert stored.source is not None
         document = tantivy.Document()
-        document.add_text(ID, row.doc_id)
-        document.add_bytes(SOURCE, row.source.encode())
-        document.add_unsigned(SEQ, row.seq)
+        document.add_text(ID, stored.doc_id)
+        document.add_bytes(SOURCE, stored.source.encode())
+        document.add_unsigned(SEQ, stored.seq)
         document.add_text(FIELD_NAMES, ALL_DOCUMENTS)
         for path, values in values_by_path.items():
             document.add_text(FIELD_NAMES, path)
             if self.layout[path] == "text":
-                self._add_terms(document, path, [analyzer(path).terms(value) for value in values])
+                self._add_terms(document, path, [get_analyzer(path).terms(value) for value in values])
             else:
                 self._add_values(document, path, values)
         return document
@@ -253,20 +260,21 @@ class Shard:
         assert self._writer is not None
         self._writer.add_document(document)
 
-    def _add_terms(self, document: tantivy.Document, path: str, values_terms: list[list[str]]) -> None:
+    def _add_terms(self, document: tantivy.Document, path: str, terms_of_values: list[list[str]]) -> None:
         """Add the terms of a text field's values, and the tokens from which Lucene's score is computed."""
-        terms = values_terms[0]
-        for value_terms in values_terms[1:]:
+        terms = terms_of_values[0]
+        for value_terms in terms_of_values[1:]:
             terms = [*terms, *VALUE_GAP, *value_terms]
-        counts = Counter(term for term in terms if term != GAP)
-        if not counts:
+        frequencies = Counter(term for term in terms if term != GAP)
+        if not frequencies:
             return
-        length = counts.total()
+        length = frequencies.total()
         encoded_length = encode_length(length)
         document.add_text(FIELD_NAMES, f"{path}{LENGTH_INFIX}{length}")
-        document.add_text(FIELD_NAMES, f"{path}{DISTINCT_INFIX}{len(counts)}")
+        document.add_text(FIELD_NAMES, f"{path}{DISTINCT_INFIX}{len(frequencies)}")
         document.add_text(self.columns[path], TERM_SEPARATOR.join(terms))
-        tokens = [f"{term}{PART_SEPARATOR}{count}{PART_SEPARATOR}{encoded_length}" for term, count in counts.items()]
+        suffix = f"{PART_SEPARATOR}{encoded_length}"
+        tokens = [f"{term}{PART_SEPARATOR}{frequency}{suffix}" for term, frequency in frequencies.items()]
         document.add_text(self.frequency_columns[path], " ".join(tokens))
         document.add_unsigned(self.length_columns[path], encoded_length)
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from osrerank import Rerank, Reranker, connect
 from osrerank.cli import cli
-from osrerank.cli.options import MODEL_SETTINGS, open_reranker
+from osrerank.cli.options import MODEL_OPTIONS, open_reranker
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings
 from osrerank.vectors.background import BackgroundTasks
@@ -80,7 +80,7 @@ def test_without_a_side_index_a_configured_redis_keeps_vectors() -> None:
 
 def test_only_clients_of_a_cluster_have_a_side_index() -> None:
     url = "redis://127.0.0.1:1"
-    context = Context(cli, obj={**dict.fromkeys(MODEL_SETTINGS), "model": str(TINY), "redis_url": url})
+    context = Context(cli, obj={**dict.fromkeys(MODEL_OPTIONS), "model": str(TINY), "redis_url": url})
     client = connect("http://localhost:9", scorer=Letters(), redis_url=url)
     with Reranker(scorer=Letters(), redis_url=url) as reranker, closing(open_reranker(context)) as served:
         services = reranker._service, served, client.searcher.service
