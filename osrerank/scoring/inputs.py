@@ -29,7 +29,8 @@ from osrerank.scoring.template import pair_template, single_template
 from osrerank.types.values import replace_surrogates
 
 CHARACTERS_PER_PIECE = 8
-"""Estimated number of characters per word piece. It is too high on purpose: English word pieces have four to five."""
+"""Estimated number of characters per word piece. English word pieces have four to five, but with a higher estimate the
+first part of a long text usually has enough pieces."""
 MAX_TEXT_CHARACTERS = 1 << 18
 """Maximum number of characters of a text that are tokenised. They yield 512 pieces unless most are white space."""
 
@@ -84,29 +85,30 @@ class InputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
+        # osrerank applies sentencepiece's character map itself, because `tokenizers` gives other results
         self._character_map = CharacterMap.pop_from(tokenizer) if card.normalization == "sentencepiece" else None
         self._is_encoder = card.is_encoder
         self._keeps_end = card.truncation_side == "left"
         template = single_template(tokenizer) if card.is_encoder else pair_template(tokenizer)
-        if card.segment_rows == 1:  # the model has only the segment 0
-            template = replace(template, document_segment=0)
-        if card.kind == "duo":
-            first_segment, second_segment = (1, 2) if card.segment_rows > 2 else (0, 0)
-            template = replace(template, document_segment=first_segment, second_document_segment=second_segment)
+        if card.kind == "duo" and card.segment_rows > 2:
+            template = replace(template, document_segment=1, second_document_segment=2)
+        elif card.kind == "duo" or card.segment_rows == 1:
+            template = replace(template, document_segment=0, second_document_segment=0)
         self._template = template
         self._query_prefix = _Prefix.tokenise(tokenizer, card.query_prefix)
         self._document_prefix = _Prefix.tokenise(tokenizer, card.document_prefix)
         self._query_marker = self.token_ids([card.tokens.query_marker] if card.tokens.query_marker else [])
         self._document_marker = self.token_ids([card.tokens.document_marker] if card.tokens.document_marker else [])
         self.max_tokens = card.max_tokens
-        if card.is_encoder:
-            self._max_query_pieces = card.max_query_tokens - self._template.count_tokens(0) - len(self._query_marker)
-        else:
-            # a cross-encoder's max_query_tokens includes [CLS] and [SEP], but not the prefix
-            prefix_tokens = self._query_prefix.n_tokens
-            self._max_query_pieces = card.max_query_tokens - 2 + prefix_tokens
-            if prefix_tokens and self.max_tokens <= self._template.count_tokens() + self._max_query_pieces:
-                reason = f"the card's query_prefix has {prefix_tokens} tokens, which leaves no room for a document"
+        if card.is_encoder:  # max_query_tokens includes the special tokens and the prefix
+            n_special_tokens = template.count_tokens(n_documents=0) + len(self._query_marker)
+            self._max_query_pieces = card.max_query_tokens - n_special_tokens
+        else:  # max_query_tokens includes [CLS] and [SEP], but not the prefix
+            n_prefix_tokens = self._query_prefix.n_tokens
+            self._max_query_pieces = card.max_query_tokens - 2 + n_prefix_tokens
+            n_other_tokens = template.count_tokens(n_documents=1) + self._max_query_pieces
+            if n_prefix_tokens and self.max_tokens <= n_other_tokens:
+                reason = f"the card's query_prefix has {n_prefix_tokens} tokens, which leaves no room for a document"
                 raise ValueError(reason)
         self._is_duo = card.kind == "duo"
         self.length_rule = card.length_rule
@@ -132,8 +134,8 @@ class InputBuilder:
     def tokenise_query(self, text: str) -> Pieces:
         """Return the pieces of prefix and query.
 
-        If the card's ``max_query_tokens`` is 64, a cross-encoder's query has at most 62 pieces without its prefix, and
-        an encoder's query at most 62 with it.
+        If the card's ``max_query_tokens`` is 64, there are at most 62 pieces. A cross-encoder's prefix is not counted
+        among them, but an encoder's is.
         """
         pieces = self._tokenise_with_prefix(self._query_prefix, [text], self._max_query_pieces)[0]
         return _prepend(self._query_marker, pieces) if self._query_marker else pieces
@@ -168,9 +170,10 @@ class InputBuilder:
             For each text, the (start, end) of its chunks, in characters.
         """
         inputs = [replace_surrogates(text) for text in texts]
-        origins = None  # for each text: the index in the text of each character in its normal form
+        origins = None  # for each text, and each character of its normal form: the character's index in the text
         if self._character_map:
             normal_forms = [self._character_map.normalise(text) for text in inputs]
+            # the last index is the end of the text
             origins = [(*starts, len(text)) for text, (_, starts) in zip(inputs, normal_forms, strict=True)]
             inputs = [text for text, _ in normal_forms]
         with NATIVE_CODE:
@@ -190,7 +193,7 @@ class InputBuilder:
         template = self._template
         ids = _concatenate(template.head, query.ids, template.middle, document.ids, template.tail)
         segments = np.full_like(ids, template.document_segment)
-        segments[: len(template.head) + len(query.ids) + template.query_middle_tokens] = 0
+        segments[: self._query_segment_length(query)] = 0
         return Tokens(ids, segments)
 
     def build_single(self, text: Pieces) -> Tokens:
@@ -203,10 +206,15 @@ class InputBuilder:
         template, middle = self._template, self._template.middle
         ids = _concatenate(template.head, query.ids, middle, first.ids, middle, second.ids, template.tail)
         segments = np.full_like(ids, template.second_document_segment)
-        start = len(template.head) + len(query.ids) + template.query_middle_tokens
-        segments[: start + len(middle) + len(first.ids)] = template.document_segment
-        segments[:start] = 0
+        query_length = self._query_segment_length(query)
+        first_document_end = query_length + len(first.ids) + len(middle)
+        segments[:query_length] = 0
+        segments[query_length:first_document_end] = template.document_segment
         return Tokens(ids, segments)
+
+    def _query_segment_length(self, query: Pieces) -> int:
+        """Return the number of tokens with the query's segment: [CLS], the query and, for BERT, the [SEP] after it."""
+        return len(self._template.head) + len(query.ids) + self._template.query_middle_tokens
 
     def _max_document_pieces(self, query: Pieces) -> int:
         """Return the maximum number of pieces of a document in a sequence with the query.
@@ -215,34 +223,36 @@ class InputBuilder:
         it can have 222 to 252, depending on the query. A short document leaves no additional room for the other one.
         """
         if self._is_encoder:
-            return self.max_tokens - self._template.count_tokens(0) - len(self._document_marker)
-        is_released = self.length_rule == "released"
+            return self.max_tokens - self._template.count_tokens(n_documents=0) - len(self._document_marker)
+        is_released = self.length_rule == "released"  # the lengths are those of the published code
         if not self._is_duo:
-            unused_tokens = 1 if is_released else 0
-            return self.max_tokens - self._template.count_tokens() - unused_tokens - len(query.ids)
-        if is_released:  # the formula of the published code
+            n_unused_tokens = 1 if is_released else 0
+            return self.max_tokens - self._template.count_tokens(n_documents=1) - n_unused_tokens - len(query.ids)
+        if is_released:
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
-        return (self.max_tokens - self._template.count_tokens(2) - self._max_query_pieces) // 2
+        return (self.max_tokens - self._template.count_tokens(n_documents=2) - self._max_query_pieces) // 2
 
     def _tokenise_with_prefix(self, prefix: "_Prefix", texts: Sequence[str], max_pieces: int) -> list[Pieces]:
         """Return the first ``max_pieces`` pieces of prefix and text, or the last ones if the card keeps the end."""
         prefixed_texts = [prefix.text + text for text in texts] if prefix.text else texts
         pieces = self._tokenise(prefix.tokenizer, prefixed_texts, max_pieces)
         for index, text in enumerate(texts):
-            if any(name in text for name in prefix.special_tokens):
-                pieces[index] = self._tokenise_special_names(prefix, text, max_pieces)
+            if any(name in text for name in prefix.special_tokens):  # rare
+                pieces[index] = self._tokenise_literally(prefix, text, max_pieces)
         return pieces
 
-    def _tokenise_special_names(self, prefix: "_Prefix", text: str, max_pieces: int) -> Pieces:
+    def _tokenise_literally(self, prefix: "_Prefix", text: str, max_pieces: int) -> Pieces:
         """Tokenise a prefix that contains special tokens, and a text with the characters of one, such as "[SEP]".
 
-        The prefix's tokenizer would make a special token of these characters too. So `_Prefix.ids` has the tokens up to
-        the prefix's last special token, and the model's tokenizer, which keeps the characters, tokenises the rest.
+        The prefix's tokenizer would make a special token of the text's "[SEP]" too. Therefore the prefix up to its last
+        special token is taken from `_Prefix.special_ids`, and the model's tokenizer, which makes no special tokens,
+        tokenises the rest.
         """
-        rest = self._tokenise(self._tokenizer, [prefix.text[prefix.end :] + text], max_pieces)[0]
+        rest = self._tokenise(self._tokenizer, [prefix.text[prefix.special_end :] + text], max_pieces)[0]
         ids = rest.ids.tolist()
-        if not (rest.is_truncated and self._keeps_end):
-            ids = [*prefix.ids, *ids]
+        prefix_is_truncated = rest.is_truncated and self._keeps_end
+        if not prefix_is_truncated:
+            ids = [*prefix.special_ids, *ids]
         return Pieces(self._truncate(ids, max_pieces).ids, rest.is_truncated or len(ids) > max_pieces)
 
     def _tokenise(self, tokenizer: Tokenizer, texts: Sequence[str], max_pieces: int) -> list[Pieces]:
@@ -265,13 +275,16 @@ class InputBuilder:
         The last word of a beginning can be incomplete, so its pieces are dropped. If the card keeps the end of long
         texts, the whole text is tokenised.
         """
-        while max_characters < min(len(text), MAX_TEXT_CHARACTERS) and not self._keeps_end:
-            encoding = tokenizer.encode(self._normalise(text[:max_characters]), add_special_tokens=False)
-            whole_word_ids = _drop_last_word(encoding)
-            if len(whole_word_ids) > max_pieces:
-                return self._truncate(whole_word_ids, max_pieces)
-            max_characters *= 4
-        part = text[-MAX_TEXT_CHARACTERS:] if self._keeps_end else text[:MAX_TEXT_CHARACTERS]
+        if self._keeps_end:
+            part = text[-MAX_TEXT_CHARACTERS:]
+        else:
+            while max_characters < min(len(text), MAX_TEXT_CHARACTERS):
+                encoding = tokenizer.encode(self._normalise(text[:max_characters]), add_special_tokens=False)
+                whole_word_ids = _drop_last_word(encoding)
+                if len(whole_word_ids) > max_pieces:
+                    return self._truncate(whole_word_ids, max_pieces)
+                max_characters *= 4
+            part = text[:MAX_TEXT_CHARACTERS]
         encoding = tokenizer.encode(self._normalise(part), add_special_tokens=False)
         pieces = self._truncate(encoding.ids, max_pieces)
         return Pieces(pieces.ids, is_truncated=pieces.is_truncated or len(text) > MAX_TEXT_CHARACTERS)
@@ -296,16 +309,16 @@ class _Prefix:
         n_tokens: the number of tokens in the prefix.
         tokenizer: the tokenizer for prefix and text. It recognises special tokens only if the prefix contains one.
         special_tokens: the names of all special tokens, or () if the prefix contains no special token.
-        end: the index of the character after the prefix's last special token.
-        ids: the token ids of the prefix up to ``end``.
+        special_end: the index of the character after the prefix's last special token.
+        special_ids: the token ids of the prefix up to ``special_end``.
     """
 
     text: str
     n_tokens: int
     tokenizer: Tokenizer
     special_tokens: tuple[str, ...] = ()
-    end: int = 0
-    ids: tuple[int, ...] = ()
+    special_end: int = 0
+    special_ids: tuple[int, ...] = ()
 
     @classmethod
     def tokenise(cls, tokenizer: Tokenizer, text: str) -> Self:
@@ -314,12 +327,18 @@ class _Prefix:
         special_tokens = {token_id: token.content for token_id, token in added_tokens if token.special}
         if not any(name in text for name in special_tokens.values()):
             return cls(text, len(tokenizer.encode(text, add_special_tokens=False).ids), tokenizer)
-        special_tokenizer = Tokenizer.from_str(tokenizer.to_str())  # the copy has encode_special_tokens turned off
+        # The copy recognises special tokens, because ``to_str`` does not contain encode_special_tokens.
+        special_tokenizer = Tokenizer.from_str(tokenizer.to_str())
         encoding = special_tokenizer.encode(text, add_special_tokens=False)
         last_position = max(position for position, token_id in enumerate(encoding.ids) if token_id in special_tokens)
-        ids = tuple(encoding.ids[: last_position + 1])
-        names, end = tuple(special_tokens.values()), encoding.offsets[last_position][1]
-        return cls(text, len(encoding.ids), special_tokenizer, names, end, ids)
+        return cls(
+            text,
+            len(encoding.ids),
+            special_tokenizer,
+            special_tokens=tuple(special_tokens.values()),
+            special_end=encoding.offsets[last_position][1],
+            special_ids=tuple(encoding.ids[: last_position + 1]),
+        )
 
 
 def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_width: int = 0) -> PaddedBatch:
@@ -329,7 +348,7 @@ def pad(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, max_
         sequences: the rows of the batch.
         pad_id: id of the padding token.
         multiple: the batch's width in tokens is rounded up to a multiple of this number, but not above ``max_width``.
-        max_width: maximum number of tokens in a sequence of the model.
+        max_width: maximum number of tokens in a sequence of the model. With the default, the width is not rounded up.
     """
     lengths = np.array([len(tokens.ids) for tokens in sequences])
     longest = int(lengths.max())
@@ -364,7 +383,7 @@ def _chunk_spans(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:
         end = min(start + max_pieces, len(words))
         if end < len(words):
             word_ends = (position for position in range(end, start, -1) if words[position] != words[position - 1])
-            end = next(word_ends, end)
+            end = next(word_ends, end)  # the last end of a word in the chunk
         spans.append((offsets[start][0], offsets[end - 1][1]))
         start = end
     return spans
@@ -373,4 +392,4 @@ def _chunk_spans(encoding: Encoding, max_pieces: int) -> list[tuple[int, int]]:
 def _drop_last_word(encoding: Encoding) -> list[int]:
     """Return the ids of an encoding without those of its last word."""
     words = encoding.word_ids
-    return [piece for piece, word in zip(encoding.ids, words, strict=True) if word != words[-1]]
+    return [token_id for token_id, word in zip(encoding.ids, words, strict=True) if word != words[-1]]

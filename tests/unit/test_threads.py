@@ -84,7 +84,7 @@ def test_errors_in_the_threads_that_read_replies_and_the_registry_reach_the_call
     delivery.close()
     broken: Any = Broken()
     with pytest.raises(WorkerError, match="broker"):
-        LiveWorkers(broken, "m").group()
+        LiveWorkers(broken, "m").find_group()
 
 
 def test_an_error_in_the_thread_that_refreshes_an_index_does_not_stop_it(tmp_path: Any) -> None:

@@ -87,7 +87,7 @@ class RemoteScorer:
 
     @property
     def model(self) -> str:
-        group = self._live_workers.latest if self._process == os.getpid() else None
+        group = self._live_workers.latest_group if self._process == os.getpid() else None
         return self._name if group is None else group.first.model
 
     @property
@@ -217,9 +217,9 @@ class RemoteScorer:
         return len(self.workers(deadline).heartbeats)
 
     def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
-        """Return the workers that accept chunks; see `LiveWorkers.group`."""
+        """Return the workers that accept chunks; see `LiveWorkers.find_group`."""
         self._open()
-        return self._live_workers.group(deadline)
+        return self._live_workers.find_group(deadline)
 
     @contextlib.contextmanager
     def _divided_workers(self, n_workers: int) -> Iterator[int]:
@@ -241,7 +241,7 @@ class RemoteScorer:
         try:
             n_queued_chunks = self._redis.llen(group.first.queue)
         except RedisError as error:
-            raise self._live_workers.broker_error(error) from error
+            raise self._live_workers.record_broker_error(error) from error
         with self._lock:
             n_earlier_chunks = max(n_queued_chunks + group.held_chunks, self._chunks_in_flight)
             n_queued_chunks = max(n_queued_chunks, self._chunks_in_flight - group.capacity)

@@ -4,8 +4,9 @@ An installation consists of a model of the ml-commons plugin (`ml_commons`), the
 optional search templates (`templates`).
 
 Each run of `Installer.install` creates a new model, checks it, and then stores a search pipeline that calls it. If
-several runs overlap, the run that stores the pipeline last wins. Because runs never share a model, each run can delete
-its model, and the model of the pipeline that it replaced, once the pipeline no longer calls them.
+several runs overlap, the run that stores the pipeline last wins. Runs never share a model. Therefore each run can
+delete two models if the pipeline does not call them: its own, if another run has won, and that of the pipeline that it
+replaced.
 """
 
 import contextlib
@@ -61,10 +62,10 @@ class Installation:
     The attributes ``fields``, ``oversample`` and ``index`` are those of `PipelineSpec`.
 
     Attributes:
-        model_id: the id of the model that the pipeline calls, or "none" if someone removed the call.
+        model_id: the id of the model that the pipeline calls, or "none" if it calls none because someone changed it.
         templates: the names of the search templates.
-        drifted: the name of the search pipeline, or of a template, if its content is not what this version of osrerank
-            installs. Someone changed it, or another version of osrerank wrote it.
+        changed_names: the names of the search pipeline and templates whose content is not what this version of osrerank
+            installs. Someone changed them, or another version of osrerank wrote them.
     """
 
     model_id: str
@@ -72,7 +73,7 @@ class Installation:
     oversample: float
     templates: tuple[str, ...] = ()
     index: str = ""
-    drifted: tuple[str, ...] = ()
+    changed_names: tuple[str, ...] = ()
 
     def processors(self) -> dict[str, Any]:
         """Return the search pipeline's processors, as this version of osrerank installs them.
@@ -92,7 +93,7 @@ class Installation:
             "response_processors": [{"rerank": rerank}, {"truncate_hits": {}}],
         }
 
-    def template(self) -> str:
+    def template_source(self) -> str:
         """Return the source of the search templates, as this version of osrerank installs them."""
         return build_template(self.fields, self.processors())
 
@@ -111,6 +112,7 @@ class Installer:
     """
 
     kind = "search pipeline"
+    """What is installed, for messages of ``osrerank pipeline``."""
 
     def __init__(self, client: OpenSearch, name: str) -> None:
         if not re.fullmatch(r"[^\W_][\w.-]*", name, re.ASCII):
@@ -125,7 +127,7 @@ class Installer:
         """Return a sentence for each change that `install` would make, or an empty list if everything is installed.
 
         Raises:
-            InstallError: the cluster cannot rerank, or someone else's pipeline or template has the name.
+            InstallError: a plugin is missing, or someone else's pipeline or template has the name.
         """
         check_plugins(self._client)
         if spec.template is not None:
@@ -169,25 +171,21 @@ class Installer:
         try:
             self._models.wait_until_works(model_id)
             planned = _plan_installation(spec, self.find(), model_id)
-            new_templates = {*planned.templates} - {*self._templates.read_sources()}
-            for name in new_templates:
-                self._templates.put(name, planned.template())
-            removable_ids = {model_id, self._find_model_id()}  # of these, `_clean_up` keeps the model in use
+            new_templates = set(planned.templates) - set(self._templates.read_sources())
+            for name in new_templates:  # `_clean_up` overwrites the others, which still fit the stored pipeline
+                self._templates.put(name, planned.template_source())
+            replaceable_ids = {model_id, self._find_model_id()}  # `_clean_up` keeps the one that the pipeline calls
             self._store(planned)
         except BaseException:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
                 self._undo(model_id, planned)
             raise
-        while True:  # repeat if another run changed the installation while it was checked
-            installation = self._clean_up(removable_ids)
-            is_installed = installation is not None and self._is_installed(installation, spec)
-            if installation is None or installation == self.find():
-                break
-        if not is_installed:
+        if not self._clean_up_and_check(spec, replaceable_ids):
             reason = f"someone else removed or changed the search pipeline {self._name} at the same time"
             raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
-        self._models.remove_orphans({*self._models.list_ids()} - removable_ids, self._find_model_id)
-        self._clean_up(removable_ids)  # another run might have stored a pipeline that calls its model in the meantime
+        unused_ids = {*self._models.list_ids()} - replaceable_ids
+        self._models.remove_orphans(unused_ids, find_used_id=self._find_model_id)
+        self._clean_up(replaceable_ids)  # another run might have replaced this run's pipeline meanwhile
 
     def _store(self, installation: Installation) -> None:
         """Create or overwrite the search pipeline."""
@@ -201,31 +199,42 @@ class Installer:
         installation = self.find()
         if installation is not None and installation.model_id == model_id:
             return
-        for name, source in self._templates.read_sources().items():
-            if planned is not None and source == planned.template():
-                self._templates.remove(name)
+        if planned is not None:
+            for name, source in self._templates.read_sources().items():
+                if source == planned.template_source():
+                    self._templates.remove(name)
         self._models.remove({model_id})
 
-    def _clean_up(self, removable_ids: Collection[str | None]) -> Installation | None:
+    def _clean_up_and_check(self, spec: PipelineSpec, replaceable_ids: Collection[str | None]) -> bool:
+        """Clean up, and return whether the installation then matches the specification and can score."""
+        while True:
+            installation = self._clean_up(replaceable_ids)
+            if installation is None:
+                return False
+            is_installed = self._is_installed(installation, spec)
+            if installation == self.find():  # otherwise, another run changed the installation while it was checked
+                return is_installed
+
+    def _clean_up(self, replaceable_ids: Collection[str | None]) -> Installation | None:
         """Overwrite templates that do not fit the search pipeline, and remove models that it does not call.
 
         Args:
-            removable_ids: the ids of the models to remove. The model that the search pipeline calls is not removed.
+            replaceable_ids: the ids of the models to remove. The model that the search pipeline calls is not removed.
 
         Returns:
             The installation that was found, or None if the search pipeline no longer exists.
         """
-        while True:
+        while True:  # until all templates fit, because another run might replace the pipeline meanwhile
             installation = self.find()
             if installation is None:
                 break
-            drifted_templates = {*installation.drifted} & {*installation.templates}
-            if not drifted_templates:
+            changed_templates = set(installation.changed_names) & set(installation.templates)
+            if not changed_templates:
                 break
-            for name in drifted_templates:
-                self._templates.put(name, installation.template())
+            for name in changed_templates:
+                self._templates.put(name, installation.template_source())
         used_id = None if installation is None else installation.model_id
-        self._models.remove(removable_ids, keep=used_id)
+        self._models.remove(replaceable_ids, keep=used_id)
         return installation
 
     def _find_model_id(self) -> str | None:
@@ -263,9 +272,9 @@ class Installer:
             index=json.loads(description.removeprefix(DESCRIPTION_PREFIX))["index"],
         )
         sources = self._templates.read_sources()
-        drifted = [] if _has_processors(pipeline, installation.processors()) else [self._name]
-        drifted += [name for name, source in sources.items() if source != installation.template()]
-        return replace(installation, templates=tuple(sources), drifted=tuple(drifted))
+        changed_names = [] if _has_processors(pipeline, installation.processors()) else [self._name]
+        changed_names += [name for name, source in sources.items() if source != installation.template_source()]
+        return replace(installation, templates=tuple(sources), changed_names=tuple(changed_names))
 
     def status(self, index: str = "") -> dict[str, Any]:
         """Return a report on the installation, after scoring two texts through it.
@@ -280,7 +289,7 @@ class Installer:
             return {"pipeline": self._name, "installed": False}
         model = self._models.find(installation.model_id)
         default_for = self._find_default_indices()
-        index = index or installation.index or ",".join(default_for)
+        index = index or installation.index or ",".join(default_for)  # "" means all indices
         difference = "differs from what this version of osrerank installs: run osrerank pipeline install again"
         return {
             "pipeline": self._name,
@@ -293,7 +302,7 @@ class Installer:
             "missing_fields": describe_missing_fields(self._client, index, installation.fields),
             "default_for": default_for,
             "templates": list(installation.templates),
-            "drifted": [f"{name} {difference}" for name in installation.drifted],
+            "drifted": [f"{name} {difference}" for name in installation.changed_names],
             "failure": self._find_failure(installation.model_id),
         }
 
@@ -324,7 +333,7 @@ class Installer:
         return removals
 
     def _is_installed(self, installation: Installation, spec: PipelineSpec) -> bool:
-        """Return whether an installation is as a specification describes it, and can score two texts.
+        """Return whether an installation matches a specification, and can score two texts.
 
         OpenSearch does not reveal the token. If it is wrong, scoring fails.
         """

@@ -33,22 +33,23 @@ from osrerank.types import Deadline
 MAX_CONNECTIONS = 32
 """A scorer sends at most this many requests at a time, and keeps as many connections open."""
 CONNECT_TIMEOUT_S = 3.0
-TIMEOUT_S = 60.0
+RESPONSE_TIMEOUT_S = 60.0
 """The timeout of a response if the search has no deadline, in seconds."""
 MAX_ATTEMPTS = 4
+"""How often a request is sent unless the caller says otherwise. A batch run's retry budget allows more attempts."""
 FIRST_WAIT_S = 0.1
 """The wait before the second attempt, in seconds. Each later wait is about twice as long."""
 MAX_BACKOFF_S = 10.0
 """The maximum wait between attempts if the response has no ``Retry-After``, in seconds."""
-MAX_WAIT_S = 30.0
-"""The maximum ``Retry-After`` that a search waits for, in seconds. With a longer one, its request fails at once."""
+MAX_PAUSE_S = 30.0
+"""The maximum ``Retry-After`` that a search waits for, in seconds. A request with a longer one fails at once."""
 RETRY_BUDGET_S = 600.0
 """How long a batch run retries its requests while the server is busy or unavailable, in seconds."""
 MAX_BYTES = 64 << 20
 """The maximum size of a response."""
 CHUNK_BYTES = 4096
-"""The number of bytes that are read of a response before the deadline is checked again."""
-TOO_LARGE_STATUSES = frozenset({400, 413, 422})
+"""While a response is read, the deadline is checked each time this many bytes have come."""
+REFUSED_CONTENT_STATUSES = frozenset({400, 413, 422})
 """The statuses with which servers refuse a request because of its size or one of its documents."""
 
 logger = logging.getLogger(__name__)
@@ -59,8 +60,8 @@ class Response(NamedTuple):
     """A response with status 200.
 
     Attributes:
-        content: decoded JSON of the body.
-        headers: headers, whose names are case-insensitive.
+        content: the decoded JSON of the body.
+        headers: the headers, whose names are case-insensitive.
     """
 
     content: Any
@@ -68,14 +69,17 @@ class Response(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A request with its JSON body ``content``. For the other fields, see `Connection.post`."""
+    """A request with its JSON body ``content``. For the other fields, see `Connection.post`.
+
+    ``timeout_s`` is the maximum time to wait for the response, even if the deadline is later.
+    """
 
     method: str
     url: str
     deadline: Deadline
     content: bytes | None = None
     send_deadline: bool = False
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = RESPONSE_TIMEOUT_S
     attempts: int = MAX_ATTEMPTS
 
 
@@ -84,13 +88,13 @@ class Connection:
 
     Args:
         host: the server's host, for messages.
-        key: key that is sent as a bearer token. "" sends no key.
-        clock: function that returns monotonic seconds.
-        wait: function that waits for the given seconds, or until the connections are closed.
+        key: the key to send as a bearer token. If it is "", none is sent.
+        clock: returns monotonic seconds.
+        wait: waits for the given seconds, or until the connections are closed.
 
     Attributes:
-        retry_budget_s: seconds for which requests without a deadline are retried while the server is busy or
-            unavailable.
+        retry_budget_s: how long requests without a deadline are retried while the server is busy or unavailable, in
+            seconds. It is 0 until a batch run sets it to `RETRY_BUDGET_S`.
     """
 
     def __init__(
@@ -109,9 +113,9 @@ class Connection:
         self._wait = wait or self._closed.wait
         self._has_responded = False  # whether the server has ever sent a response
         self._last_post_succeeded = False
-        self._first_failure_at_s: float | None = None  # of the failures since the last successful `post`
-        self._retry_at_s = -math.inf  # end of the pause that the server requested by Retry-After
-        self._pause_reason = ""  # message of the response that requested this pause
+        self._first_failure_at_s: float | None = None  # the first failure since the last successful `post`
+        self._retry_at_s = -math.inf  # the end of the pause that the server requested by Retry-After
+        self._pause_reason = ""  # the message of the response that requested this pause
         self._pool = urllib3.PoolManager(num_pools=4, maxsize=MAX_CONNECTIONS, retries=False)
 
     def post(
@@ -123,14 +127,14 @@ class Connection:
         send_deadline: bool = False,
         attempts: int = MAX_ATTEMPTS,
     ) -> Response:
-        """Send a request and return the response. It is sent again if the server is busy or closes the connection.
+        """Send a request, again if the server is busy or closes the connection, and return the response.
 
         Args:
-            url: URL of the request.
-            body: JSON of the request.
-            deadline: deadline of the search. If it has none, the request is retried for up to `retry_budget_s`.
+            url: the URL of the request.
+            body: the JSON of the request.
+            deadline: the deadline of the search. If it has none, the request is retried for up to `retry_budget_s`.
             send_deadline: whether a header contains the remaining time, which ``osrerank serve`` understands.
-            attempts: maximum number of times that the request is sent.
+            attempts: the maximum number of times that the request is sent.
 
         Raises:
             DeadlineExceeded: the time ran out.
@@ -142,13 +146,14 @@ class Connection:
         request = _Request("POST", url, deadline, content, send_deadline=send_deadline, attempts=attempts)
         try:
             response = self._send_with_retries(request)
-            if response.status == HTTPStatus.GATEWAY_TIMEOUT and send_deadline and deadline.at_s:
+            if response.status == HTTPStatus.GATEWAY_TIMEOUT and send_deadline and deadline.at_s is not None:
                 raise DeadlineExceeded(str(build_error(self._host, self._key, response)))
             if response.status != HTTPStatus.OK:
                 raise build_error(self._host, self._key, response)
             decoded = self._decode(response.body)
         except (EndpointError, Overloaded) as error:
-            if getattr(error, "status", None) not in TOO_LARGE_STATUSES:
+            # a server that refuses the content of one request is still healthy
+            if getattr(error, "status", None) not in REFUSED_CONTENT_STATUSES:
                 self._last_post_succeeded = False
             raise
         self._last_post_succeeded = True
@@ -156,8 +161,10 @@ class Connection:
         self._retry_at_s = -math.inf
         return Response(decoded, response.headers)
 
-    def get(self, url: str, deadline: Deadline, *, timeout_s: float = TIMEOUT_S, attempts: int = MAX_ATTEMPTS) -> Any:
-        """Return the JSON at a URL, or None if the response is an error or not JSON. Retries as `post` does.
+    def get(
+        self, url: str, deadline: Deadline, *, timeout_s: float = RESPONSE_TIMEOUT_S, attempts: int = MAX_ATTEMPTS
+    ) -> Any:
+        """Return the JSON at a URL, or None if the status is not 200 or the body is not JSON. Retries as `post` does.
 
         Raises:
             DeadlineExceeded: the time ran out.
@@ -196,7 +203,7 @@ class Connection:
         attempt = 0
         while True:
             attempt += 1
-            self._check_limits(request.deadline)
+            self._check_can_continue(request.deadline)
             if attempt > 1:
                 ENDPOINT_REQUESTS.labels("retried").inc()
             began_s = time.perf_counter()
@@ -234,7 +241,7 @@ class Connection:
 
     def _build_headers(self, request: _Request) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "application/json", **trace_headers()}
-        if request.send_deadline and request.deadline.at_s:
+        if request.send_deadline and request.deadline.at_s is not None:
             headers["X-Request-Timeout-Ms"] = str(max(1, int(1000 * request.deadline.remaining_s())))
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -242,14 +249,14 @@ class Connection:
 
     @contextmanager
     def _translate_errors(self, deadline: Deadline) -> Iterator[None]:
-        """Raise osrerank's errors instead of urllib3's, because the latter quote the request."""
+        """Raise osrerank's errors instead of urllib3's, which quote the request. Only an `SSLError` does not."""
         try:
             yield
         except NewConnectionError as error:  # first, because it is also a TimeoutError in old releases of urllib3
             reason = f"the rerank server {self._host} cannot be reached ({type(error).__name__})"
             raise _ConnectionFailed(reason) from None
         except Urllib3TimeoutError as error:
-            self._check_limits(deadline)
+            self._check_can_continue(deadline)
             if isinstance(error, ConnectTimeoutError):
                 raise _ConnectionFailed(f"the rerank server {self._host} could not be reached in time") from None
             raise EndpointError(f"the rerank server {self._host} did not respond in time", retryable=True) from None
@@ -267,7 +274,7 @@ class Connection:
         try:
             for chunk in response.stream(CHUNK_BYTES):
                 body += chunk
-                self._check_limits(deadline, len(body))
+                self._check_can_continue(deadline, len(body))
         except BaseException:
             response.close()
             raise
@@ -280,29 +287,34 @@ class Connection:
         A batch run, which has no deadline but a retry budget, can make further attempts until the budget is spent.
         """
         now_s = self._clock()
-        retry_after_s = failure.retry_after_s
-        first_failure_at_s = self._first_failure_at_s  # read once, because another thread may reset it
-        if first_failure_at_s is None:
-            first_failure_at_s = self._first_failure_at_s = now_s
-        self._last_post_succeeded = False
-        if retry_after_s is not None:
-            self._retry_at_s = now_s + min(retry_after_s, MAX_WAIT_S)
-            self._pause_reason = str(failure)
+        first_failure_at_s = self._record_failure(failure, now_s)
         remaining_budget_s = 0.0
+        # a server that has never responded is not busy: its address is probably wrong
         if request.deadline.at_s is None and self._has_responded:
             remaining_budget_s = first_failure_at_s + self.retry_budget_s - now_s
         if attempt >= request.attempts and remaining_budget_s <= 0:
             raise failure
-        wait_s = _choose_wait_s(attempt, retry_after_s)
-        max_wait_s = max(min(MAX_WAIT_S, request.deadline.remaining_s()), remaining_budget_s)
-        if wait_s > max_wait_s:
+        wait_s = _choose_wait_s(attempt, failure.retry_after_s)
+        max_wait_s = min(MAX_PAUSE_S, request.deadline.remaining_s())
+        if wait_s > max(max_wait_s, remaining_budget_s):
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
         if remaining_budget_s > 0 and warning_throttle.should_log(self._host):
             logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, remaining_budget_s)
         self._wait(wait_s)
 
-    def _check_limits(self, deadline: Deadline, size: int = 0) -> None:
+    def _record_failure(self, failure: EndpointError | Overloaded, now_s: float) -> float:
+        """Record a failed attempt, and return the time of the first failure since the last successful `post`."""
+        self._last_post_succeeded = False
+        if failure.retry_after_s is not None:
+            self._retry_at_s = now_s + min(failure.retry_after_s, MAX_PAUSE_S)
+            self._pause_reason = str(failure)
+        first_failure_at_s = self._first_failure_at_s  # read once, because another thread may reset it
+        if first_failure_at_s is None:
+            first_failure_at_s = self._first_failure_at_s = now_s
+        return first_failure_at_s
+
+    def _check_can_continue(self, deadline: Deadline, size: int = 0) -> None:
         """Raise if the deadline has passed, the connections are closed, or a body of ``size`` bytes is too large."""
         if size > MAX_BYTES:
             raise EndpointError(f"the response of {self._host} is larger than {MAX_BYTES >> 20} MiB")
@@ -312,13 +324,14 @@ class Connection:
             raise DeadlineExceeded(f"the deadline passed before {self._host} responded")
 
     def _decode(self, body: bytes) -> Any:
-        """Return the JSON of a response with status 200. Raises an error if it reports one, as some servers do."""
+        """Return the JSON of a response with status 200. Raises an error if the JSON contains one."""
         try:
             content = json.loads(body)
         except (ValueError, RecursionError):
             raise EndpointError(f"the response of {self._host} is not JSON", status=200) from None
+        # In every dialect, a response with scores contains a list.
         if isinstance(content, dict) and not any(isinstance(value, list) for value in content.values()):
-            message = find_message(body, self._key)  # scores would be a list in every dialect
+            message = find_message(body, self._key)
             if message:
                 reason = f"the rerank server {self._host} sent status 200 with an error: {message}"
                 raise EndpointError(reason, status=200)
@@ -330,8 +343,11 @@ class _ConnectionFailed(Exception):  # noqa: N818 - an event
 
 
 def _choose_wait_s(attempt: int, retry_after_s: float | None) -> float:
-    """Return ``Retry-After`` plus jitter. Without that header, return a random wait that grows with each attempt."""
-    doublings = min(attempt, MAX_ATTEMPTS * 3) - 1  # bounded, because a batch run makes many attempts
+    """Return ``Retry-After`` plus jitter. Without that header, return a random wait that grows with each attempt.
+
+    After `MAX_ATTEMPTS`, which only a batch run exceeds, the wait is at least as long as without the header.
+    """
+    doublings = min(attempt - 1, 10)  # bounded, because a batch run makes many attempts
     max_backoff_s = min(FIRST_WAIT_S * 2**doublings, MAX_BACKOFF_S)
     backoff_s = random.uniform(max_backoff_s / 2, max_backoff_s)  # noqa: S311 - spreads retries
     if retry_after_s is None:

@@ -18,8 +18,8 @@ from osrerank.scoring.backends.base import closed_error
 from osrerank.scoring.backends.http.connection import (
     MAX_ATTEMPTS,
     MAX_CONNECTIONS,
+    REFUSED_CONTENT_STATUSES,
     RETRY_BUDGET_S,
-    TOO_LARGE_STATUSES,
     Connection,
 )
 from osrerank.scoring.backends.http.dialects import Dialect, EndpointRequest
@@ -186,7 +186,7 @@ class EndpointScorer:
             try:
                 self._send(dialect, query, part, deadline)
             except EndpointError as error:
-                if error.status not in TOO_LARGE_STATUSES:
+                if error.status not in REFUSED_CONTENT_STATUSES:
                     raise
                 if len(part.indices) > 1:
                     HALVINGS.inc()

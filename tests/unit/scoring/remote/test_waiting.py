@@ -48,10 +48,10 @@ def test_the_worker_registry_is_read_once_while_its_answer_is_fresh() -> None:
     clock, registry = ManualClock(), Registry(heartbeat())
     workers: Any = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
     for _ in range(5):
-        assert workers.group().first.worker == "w"
+        assert workers.find_group().first.worker == "w"
     assert registry.reads == 1
     clock.sleep(FRESH_S)
-    workers.group()
+    workers.find_group()
     workers.close()
     assert registry.reads == 2
 
@@ -59,16 +59,16 @@ def test_the_worker_registry_is_read_once_while_its_answer_is_fresh() -> None:
 def test_a_client_waits_for_the_worker_registry_only_if_it_knows_no_workers() -> None:
     clock, registry = ManualClock(), Registry(heartbeat())
     workers = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
-    workers.group()
+    workers.find_group()
     registry.answers.clear()
     clock.sleep(FRESH_S)
-    assert workers.group(Deadline.after_ms(50)).first.worker == "w"  # as it was known before
+    assert workers.find_group(Deadline.after_ms(50)).first.worker == "w"  # as it was known before
     clock.sleep(MAX_STALE_S)
     with pytest.raises(WorkerError, match=NO_REPLY):
-        workers.group(Deadline.after_ms(50))
+        workers.find_group(Deadline.after_ms(50))
     registry.answers.set()
     workers.close()  # waits for the reading that is under way
-    assert workers.group().first.worker == "w"
+    assert workers.find_group().first.worker == "w"
     workers.close()
 
 
