@@ -1,8 +1,8 @@
-"""Compute ``NumRel`` and ``IPrec`` as trec_eval 10 does, because pytrec-eval-terrier 0.5 differs.
+"""Compute ``NumRel`` and ``IPrec`` as trec_eval 10 does, which pytrec-eval-terrier 0.5 computes differently.
 
-``NumRel`` is the number of relevant documents, and ``IPrec`` the interpolated precision at a recall. The package
-ignores the relevance level of ``NumRel``, and returns NaN for the ``IPrec`` of a query without documents. It finds the
-rank of a recall as trec_eval 9 does, whereas trec_eval 10 rounds the number of documents to the nearest one.
+``NumRel`` is the number of relevant documents. pytrec-eval-terrier ignores its relevance level. ``IPrec`` is the
+interpolated precision at a recall. pytrec-eval-terrier returns NaN for a query without retrieved documents, and does
+not round the number of documents that reaches the recall, as trec_eval 9. trec_eval 10 rounds it to a whole number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,25 +11,25 @@ from typing import Any
 
 
 def needs_correction(measure: Any) -> bool:
-    """Return whether to compute a measure by `compute_corrected`, because its provider computes it differently."""
+    """Return whether `compute_corrected` must compute a measure, because pytrec-eval-terrier's value differs."""
     return measure.NAME == "NumRel" or (measure.NAME == "IPrec" and not measure["judged_only"])
 
 
 def compute_corrected(measure: Any, judged: Mapping[str, int], doc_ids: Sequence[str]) -> float:
     """Return trec_eval's value of ``NumRel`` or ``IPrec`` for one query, from document ids in rank order."""
-    level = measure["rel"]
-    n_relevant = sum(relevance >= level for relevance in judged.values())
+    min_relevance = measure["rel"]
+    n_relevant = sum(relevance >= min_relevance for relevance in judged.values())
     if measure.NAME == "NumRel":
         return float(n_relevant)
-    is_relevant = [doc_id in judged and judged[doc_id] >= level for doc_id in doc_ids]
+    is_relevant = [doc_id in judged and judged[doc_id] >= min_relevance for doc_id in doc_ids]
     return interpolated_precision(is_relevant, n_relevant, measure["recall"])
 
 
 def interpolated_precision(is_relevant: Sequence[bool], n_relevant: int, recall: float) -> float:
-    """Return the highest precision at or below the rank that reaches ``recall``, or 0 if no rank reaches it.
+    """Return the highest precision at the rank that reaches ``recall`` or a later rank, or 0 if no rank reaches it.
 
     Recall is reached at ``recall * n_relevant`` documents, rounded half up (trec_eval 10, ``m_iprec_at_recall.c``).
     """
-    relevant_so_far = list(accumulate(map(int, is_relevant)))
     target = int(recall * n_relevant + 0.5)
-    return max((count / rank for rank, count in enumerate(relevant_so_far, start=1) if count >= target), default=0.0)
+    precisions = [n_found / rank for rank, n_found in enumerate(accumulate(is_relevant), start=1) if n_found >= target]
+    return max(precisions, default=0.0)

@@ -14,7 +14,7 @@
      "stages": [{"name": "mono", "candidates": 100, "inferences": 100, "cached": 0, "took_ms": 812.5, ...}],
      "took_ms": 830.1}                     wall time of the query, in milliseconds
 
-A repeated run writes the same records, except for ``took_ms``.
+The same command, repeated, writes the same records except for ``took_ms``.
 """
 
 import math
@@ -57,6 +57,7 @@ class QueryRecord:
     @classmethod
     def from_ranking(cls, query_id: str, ranking: Ranking, began_s: float) -> Self:
         """Create the record of a ranking that the pipeline returned, as `from_response` does."""
+        # a candidate's trace begins with the first pass, and the stages follow
         candidates = [
             {
                 "doc_id": candidate.doc_id,
@@ -66,7 +67,8 @@ class QueryRecord:
             }
             for candidate in ranking.candidates
         ]
-        reason = "; ".join(report.reason for report in ranking.reports if report.reason and not report.skipped) or None
+        reasons = [report.reason for report in ranking.reports if report.reason and not report.skipped]
+        reason = "; ".join(reasons) or None
         stages = [asdict(report) for report in ranking.reports]
         return cls.from_parts(query_id, candidates, stages, find_applied(ranking.reports), reason, began_s)
 
@@ -76,20 +78,19 @@ class QueryRecord:
         query_id: str,
         candidates: list[dict[str, Any]],
         stages: Any,
-        outcome: object,
+        applied: object,
         reason: object,
         began_s: float,
     ) -> Self:
         """Create a record from its fields, whose meaning is in the module's docstring.
 
-        Pair probabilities, in the report of the duo stage, are moved to the record's field ``pairs``. ``outcome`` is
-        the field ``applied``.
+        The pair probabilities are moved from the duo stage's report to the field ``pairs``.
         """
         pairs = next((stage["pairs"] for stage in stages if stage.get("pairs")), None)
         return cls(
             query_id,
             {
-                "applied": outcome,
+                "applied": applied,
                 "reason": reason,
                 "candidates": candidates,
                 **({"pairs": pairs} if pairs else {}),
@@ -152,23 +153,23 @@ class QueryRecord:
 
 
 def _candidate_from_hit(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    entries = hit.get("_rerank") or {FIRST_PASS: {"score": hit["_score"], "rank": rank}}
+    explanation = hit.get("_rerank") or {FIRST_PASS: {"score": hit["_score"], "rank": rank}}
     return {
         "doc_id": hit["_id"],
         "score": hit["_score"],
-        "first_pass": entries[FIRST_PASS],
-        "stages": {name: values for name, values in entries.items() if name not in NON_STAGE_KEYS},
+        "first_pass": explanation[FIRST_PASS],
+        "stages": {name: entry for name, entry in explanation.items() if name not in NON_STAGE_KEYS},
     }
 
 
 def _close_rank_gap(candidate: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
     """Return a candidate whose ranks count as if the removed candidate had never been there."""
 
-    def move_up(values: Mapping[str, Any], removed_values: Mapping[str, Any] | None) -> dict[str, Any]:
-        was_below = removed_values is not None and removed_values["rank"] < values["rank"]
-        return {**values, "rank": values["rank"] - 1} if was_below else dict(values)
+    def move_up(entry: Mapping[str, Any], removed_entry: Mapping[str, Any] | None) -> dict[str, Any]:
+        was_below = removed_entry is not None and removed_entry["rank"] < entry["rank"]
+        return {**entry, "rank": entry["rank"] - 1} if was_below else dict(entry)
 
-    stages = {name: move_up(values, removed["stages"].get(name)) for name, values in candidate["stages"].items()}
+    stages = {name: move_up(entry, removed["stages"].get(name)) for name, entry in candidate["stages"].items()}
     return {**candidate, "first_pass": move_up(candidate["first_pass"], removed["first_pass"]), "stages": stages}
 
 
@@ -180,6 +181,8 @@ def _remove_from_pairs(pairs: Mapping[str, Any], doc_id: str) -> dict[str, Any]:
 
 
 def _validate_scores(candidate: Mapping[str, Any]) -> None:
-    scored = [candidate, candidate["first_pass"], *candidate["stages"].values()]
-    if not isinstance(candidate["doc_id"], str) or not all(math.isfinite(part["score"]) for part in scored):
+    if not isinstance(candidate["doc_id"], str):
+        raise EvaluationError(f"the document id {candidate['doc_id']!r} is not a string")
+    entries = [candidate, candidate["first_pass"], *candidate["stages"].values()]
+    if not all(math.isfinite(entry["score"]) for entry in entries):
         raise EvaluationError(f"document {candidate['doc_id']!r} has a score that is not a finite number")

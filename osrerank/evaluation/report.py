@@ -19,10 +19,10 @@ class Report:
         evaluations: an evaluation for each run.
         averaging: the documents and queries that the averages cover.
         comparisons: the comparisons of runs. They are empty if none were requested.
-        letters: (run, measure) -> the letters of the runs that are significantly worse, such as ``ac``, as
-            `significance.letter_significant_runs` returns them.
-        marks: ``holm`` if the letters come from corrected p-values. With ``raw``, they come from uncorrected ones, and
-            name the runs that are significantly worse or better.
+        letters: (run, measure) -> the letters of other runs, such as ``ac``, from
+            `significance.letter_significant_runs`.
+        marks: ``holm`` if the letters name the runs that are significantly worse, by corrected p-values. ``raw`` if
+            they name those that are significantly worse or better, by uncorrected p-values.
     """
 
     evaluations: Sequence[Evaluation]
@@ -32,7 +32,7 @@ class Report:
     marks: Marks = "holm"
 
     def as_json(self, *, per_query: bool) -> dict[str, Any]:
-        """Return the report as JSON values. Numbers that are infinite, as an effect size can be, become None."""
+        """Return the report as JSON values. Infinite numbers and NaN become None: an effect size can be infinite."""
         return {
             "averaging": asdict(self.averaging),
             "runs": [self._run_as_json(evaluation, per_query=per_query) for evaluation in self.evaluations],
@@ -61,6 +61,7 @@ class Report:
             "measures": _replace_infinite(evaluation.overall),
         }
         if self.comparisons:
+            # raw letters do not say which run is better
             relation = "better_than" if self.marks == "holm" else "differs_from"
             run_values[relation] = {measure: letters for (run, measure), letters in self.letters.items() if run == name}
         if per_query:
@@ -71,10 +72,7 @@ class Report:
 
 
 def count_queries(evaluation: Evaluation) -> int:
-    """Return the number of queries that were averaged over: that of the measure with the most values.
-
-    A measure has no value for queries for which it is undefined.
-    """
+    """Return the largest number of queries that a measure was averaged over. Some are undefined for some queries."""
     return max(len(values) for values in evaluation.per_query.values())
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.calibration import (
+    FirstPassWeight,
     JudgedQuery,
     calibrate_on_queries,
     choose_weight,
@@ -65,25 +66,27 @@ class ExportOptions:
         provenance: the origin of the model.
         first_pass_weight: the weight of the first-pass score that is added to a document's logit. If it is None and
             there is a development set, the weight is chosen on this set.
-        vector_model: the bi-encoder for which the development set chooses a cross-encoder's ``vectors_weight``.
+        vector_model: the bi-encoder whose scores are added to a cross-encoder's logits in ``vectors-mono``. Their
+            weight (``vectors_weight``) is chosen on the development set.
 
     The source:
         head: the kind of head, if the source's files do not specify it: "logit1", "logits2" or "next-sentence".
-        third_segment: the third segment embedding of a duo model whose source has two: "zeros", as in the released
-            duoBERT, or a "copy" of the document's embedding (`osrerank.export.third_segment`).
-        self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
+        third_segment: the third segment embedding of a duo model whose source has two segment embeddings: "zeros", as
+            in the released duoBERT, or a "copy" of the document's embedding (`osrerank.export.third_segment`).
+        self_check: whether a cross-encoder that osrerank did not export must rank paragraphs that answer a question
             above random ones (`osrerank.scoring.checkpoints.self_check`).
 
-    A bi-encoder or late-interaction model (the last option is only for the latter):
+    A bi-encoder or late-interaction model:
         pooling: "cls", "mean", "max", "weightedmean" or "lasttoken".
         query_prefix: the text that precedes every query.
         document_prefix: the text that precedes every document.
         dimensions: the number of leading values to keep of each vector.
-        pool_factor: the number of token vectors of a document that are merged into one, on average.
+        pool_factor: for a late-interaction model, the number of a document's token vectors that are merged into one,
+            on average.
 
     The output:
-        precision: "fp32" or "int8". If it is empty, encoders that another library saved get int8, and other models
-            get fp32.
+        precision: "fp32" or "int8". If it is empty, an encoder that another library saved gets int8, another
+            model fp32.
         recipe: how an int8 graph is quantised.
         keep_weights: whether to copy the safetensors, for the torch backend.
     """
@@ -137,6 +140,7 @@ def export_model(
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     options = options or ExportOptions()
+    # another library saved it, or the option ``pooling`` makes a bi-encoder of it
     is_unconverted_encoder = not (source / CARD_FILE).exists() and (
         is_bi_encoder(source) or is_late_interaction(source) or options.pooling is not None
     )
@@ -164,10 +168,7 @@ def _export_routes(
     development_set: tuple[Path, Path] | None,
     report: Callable[[str], None],
 ) -> ModelCard:
-    """Export the document model of a Router, which has one model for documents and one for queries.
-
-    Its query model becomes a subfolder of the exported directory.
-    """
+    """Export the document model of a Router of sentence-transformers, with its query model in a subfolder."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         routes = split_router(source, Path(parent))
@@ -187,21 +188,21 @@ def _export(
     sha256: str = "",
     query_model: Path | None = None,
 ) -> ModelCard:
-    """Export a checkpoint that needs no conversion any more.
+    """Export a checkpoint that is already in a format that osrerank reads.
 
     ``sha256`` is the hash of the checkpoint before its conversion, which the self-check reports. If the source is a
     Router, ``query_model`` is the directory of its exported query model.
     """
     card = _new_card(source, options)
-    with new_directory(output) as folder, _add_third_segment(source, output, options) as checkpoint:
+    with new_directory(output) as folder, _with_third_segment(source, output, options) as checkpoint:
         _copy_files(checkpoint, folder, card, options)
         if query_model is not None:
             card = replace(card, query_model=query_model.name)
             shutil.copytree(query_model, folder / query_model.name)
         write_graphs(checkpoint, folder, card, precision=options.precision, recipe=options.recipe)
-        write_card(folder, card)
+        write_card(folder, card)  # `load_scorer` reads it
         if development_set is not None:
-            card = _calibrate(folder, card, options, *development_set, report)
+            card = _calibrate(folder, card, options, development_set, report)
             write_card(folder, card)
         if options.self_check and not card.is_encoder and not (source / CARD_FILE).exists():
             with closing(load_scorer(str(folder), backend="onnx")) as scorer:
@@ -211,6 +212,7 @@ def _export(
 
 def write_card(directory: Path, card: ModelCard) -> None:
     """Write a model card as ``osrerank.json``."""
+    # default=dict converts mappings that are not dicts
     text = json.dumps(card.to_json(), indent=2, ensure_ascii=False, default=dict)
     (directory / CARD_FILE).write_text(f"{text}\n", encoding="utf-8")
 
@@ -259,7 +261,7 @@ def _convert_encoder(source: Path, output: Path, options: ExportOptions) -> Iter
 
 
 @contextmanager
-def _add_third_segment(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
+def _with_third_segment(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
     """Yield the source, or a temporary copy with a third segment embedding if a duo model needs one."""
     config = read_config(source) if (source / CONFIG_FILE).exists() else {}
     if options.kind != "duo" or config.get("type_vocab_size") != 2:
@@ -311,12 +313,17 @@ def _duo_card(card: ModelCard, source: Path) -> ModelCard:
 
 
 def _calibrate(
-    folder: Path, card: ModelCard, options: ExportOptions, candidates: Path, qrels: Path, report: Callable[[str], None]
+    folder: Path,
+    card: ModelCard,
+    options: ExportOptions,
+    development_set: tuple[Path, Path],
+    report: Callable[[str], None],
 ) -> ModelCard:
     """Fit the calibration on a development set, and choose the first-pass weight unless the options set it.
 
     For a cross-encoder, the weight of a bi-encoder's vectors in the pipeline ``vectors-mono`` is chosen too.
     """
+    candidates, qrels = development_set
     judgments = read_qrels(qrels)
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
         queries = list(score_judged_queries(scorer, card.calibration, candidates, judgments))
@@ -328,8 +335,8 @@ def _calibrate(
     if options.first_pass_weight is not None:
         return card
     choice = choose_weight(queries, calibration)
-    quality = f"nDCG@10 {choice.ndcg:.4f}, by cross-validation {choice.cross_validated_ndcg:.4f}"
-    report(f"first-pass weight {choice.weight:g}: {quality}, first pass alone {choice.first_pass_ndcg:.4f}")
+    baseline = f"first pass alone {choice.first_pass_ndcg:.4f}"
+    report(f"first-pass weight {choice.weight:g}: {_describe_quality(choice)}, {baseline}")
     return replace(card, first_pass_weight=choice.weight)
 
 
@@ -343,13 +350,18 @@ def _choose_vectors_weight(
 ) -> float:
     """Choose the weight of the vectors with which the pipeline ``vectors-mono`` has the best nDCG@10."""
     with closing(load_scorer(options.vector_model, kinds=("bi-encoder",))) as encoder:
-        card = read_card(locate(options.vector_model))
-        vector_queries = list(score_judged_queries(encoder, card.calibration, candidates, qrels))
-    choice = choose_weight(simulate_vectors_mono(queries, vector_queries, card, Rerank().mono_depth), calibration)
-    quality = f"nDCG@10 {choice.ndcg:.4f}, by cross-validation {choice.cross_validated_ndcg:.4f}"
+        encoder_card = read_card(locate(options.vector_model))
+        vector_queries = list(score_judged_queries(encoder, encoder_card.calibration, candidates, qrels))
+    # in these queries, the vectors rank the candidates, so they are the first pass of `choose_weight`
+    simulated_queries = simulate_vectors_mono(queries, vector_queries, encoder_card, Rerank().mono_depth)
+    choice = choose_weight(simulated_queries, calibration)
     baseline = f"vectors of {options.vector_model} alone {choice.first_pass_ndcg:.4f}"
-    report(f"vectors' weight {choice.weight:g} in vectors-mono: {quality}, {baseline}")
+    report(f"vectors' weight {choice.weight:g} in vectors-mono: {_describe_quality(choice)}, {baseline}")
     return choice.weight
+
+
+def _describe_quality(choice: FirstPassWeight) -> str:
+    return f"nDCG@10 {choice.ndcg:.4f}, by cross-validation {choice.cross_validated_ndcg:.4f}"
 
 
 def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
@@ -364,23 +376,25 @@ def _copy_files(source: Path, folder: Path, card: ModelCard, options: ExportOpti
     )
     shutil.copyfile(source / CONFIG_FILE, folder / CONFIG_FILE)
     copy_existing(source, folder, NOTICES)
-    names: list[str] = []
-    if options.keep_weights:
-        weights = weight_files(source)
-        description = read_cross_encoder(source) if weights else None
-        if not weights:
-            _write_graph_weights(source, folder)
-        elif description is not None:
-            names += [*weights, *description.description_files, *description.weight_files]
-        else:
-            names += [*weights, *module_weights(card)]
-    for name in names:
-        (folder / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+    if options.keep_weights and weight_files(source):
+        for name in _list_weight_names(source, card):
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
+    elif options.keep_weights:
+        _write_graph_weights(source, folder)
+
+
+def _list_weight_names(source: Path, card: ModelCard) -> list[str]:
+    """Return the files with a source's weights and, for a modular cross-encoder, those that describe its modules."""
+    weights = weight_files(source)
+    cross_encoder = read_cross_encoder(source)
+    if cross_encoder is None:
+        return [*weights, *module_weights(card)]
+    return [*weights, *cross_encoder.description_files, *cross_encoder.weight_files]
 
 
 def _write_graph_weights(source: Path, folder: Path) -> None:
-    """Write the weights of a source that has only a graph as safetensors."""
+    """Write the weights of a source that has only a graph, as safetensors."""
     from osrerank.scoring.backends.torch import read_weights  # noqa: PLC0415 - imports torch
 
     safetensors: Any = require("safetensors.torch", extra="torch")

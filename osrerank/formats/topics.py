@@ -25,9 +25,12 @@ FILE_PATTERNS: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")
 """Files with these names are read from folders and archives."""
 # A topic extends to the next topic, because closing tags are optional.
 _TOPIC = re.compile(r"<(top|DOC)(?:\s[^>]*)?>(.*?)(?=<\1(?:\s[^>]*)?>|\Z)", re.DOTALL | re.IGNORECASE)
-_NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</DOCNO>", re.IGNORECASE)
+_ID_TAG = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</DOCNO>", re.IGNORECASE)
+"""Matches the id of a topic, such as ``<num> Number: 301`` or ``<DOCNO>301</DOCNO>``."""
 _LABEL = re.compile(r"^\s*(?:Topic|Description|Narrative)\b\s*:?", re.IGNORECASE)
+"""Matches the label before a field's text, such as ``Description:``."""
 _TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|dom)\b"
+"""Matches a tag at which a field's text ends."""
 _TAG_NAMES: dict[TopicField, str] = {"title": "title|query", "desc": "desc", "narr": "narr"}
 """The tags of each topic field, as alternatives in a pattern. TREC Microblog's title is ``<query>``."""
 _CAR_PREFIX = re.compile(r"^(?:enwiki|tqa\d*):")
@@ -44,7 +47,7 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
     - JSON lines with ``query_id`` (or ``id``, ``_id``) and ``text`` (or ``query``)
     - TREC topics, whose numbers lose leading zeros, as in TREC's qrels
     - ``<DOC><DOCNO>id</DOCNO> text</DOC>``
-    - TREC-CAR's ids, one per line, whose decoded title and headings are the text
+    - TREC-CAR's ids, one per line, whose text is the decoded id: a title and headings
     - PyTerrier's table as CSV (``qid``, ``query``)
     - ``ir_datasets:NAME``
 
@@ -98,7 +101,7 @@ def _parse_queries(source: SourceFile, field: TopicField) -> Iterator[tuple[int,
         return _parse_json(source)
     if is_table(source):
         return ((number, row[QID], row[QUERY]) for number, row in read_table_rows(source, (QID, QUERY)))
-    is_car = _CAR_ID_PART.search(head) and not re.search(rb"[ \t]|://", head)
+    is_car = _CAR_ID_PART.search(head) and not re.search(rb"[ \t]|://", head)  # no id contains white space or a URL
     return _parse_car_ids(source) if is_car else _parse_tsv(source)
 
 
@@ -140,17 +143,18 @@ def _parse_tagged(source: SourceFile, field: TopicField) -> Iterator[tuple[int, 
         content = source.stream.read().decode()
     except UnicodeDecodeError as error:
         raise record_error(source, "is not UTF-8; convert the file to UTF-8 first", byte=error.start) from error
-    if "\n" not in content:
+    if "\n" not in content:  # the lines end as on old Macs
         content = content.replace("\r", "\n")
     for topic in _TOPIC.finditer(content):
         line = content.count("\n", 0, topic.start()) + 1
-        numbers = list(_NUMBER.finditer(topic[2]))
-        if len(numbers) != 1:
-            reason = "a <top> or <DOC> has two numbers" if numbers else "a topic has no <num> or <DOCNO>"
+        name, body = topic[1], topic[2]
+        id_tags = list(_ID_TAG.finditer(body))
+        if len(id_tags) != 1:
+            reason = "a <top> or <DOC> has two numbers" if id_tags else "a topic has no <num> or <DOCNO>"
             raise record_error(source, reason, line=line)
-        number = numbers[0]
-        query_id = _normalise_topic_id(number[1] or number[2])
-        text = _extract_field(topic[2], field) if topic[1].lower() == "top" else strip_tags(topic[2][number.end() :])
+        id_tag = id_tags[0]
+        query_id = _normalise_topic_id(id_tag[1] or id_tag[2])
+        text = _extract_field(body, field) if name.lower() == "top" else strip_tags(body[id_tag.end() :])
         if not text.strip():
             raise record_error(source, f"topic {query_id} has no {field}", line=line)
         yield line, query_id, " ".join(text.split())

@@ -23,9 +23,8 @@ logger = logging.getLogger(__name__)
 Duplicates = Literal["refuse", "first"]
 RunForm = Literal["trec", "msmarco"]
 """TREC's six columns, or MS MARCO's three: query id, document id and rank."""
-_GRADES = range(-(1 << 31), 1 << 31)
-"""Evaluation programs store grades in 32 bits."""
-_QUERY_ID = "a query id"
+_INT32 = range(-(1 << 31), 1 << 31)
+"""The range of grades, because evaluation programs store them in 32 bits."""
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -85,10 +84,15 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
     if not rankings:
         reason = f"{path} is empty; expected lines such as `query_id Q0 doc_id rank score tag`"
         raise FormatError(reason, file=str(path))
-    if not tag and any(len(set(documents.values())) != len(documents) for documents in rankings.values()):
+    has_ranks = not tag  # in MS MARCO's form
+    if has_ranks and any(_has_equal_scores(documents) for documents in rankings.values()):
         raise _repeated_rank_error(path)
     sorted_rankings = {query_id: sort_as_trec_eval(documents) for query_id, documents in rankings.items()}
-    return Run(sorted_rankings, name=tag or path.stem, by_rank=not tag)
+    return Run(sorted_rankings, name=tag or path.stem, by_rank=has_ranks)
+
+
+def _has_equal_scores(documents: Mapping[str, float]) -> bool:
+    return len(set(documents.values())) < len(documents)
 
 
 def read_run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
@@ -100,14 +104,15 @@ def read_run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
     Raises:
         FormatError: a line is malformed, or has another form than the first line.
     """
-    for source in open_paths(paths, part="scoreddocs"):
+    for source in open_paths(paths, part="scoreddocs"):  # ir_datasets' name for a data set's candidates
         is_trec: bool | None = None
         with file_errors(source):
             if is_table(source):
                 yield from _parse_table(source)
                 continue
             for number, fields in _split_lines(source):
-                is_trec = len(fields) > 3 if is_trec is None else is_trec
+                if is_trec is None:
+                    is_trec = len(fields) > 3
                 yield _parse_run_line(source, number, fields, is_trec=is_trec)
 
 
@@ -129,13 +134,13 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
     for source in open_paths(paths, part="qrels"):
         repeated: list[int] = []
         with file_errors(source):
-            for number, query_id, doc_id, relevance in _parse_judgments(source):
+            for number, query_id, doc_id, grade in _parse_judgments(source):
                 grades_by_id = judgments.setdefault(query_id, {})
                 if doc_id in grades_by_id:
                     repeated.append(number)
-                previous = grades_by_id.setdefault(doc_id, relevance)
-                if previous != relevance:
-                    grades = f"{previous} and {relevance}"
+                previous = grades_by_id.setdefault(doc_id, grade)
+                if previous != grade:
+                    grades = f"{previous} and {grade}"
                     reason = f"query {query_id} has document {doc_id} with the grades {grades}; remove one"
                     raise record_error(source, reason, line=number)
         if repeated:
@@ -153,7 +158,7 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
 
 
 def _parse_judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
-    """Yield the line number, query id, document id and relevance of each judgment, such as ``(1, "q1", "d7", 2)``."""
+    """Yield the line number, query id, document id and grade of each judgment, such as ``(1, "q1", "d7", 2)``."""
     if is_table(source):
         for number, row in read_table_rows(source, (QID, DOCNO, LABEL)):
             _validate_ids(source, number, row)
@@ -172,12 +177,12 @@ def _parse_judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
 
 def _parse_grade(source: SourceFile, number: int, text: str) -> int:
     try:
-        relevance = parse_whole_number(text)
+        grade = parse_whole_number(text)
     except ValueError:
         raise record_error(source, f"the relevance {text!r} is not a whole number", line=number) from None
-    if relevance not in _GRADES:
+    if grade not in _INT32:
         raise record_error(source, f"the relevance {text} does not fit in 32 bits, as trec_eval requires", line=number)
-    return relevance
+    return grade
 
 
 def sort_as_trec_eval(
@@ -223,7 +228,7 @@ def write_rankings(
 def _format_trec(name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
     _validate_word("the run's tag", name)
     for query_id, documents in rankings:
-        _validate_word(_QUERY_ID, query_id)
+        _validate_query_id(query_id)
         scores = make_strictly_decreasing([document.score for document in documents])
         for rank, (document, score) in enumerate(zip(documents, scores, strict=True), start=1):
             _validate_word(f"query {query_id}: a document id", document.doc_id)
@@ -232,7 +237,7 @@ def _format_trec(name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocumen
 
 def _format_msmarco(rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
     for query_id, documents in rankings:
-        _validate_word(_QUERY_ID, query_id)
+        _validate_query_id(query_id)
         for rank, document in enumerate(documents, start=1):
             _validate_word(f"query {query_id}: a document id", document.doc_id)
             yield f"{query_id}\t{document.doc_id}\t{rank}\n"
@@ -248,7 +253,7 @@ def make_strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
     previous = np.float32(np.inf)
     with np.errstate(over="ignore"):  # scores below the minimum float become -inf, and raise an error below
         for score in scores:
-            if not abs(score) <= _FLOAT32_MAX:
+            if math.isnan(score) or abs(score) > _FLOAT32_MAX:
                 raise EvaluationError(f"the score {score} does not fit in 32 bits; rescale the scores")
             previous = min(np.float32(score), np.nextafter(previous, np.float32(-np.inf)))
             decreasing.append(previous)
@@ -272,9 +277,10 @@ def _split_lines(source: SourceFile) -> Iterator[tuple[int, list[str]]]:
 def _parse_run_line(source: SourceFile, number: int, fields: list[str], *, is_trec: bool) -> RunLine:
     has_valid_length = len(fields) >= 6 if is_trec else len(fields) == 3
     if not has_valid_length:
-        forms = ["`query_id Q0 doc_id rank score tag`", "`query_id doc_id rank`"]
-        expected = " or, in every line, ".join(forms if is_trec else reversed(forms))
-        raise record_error(source, f"expected {expected}, found {len(fields)} columns", line=number)
+        six_columns, three_columns = "`query_id Q0 doc_id rank score tag`", "`query_id doc_id rank`"
+        form, other_form = (six_columns, three_columns) if is_trec else (three_columns, six_columns)
+        reason = f"expected {form} or, in every line, {other_form}, found {len(fields)} columns"
+        raise record_error(source, reason, line=number)
     if is_trec:
         query_id, _q0, doc_id, _rank, score, tag = fields[:6]
         return RunLine(source.name, number, query_id, doc_id, _parse_score(source, number, score), None, tag)
@@ -303,6 +309,7 @@ def _validate_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> No
 
 
 def _repeated_rank_error(path: Path) -> FormatError:
+    """Read a run again to find the first repeated rank, and return the error that names its line."""
     ranks: set[tuple[str, int | None]] = set()
     for line in read_run_lines(path):
         if (line.query_id, line.rank) in ranks:
@@ -313,9 +320,11 @@ def _repeated_rank_error(path: Path) -> FormatError:
 
 def _parse_score(source: SourceFile, number: int, text: str) -> float:
     try:
-        score = float(text if text.isascii() and "_" not in text else "")
+        score = float(text)
     except ValueError:
-        raise record_error(source, f"the score {text!r} is not a number", line=number) from None
+        score = None
+    if score is None or "_" in text or not text.isascii():  # Python reads 1_000 and other alphabets' digits as numbers
+        raise record_error(source, f"the score {text!r} is not a number", line=number)
     if not math.isfinite(score):
         raise record_error(source, f"the score is {text}; every score must be finite", line=number)
     return score
@@ -325,8 +334,12 @@ def _round_to_float32(score: float) -> float:
     return math.copysign(math.inf, score) if abs(score) > _FLOAT32_MAX else float(np.float32(score))
 
 
+def _validate_query_id(query_id: str) -> None:
+    _validate_word("a query id", query_id)
+    if query_id.startswith("#"):
+        raise EvaluationError(f"a query id is {query_id!r}; it must not begin with '#', which marks comments")
+
+
 def _validate_word(label: str, text: str) -> None:
     if not WORD.fullmatch(text):
         raise EvaluationError(f"{label} is {text!r}; it must be one word, because white space separates columns")
-    if label == _QUERY_ID and text.startswith("#"):
-        raise EvaluationError(f"{label} is {text!r}; it must not begin with '#', which marks comments")

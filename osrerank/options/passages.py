@@ -17,17 +17,9 @@ PASSAGE_AGGREGATIONS = get_args(PassageAggregation)
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How a document is split into passages: the options of `Passages` that do not concern scores.
+    """How a document is split into passages: the options of `Passages` that do not concern scores, as explained there.
 
-    Attributes:
-        words: the number of words in a passage.
-        stride: the number of words from the start of a passage to the start of the next. The last passage can lie
-            wholly inside the one before it.
-        limit: the maximum number of passages of a document.
-        policy: the passages that are kept if a document has more than ``limit``. ``first`` keeps the first ones.
-            ``sampled`` keeps the first one, the last one, and a random sample of the others, which depends only on the
-            seed and the document's id.
-        seed: the seed of the random sample.
+    The last passage can lie wholly inside the one before it.
     """
 
     words: int = 150
@@ -97,6 +89,7 @@ class Passages:
         Raises:
             ConfigError: the value has another type, an unknown key, or an invalid value.
         """
+        # {"aggregation": "auto"} means "auto", and {"aggregation": "off"} means "off"
         name = value.get("aggregation") if isinstance(value, dict) and len(value) == 1 else value
         if name == AUTO:
             return "auto"

@@ -1,7 +1,8 @@
 """Bring the BM25 scores of all engines to one scale: some engines multiply BM25 by k1 + 1, which is divided out here.
 
 Elasticsearch and OpenSearch before version 3 multiply BM25 by k1 + 1, as Lucene did until LUCENE-8563. Anserini and
-OpenSearch 3 do not. Weights for BM25 such as Birch's were trained with scores of Anserini, so they need its scale.
+OpenSearch 3 do not. Weights of BM25 scores, such as those of the model Birch, were trained with Anserini's scores, so
+they need its scale.
 """
 
 import logging
@@ -47,7 +48,8 @@ class Bm25Scale:
     def rescale(self, ranking: Ranking, hits: Sequence[Mapping[str, Any]]) -> Ranking:
         """Return a first pass's ranking in which each candidate also has its BM25 score without the factor.
 
-        ``hits`` are the candidates' hits, in the same order.
+        The score becomes a part of the candidate's first-pass score, under the name ``BM25``. ``hits`` are the
+        candidates' hits, in the same order.
         """
         if self == NO_FACTOR:
             return ranking
@@ -65,7 +67,7 @@ NO_FACTOR = Bm25Scale()
 def find_response_scale(response: Any) -> Bm25Scale:
     """Return the scale of a response object that the caller obtained without osrerank.
 
-    Only a response object of elasticsearch-py shows its engine. For any other response, the scale is `NO_FACTOR`.
+    Only a response object of elasticsearch-py says which engine sent it. For any other response, return `NO_FACTOR`.
     """
     headers = getattr(getattr(response, "meta", None), "headers", None) or {}
     is_elasticsearch = headers.get("x-elastic-product") == "Elasticsearch"
@@ -86,8 +88,8 @@ class Bm25Scales:
     def find(
         self, index: Any, body: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, Bm25Scale]:
-        """Return the scale of a search's scores. Yield the requests to look it up, unless it is cached."""
-        if NON_BM25_QUERIES & (body.get("query") or {}).keys():
+        """Return the scale of a search's scores. If it is not cached, yield requests, which the caller answers."""
+        if NON_BM25_QUERIES & (body.get("query") or {}).keys():  # their scores have no factor
             return NO_FACTOR
         key = f"{index}{options}"
         scale = self._cache.get(key)
@@ -111,7 +113,8 @@ class Bm25Scales:
 
 def _read_scale(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest, Any, Bm25Scale]:
     """Read the engine's version, then the similarity of each index if this version multiplies BM25."""
-    version = (yield SideRequest("GET", "/"))["version"]
+    engine = yield SideRequest("GET", "/")
+    version = engine["version"]
     is_opensearch = version.get("distribution") == "opensearch"
     if is_opensearch and int(version["number"].partition(".")[0]) >= FIRST_VERSION_WITHOUT_FACTOR:
         return NO_FACTOR

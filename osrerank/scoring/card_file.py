@@ -28,7 +28,7 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 
 MAX_QUERY_TOKENS = 64
-"""Limit of a query's tokens for models without a card. If it is lower, half of the sequence is the limit."""
+"""The maximum number of a query's tokens for models without a card, but never more than half of the sequence."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
@@ -42,7 +42,7 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
         name: the name for the card. If empty, the card keeps the name in its file, or gets the directory's name.
 
     Raises:
-        ModelLoadError: the files do not describe a model that can rerank. The message states the reason.
+        ModelLoadError: the files do not describe a model that can rerank.
     """
     _check_files(directory)
     has_card = (directory / CARD_FILE).exists()
@@ -52,7 +52,8 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
     content = read_json(file)
     try:
         fields = _parse_card(content) if has_card else _infer_fields(add_defaults(content), directory)
-        return ModelCard(**{**fields, "name": name or fields.get("name") or directory.name})
+        fields["name"] = name or fields.get("name") or directory.name
+        return ModelCard(**fields)
     except (TypeError, ValueError, AttributeError) as error:
         raise ModelLoadError(f"{file}: {error}", model=name or directory.name, path=str(file)) from error
 
@@ -61,7 +62,8 @@ def list_parameter_files(directory: Path) -> list[str]:
     """Return the files that contain a model's weights, relative to its directory.
 
     These are its safetensors: the transformer's, and those in the folders of modules after it, such as
-    ``2_Dense/model.safetensors``. If there are none, it is one graph: the card's fp32 graph, or else its int8 graph.
+    ``2_Dense/model.safetensors``. For a model without safetensors, it is one graph: the card's fp32 graph, or else its
+    int8 graph.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
@@ -78,11 +80,15 @@ def list_parameter_files(directory: Path) -> list[str]:
     if not has_card:
         return []
     graphs = read_card(directory).onnx
-    return [graphs[precision] for precision in ("fp32", "int8") if precision in graphs][:1]
+    for precision in ("fp32", "int8"):
+        if precision in graphs:
+            return [graphs[precision]]
+    return []
 
 
 def module_weights(card: ModelCard) -> list[str]:
     """Return the safetensors of a bi-encoder's modules, relative to its directory: ``2_Dense/model.safetensors``."""
+    # The weights of the module in 2_Dense have names such as 2_Dense.linear. A module without weights has the name "".
     return [f"{step.name.partition('.')[0]}/{WEIGHTS_FILE}" for step in card.modules if step.name]
 
 
@@ -139,15 +145,19 @@ def _infer_fields(config: dict[str, Any], directory: Path) -> dict[str, Any]:
     has_modular_head = cross_encoder is not None and cross_encoder.head is not None
     settings = TokenizerSettings.read(directory)
     segment_rows = int(config.get("type_vocab_size", 0))
-    max_tokens = max_sequence_tokens(config, cross_encoder.max_tokens if cross_encoder else settings.limit)
+    if not settings.uses_token_types:
+        segment_rows = min(1, segment_rows)  # all tokens have the segment 0
+    limit = cross_encoder.max_tokens if cross_encoder else settings.limit
+    max_tokens = max_sequence_tokens(config, limit)
     return {
         "head": _head_for_labels(cross_encoder.labels) if cross_encoder and has_modular_head else _infer_head(config),
         "max_tokens": max_tokens,
         "max_query_tokens": min(MAX_QUERY_TOKENS, max_tokens // 2),
-        "segment_rows": segment_rows if settings.uses_token_types else min(1, segment_rows),
+        "segment_rows": segment_rows,
         "truncation_side": settings.truncation_side,
         "query_prefix": cross_encoder.query_prefix if cross_encoder else "",
-        "onnx": {} if has_modular_head else find_graphs(directory),  # other programs' graphs end before such a head
+        # a graph that another program exported ends at the last hidden states, before a modular head
+        "onnx": {} if has_modular_head else find_graphs(directory),
     }
 
 
@@ -160,7 +170,7 @@ def _infer_head(config: Mapping[str, Any]) -> Head:
     if "auto_map" in config:
         reason = "auto_map requires the model's own Python code, which osrerank never runs"
         raise ValueError(f"{reason}; export the model to ONNX")
-    architecture = next(iter(config.get("architectures") or ["nothing"]))
+    architecture = next(iter(config.get("architectures") or ["nothing"]))  # the message: "architectures lists nothing"
     if architecture == "BertForNextSentencePrediction":
         return "next-sentence"
     if not architecture.endswith("ForSequenceClassification"):

@@ -27,7 +27,7 @@ TYPICAL_TOKENS = 128
 
 
 class LocalModel:
-    """A model in this process. Several threads can call it, and their sequences share batches.
+    """A model in this process. Several threads can call it, and their sequences can share batches.
 
     Args:
         directory: the model's directory.
@@ -35,6 +35,10 @@ class LocalModel:
         builder: converts texts to sequences.
         backend: computes batches of sequences.
         clock: returns the time in seconds.
+
+    Attributes:
+        model: the model's name.
+        advice: what the card recommends for searches, such as the weight of the first pass.
     """
 
     def __init__(
@@ -63,7 +67,8 @@ class LocalModel:
     @property
     def chunk_size(self) -> int:
         """The number of sequences that are tokenised at a time, while the previous ones are computed."""
-        return max(CHUNK_SIZES[self.card.kind], min(MAX_CHUNK_SIZE, self.backend.budget_tokens // TYPICAL_TOKENS))
+        n_in_batch = self.backend.budget_tokens // TYPICAL_TOKENS
+        return max(CHUNK_SIZES[self.card.kind], min(MAX_CHUNK_SIZE, n_in_batch))
 
     def tokenisation_chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
         """Yield a slice, such as ``slice(0, 16)``, for each group of sequences that are tokenised together.
@@ -81,15 +86,15 @@ class LocalModel:
 
     @property
     def merges_calls(self) -> bool:
-        """Whether the sequences of concurrent calls share batches."""
+        """Whether the sequences of concurrent calls share batches. With a budget of 1, a batch is a single sequence."""
         return self.backend.budget_tokens > 1
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the probabilities ``(n,)`` of calibrated logits, by the logistic function."""
+        """Return the probabilities ``(n,)`` of calibrated logits."""
         return logistic(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Split texts into chunks that fit into the model's window; see `CutsTexts.chunks`."""
+        """Return the (start, end) of the chunks of each text, which fit into a sequence with the query."""
         return self._builder.find_chunks(texts, self._builder.tokenise_query(query))
 
     def close(self) -> None:
@@ -101,7 +106,10 @@ class LocalModel:
 
     @property
     def _length_policy(self) -> str:
-        """The part of `identity` that says how texts are truncated, such as ``64/512/paper``."""
+        """The part of a model's identity that says how texts are truncated.
+
+        ``64/512/paper``: at most 64 tokens of the query, 512 tokens in all, and the length rule ``paper``.
+        """
         return f"{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
 
     def _digest(self, weights: Sequence[str]) -> str:

@@ -14,16 +14,17 @@ class CutReport:
     """What an option removed: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        option: the option, ``min_probability`` or ``precision`` (of ``cutoff``).
+        option: ``min_probability``, or ``precision``, which is the field of ``cutoff``.
         value: the option's value.
-        hits: the number of reranked hits that were removed.
-        threshold: the minimum probability of a remaining hit. None if the option was not applied.
+        n_removed: the number of reranked hits that were removed.
+        threshold: the minimum probability of a remaining hit, named ``least_probability`` in JSON. None if the option
+            was not applied.
         reason: why the option was not applied. Empty if it was.
     """
 
     option: str
     value: float
-    hits: int = 0
+    n_removed: int = 0
     threshold: float | None = None
     reason: str = ""
 
@@ -32,7 +33,7 @@ class CutReport:
         return {
             "by": self.option,
             "value": self.value,
-            "hits": self.hits,
+            "hits": self.n_removed,
             "least_probability": self.threshold,
             "applied": not self.reason,
             "reason": self.reason or None,
@@ -64,7 +65,8 @@ class Thresholds:
             candidates: the candidates in ranked order.
             reports: the reports of the stages that ranked them.
         """
-        remaining, cuts = list(candidates), []
+        remaining = list(candidates)
+        cuts = []
         if self.min_probability is not None:
             minimum = self.min_probability
             remaining, cut = self._remove_below_threshold(remaining, reports, "min_probability", minimum, minimum)
@@ -96,7 +98,7 @@ class Thresholds:
     def _remove_below_threshold(
         self, candidates: list[Candidate], reports: Sequence[StageReport], option: str, value: float, threshold: float
     ) -> tuple[list[Candidate], CutReport]:
-        """Remove the candidates below a probability. ``option`` and ``value`` are for the report only."""
+        """Remove the candidates below a calibrated probability. ``option`` and ``value`` are for the report only."""
         if self.calibration is None:
             return candidates, CutReport(option, value, reason=self.missing_reason)
         probabilities = [self.calibration.probability(candidate) for candidate in candidates]
@@ -110,11 +112,12 @@ class Thresholds:
 def filter_by_probability(
     candidates: Sequence[Candidate], threshold: float, reports: Sequence[StageReport] = ()
 ) -> tuple[list[Candidate], int]:
-    """Remove the candidates below a probability, as computed by the last stage that computes probabilities.
+    """Remove the candidates below a model's own probability, that of the last stage that computed any.
 
     Returns the remaining candidates, and the number of reranked candidates that were removed.
     """
     score_lists = [[score for score in candidate.trace if "probability" in score.parts] for candidate in candidates]
+    # a higher level is that of a later stage, which did not necessarily score all candidates
     last_level = max((score.level for scores in score_lists for score in scores), default=0)
     last_scores = [next((score for score in scores if score.level == last_level), None) for scores in score_lists]
     probabilities = [None if score is None else score.parts["probability"] for score in last_scores]
@@ -131,8 +134,8 @@ def _remove_below(
 ) -> tuple[list[Candidate], int]:
     """Remove the candidates below a probability. Return the remaining ones, and the number of removed ones.
 
-    Candidates that the stage had no time to score remain. Candidates below the depth are removed but not counted,
-    because their number depends on the page.
+    Candidates that the stage had no time to score remain. Candidates beyond the reranking depth are removed but not
+    counted, because their number depends on the page.
 
     Args:
         candidates: the candidates in ranked order.
@@ -141,6 +144,7 @@ def _remove_below(
         stage: the name of the stage that computed the probabilities.
         reports: the reports of the stages that ranked the candidates.
     """
+    # a report's ``candidates`` is the number of candidates that the stage received
     depth = max((report.candidates for report in reports), default=len(candidates))
     stage_depth = max((report.candidates for report in reports if report.name == stage), default=0)
     remaining = []

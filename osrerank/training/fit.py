@@ -48,7 +48,7 @@ COUNTS_FILE = "data.json"
 
 @dataclass(frozen=True, slots=True)
 class TrainingRequest:
-    """A training: its starting checkpoint, recipe, data and output.
+    """What to train: the starting checkpoint, recipe, data and output.
 
     Attributes:
         source: the checkpoint that training starts from or, in a distillation, the teacher.
@@ -109,10 +109,11 @@ def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, studen
 
     Args:
         request: the training.
-        layers: the number of student layers, or a list of the teacher layers to keep, counted from 1. With a number,
-            the teacher's layers are divided into as many blocks, and each student layer starts as its block's last
-            layer and learns to imitate it. With a list, each kept layer learns to replace the dropped layers after it:
-            of 4 layers, [1, 3] keeps 1 and 3, which learn to compute what 2 and 4 do.
+        layers: the number of student layers, or a list of the teacher layers to keep, counted from 1.
+            A number n: the teacher's layers are divided into n blocks, and each student layer starts as its block's
+            last layer and learns to imitate it.
+            A list: each kept layer also learns to do the work of the dropped layers after it. Of 4 layers, [1, 3]
+            keeps 1, which learns to compute the output of 2, and 3, which learns to compute that of 4.
         student: another checkpoint that the student starts from. ``layers`` then only chooses the layers to imitate.
 
     Raises:
@@ -128,22 +129,24 @@ def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, studen
     machine = Machine(request.recipe.precision)
     request = replace(request, report=machine.on_main_process(request.report))
     kind = read_card(request.source).kind
-    # The teacher keeps its own head and kind, and is not trained.
+    # The teacher keeps its own head and kind, and is not trained, so the loss does not matter.
     teacher_recipe = replace(request.recipe, head="", kind="", freeze="", loss="listwise")
     teacher = load_trainee(request.source, teacher_recipe, kind=kind, name=request.source.name)
     teacher_layers = int(teacher.config["num_hidden_layers"])
-    student_options = {"layers": layers, "student": _hash_checkpoint(student) if student else ""}
-    fingerprint = _compute_fingerprint(request, json.dumps(student_options))
+    fingerprint_options = {"layers": layers, "student": _hash_checkpoint(student) if student else ""}
+    fingerprint = _compute_fingerprint(request, json.dumps(fingerprint_options))
+    kept_layers: tuple[int, ...] = ()  # counted from 0
     target_layers = None
     if not isinstance(layers, int):
-        target_layers = find_target_layers(teacher_layers, [layer - 1 for layer in layers])
-    if student is not None:
-        student_kind = kind if kind == "duo" else None
-        trainee = load_trainee(student, request.recipe, kind=student_kind, name=request.output.name)
-    elif isinstance(layers, int):
-        trainee = select_layers(teacher, find_block_ends(teacher_layers, layers), request.output.name)
+        kept_layers = tuple(layer - 1 for layer in layers)
+        target_layers = find_target_layers(teacher_layers, kept_layers)
+    elif student is None:
+        kept_layers = find_block_ends(teacher_layers, layers)
+    if student is None:
+        trainee = select_layers(teacher, kept_layers, request.output.name)
     else:
-        trainee = select_layers(teacher, tuple(layer - 1 for layer in layers), request.output.name)
+        student_kind = kind if kind == "duo" else None  # `load_trainee` makes a duo model only if told to
+        trainee = load_trainee(student, request.recipe, kind=student_kind, name=request.output.name)
     step_builder = _create_step_builder(request.recipe, trainee, machine, teacher)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, target_layers)
@@ -159,7 +162,8 @@ def _create_step_builder(
     def sequence_builder(builder: InputBuilder) -> SequenceBuilder:
         if trainee.card.kind != "duo":
             return MonoSequenceBuilder(builder)
-        return DuoSequenceBuilder(builder, skips_equal_labels=recipe.hard or not recipe.soft)
+        learns_from_labels = recipe.hard or not recipe.soft
+        return DuoSequenceBuilder(builder, skips_equal_labels=learns_from_labels)
 
     teacher_builder = None
     if teacher is not None and _build_tokenisation_key(teacher) != _build_tokenisation_key(trainee):
@@ -199,7 +203,8 @@ def _run_training(
     counts = _load_counts(request, step_builder.builder, trainee.card.kind, fingerprint, machine)
     total_steps = recipe.steps or math.ceil(recipe.epochs * counts.sequences / recipe.batch)
     request.report(f"{sum(counts.examples)} examples, {counts.sequences} sequences a pass, {total_steps} steps")
-    schedule = _choose_schedule(request, trainee, total_steps * recipe.batch * counts.cost / counts.sequences)
+    training_cost = total_steps * recipe.batch * counts.cost / counts.sequences
+    schedule = _choose_schedule(request, trainee, training_cost)
     plan = TrainingPlan(
         recipe,
         total_steps,
@@ -216,12 +221,13 @@ def _run_training(
     measure_network = None
     if schedule.development is not None:
         measure_network = partial(schedule.development.measure_network, trainee, scorer)
-        if not training.state.step and machine.is_main_process:
+        is_first_call = training.state.step == 0
+        if is_first_call and machine.is_main_process:
             measures = [f"first pass {schedule.development.measure_first_pass():.4f}"]
             if schedule.measures_untrained:
                 measures.append(f"before training {measure_network():.4f}")
             request.report(f"{recipe.measure}: {', '.join(measures)}")
-    mining_step = round(total_steps * recipe.mine_at) if recipe.draw == "list" else 0
+    mining_step = round(total_steps * recipe.mine_at) if recipe.draw == "list" else 0  # 0: nothing is mined
     sources = [source.read for source in request.data]
     source_counts = counts.examples
     if mining_step:
@@ -230,7 +236,15 @@ def _run_training(
             steps = step_builder.build(examples, skip=training.state.step)
             if not training.run(steps, mining_step, measure_network):
                 return None
-        mined = _mine_negatives(request, source_counts, trainee, scorer, training, machine, total_steps - mining_step)
+        mined = _mine_negatives(
+            request,
+            trainee,
+            source_counts=source_counts,
+            scorer=scorer,
+            training=training,
+            machine=machine,
+            remaining_steps=total_steps - mining_step,
+        )
         if mined is None:
             return None
         sources, source_counts = [mined.read], (mined.count,)
@@ -246,8 +260,9 @@ def _run_training(
 
 def _mine_negatives(
     request: TrainingRequest,
-    source_counts: Sequence[int],
     trainee: Trainee,
+    *,
+    source_counts: Sequence[int],
     scorer: NetworkScorer,
     training: Training,
     machine: Machine,
@@ -261,7 +276,7 @@ def _mine_negatives(
     sequences_per_example = 1 + recipe.negatives
     n_needed = math.ceil(remaining_steps * recipe.batch / sequences_per_example)
     sources = [source.read for source in request.data]
-    whole_examples = repeat_passes(sources, source_counts, replace(recipe, draw="all"))
+    whole_examples = repeat_passes(sources, source_counts, replace(recipe, draw="all"))  # draws no documents
     n_examples = min(n_needed, sum(source_counts))  # at most one pass
     examples = itertools.islice(whole_examples, n_examples)
     mined = None
@@ -271,6 +286,7 @@ def _mine_negatives(
     if mined_count < 0:
         return None
     request.report(f"mined the hardest negatives of {mined_count} examples")
+    # the other processes read the main process's file
     return mined or MinedExamples(request.folder / MINED_FILE, mined_count)
 
 
@@ -293,9 +309,10 @@ def _load_counts(
 ) -> DataCounts:
     """Read the counts of the data from the file of an earlier call. If there is none, count the data and write it."""
     file = request.folder / COUNTS_FILE
-    with machine.main_process_first():
+    with machine.main_process_first():  # the others then read its file
         if file.exists():
             content = json.loads(file.read_text(encoding="utf-8"))
+            # files of older versions contain no cost
             if content.pop("fingerprint") == fingerprint and "cost" in content:
                 return DataCounts(tuple(content["examples"]), content["sequences"], content["cost"])
         counts = count_data(request.data, request.recipe, builder, kind)
@@ -308,7 +325,8 @@ def _load_counts(
 def _compute_fingerprint(request: TrainingRequest, student_options: str = "") -> str:
     """Return a hash of the recipe, the data and the checkpoints, which determine the trained weights.
 
-    In a distillation, ``student_options`` contains the student's layers and checkpoint, as JSON.
+    In a distillation, ``student_options`` contains the student's layers and checkpoint, as JSON. The recipe's
+    ``budget_tokens`` is left out, because it only divides steps into forward passes.
     """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]

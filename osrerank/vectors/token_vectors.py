@@ -19,8 +19,9 @@ from osrerank.types.vectors import Floats
 PROTECTED_TOKENS = 1
 """The number of tokens at the start of a text that are never merged: only [CLS]."""
 MAX_MULTIPLICATIONS = 1 << 18
-"""The maximum number of multiplications in a matrix product that OpenBLAS computes in one thread. On busy cores, its
-threads wait for each other and take ten times as long (docs/research/late-interaction.md)."""
+"""OpenBLAS computes a matrix product of up to this many multiplications in one thread. For a larger product, it uses
+several threads, which wait for each other on busy cores and take ten times as long
+(docs/research/late-interaction.md)."""
 
 Doubles = npt.NDArray[np.float64]
 
@@ -51,48 +52,52 @@ def pool_tokens(vectors: Floats, factor: float) -> Floats:
             vectors, and a factor of 1 merges none.
     """
     protected, mergeable = vectors[:PROTECTED_TOKENS], vectors[PROTECTED_TOKENS:]
-    count = max(int(len(mergeable) // factor), 1)
-    if count >= len(mergeable):
+    n_clusters = max(int(len(mergeable) // factor), 1)
+    if n_clusters >= len(mergeable):
         return vectors
-    _, clusters = np.unique(_cluster_rows(mergeable, count), return_inverse=True)
-    sums = np.zeros((count, vectors.shape[1]), dtype=np.float32)
+    # number the clusters 0, 1, ... in the order of their first rows
+    _, clusters = np.unique(_cluster_rows(mergeable, n_clusters), return_inverse=True)
+    sums = np.zeros((n_clusters, vectors.shape[1]), dtype=np.float32)
     np.add.at(sums, clusters, mergeable)
     pooled: Floats = np.concatenate([protected, sums / np.linalg.norm(sums, axis=1, keepdims=True)])
     return pooled
 
 
-def _cluster_rows(rows: Floats, count: int) -> npt.NDArray[np.intp]:
-    """Divide rows into ``count`` clusters by Ward's method. Return the index of the first row in each row's cluster.
+def _cluster_rows(rows: Floats, n_clusters: int) -> npt.NDArray[np.intp]:
+    """Divide rows into clusters by Ward's method. For each row, return the index of its cluster's first row.
 
     For rows 0 and 2 in one cluster, and row 1 in another, the result is [0, 1, 0]. The two nearest clusters are merged
-    until ``count`` remain. In Ward's method, the distance from a merged cluster to a third one is at least that of the
-    nearer of its two parts. So only clusters whose nearest neighbour was merged need a new nearest neighbour.
+    until ``n_clusters`` remain. In Ward's method, the distance from a merged cluster to a third one is at least that of
+    the nearer of its two parts. So only clusters whose nearest neighbour was merged need a new nearest neighbour.
     """
-    squares: Doubles = np.square(np.clip(1 - _multiply(rows, rows).astype(np.float64), 0, 2))
+    distances = np.clip(1 - _multiply(rows, rows).astype(np.float64), 0, 2)
+    squares: Doubles = np.square(distances)
     np.fill_diagonal(squares, np.inf)
     clusters = np.arange(len(rows))
     sizes = np.ones(len(rows))
     nearest, nearest_squares = squares.argmin(axis=1), squares.min(axis=1)
-    for _ in range(len(rows) - count):
+    for _ in range(len(rows) - n_clusters):
+        # merge the two nearest clusters: their union replaces ``first``, and ``second`` is removed
         closest = int(nearest_squares.argmin())
         first, second = sorted((closest, int(nearest[closest])))
-        squares[first] = squares[:, first] = _merge_distances(squares, sizes, first, second)
+        squares[first] = squares[:, first] = _square_union_distances(squares, sizes, first, second)
         squares[second] = squares[:, second] = np.inf
         sizes[first] += sizes[second]
         clusters[clusters == second] = first
+        # find a new nearest neighbour for the union, and for the clusters whose neighbour was merged
         outdated: Any = np.append(np.flatnonzero((nearest == first) | (nearest == second)), first)
         nearest[outdated] = squares[outdated].argmin(axis=1)
         nearest_squares[outdated] = squares[outdated].min(axis=1)
-        nearest_squares[second] = np.inf
+        nearest_squares[second] = np.inf  # last, because ``outdated`` can contain removed clusters
     return clusters
 
 
-def _merge_distances(squares: Doubles, sizes: Doubles, first: int, second: int) -> Doubles:
+def _square_union_distances(squares: Doubles, sizes: Doubles, first: int, second: int) -> Doubles:
     """Return the squared distances ``(n,)`` of the union of two clusters to all clusters (Lance and Williams, 1967)."""
-    merged: Doubles = (sizes[first] + sizes) * squares[first] + (sizes[second] + sizes) * squares[second]
-    merged -= sizes * squares[first, second]
-    merged /= sizes[first] + sizes[second] + sizes
-    return merged
+    union: Doubles = (sizes[first] + sizes) * squares[first] + (sizes[second] + sizes) * squares[second]
+    union -= sizes * squares[first, second]
+    union /= sizes[first] + sizes[second] + sizes
+    return union
 
 
 def _multiply(left: Floats, right: Floats) -> Floats:

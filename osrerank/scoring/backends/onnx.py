@@ -1,4 +1,4 @@
-"""Compute models in ONNX Runtime on the CPU: the default backend, and the only one of a base install."""
+"""Run models in ONNX Runtime on the CPU: the default backend, and the only one of a base install."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,15 +19,15 @@ from osrerank.types.vectors import Rows
 PRECISIONS = ("int8", "fp32")
 """The precisions of ONNX graphs. If a model has a graph in each, the int8 graph is used."""
 VECTOR_OUTPUT = "vector"
-"""Name of the output with the vectors, in encoders' graphs that osrerank exported."""
+"""The name of the output with the vectors, in graphs of encoders that osrerank exported."""
 STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")
-"""Possible names of the output with all tokens' last states, in bi-encoders' graphs that other programs exported."""
+"""The possible names of the output with all tokens' last states, in graphs of bi-encoders from other programs."""
 
 
-def load(directory: Path, card: ModelCard, *, threads: int, dtype: str) -> Backend:  # noqa: ARG001 - the graph sets it
+def load(directory: Path, card: ModelCard, *, threads: int, dtype: str) -> Backend:  # noqa: ARG001 - graphs set the dtype
     """Load the ONNX backend of a model directory; `osrerank.scoring.registry` calls this."""
-    encoders = {"bi-encoder": EncoderBackend, "late-interaction": TokenBackend}
-    backend_class = encoders.get(card.kind, OnnxBackend)
+    encoder_backends = {"bi-encoder": EncoderBackend, "late-interaction": TokenBackend}
+    backend_class = encoder_backends.get(card.kind, OnnxBackend)
     return backend_class.load(directory, card, threads=threads)
 
 
@@ -39,22 +39,22 @@ class OnnxBackend:
 
     Args:
         session: an ``onnxruntime.InferenceSession`` that uses one thread per call.
-        threads: number of sequences that are computed at once.
+        threads: the number of sequences that are computed at once.
         card: the model's card. Errors contain its name.
-        precision: precision of the graph, one of `PRECISIONS`.
-        file: file of the graph, relative to the model's directory.
+        precision: the precision of the graph, one of `PRECISIONS`.
+        file: the file of the graph, relative to the model's directory.
     """
 
     name = "onnx"
     is_packed = True
     is_parallel = True
-    budget_tokens = 1
+    budget_tokens = 1  # each batch is a single sequence
 
     def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
         self.threads = threads
         self._session: Any = session
         self._model = card.name
-        self._inputs = [entry.name for entry in session.get_inputs()]
+        self._input_names = [entry.name for entry in session.get_inputs()]
         self.precision = precision
         self.files: Sequence[str] = (file,)
 
@@ -81,20 +81,21 @@ class OnnxBackend:
             raise InferenceError(message, model=self._model) from error
 
     def _compute(self, sequences: Sequence[Tokens]) -> Rows:
+        """Return a row of logits for each sequence."""
         return np.concatenate([self._session.run(None, self._build_feed(tokens))[0] for tokens in sequences])
 
     def _build_feed(self, tokens: Tokens) -> dict[str, Any]:
-        batch = pad([tokens])
-        return {name: getattr(batch, name) for name in self._inputs}
+        batch = pad([tokens])  # its attributes have the names of the graph's inputs
+        return {name: getattr(batch, name) for name in self._input_names}
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
         """Refuse a graph whose inputs or output do not match the card."""
         _check_inputs(session, file, card)
-        labels = 2 if card.head in {"logits2", "next-sentence"} else 1  # two: not relevant, relevant
+        n_labels = 2 if card.head in {"logits2", "next-sentence"} else 1  # two: not relevant, relevant
         shape = session.get_outputs()[0].shape
-        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != labels):
-            reason = f"{file} has an output of shape {shape}, but the card's head {card.head} needs (n, {labels})"
+        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != n_labels):
+            reason = f"{file} has an output of shape {shape}, but the card's head {card.head} needs (n, {n_labels})"
             raise ModelLoadError(reason, model=card.name, path=str(file))
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ class EncoderBackend(OnnxBackend):
 
     def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
         super().__init__(session, threads=threads, card=card, precision=precision, file=file)
-        self._output = _find_output(session)
+        self._output_name = _find_output(session)
         self._head = card.vector_head
 
     def _compute(self, sequences: Sequence[Tokens]) -> Rows:
@@ -119,20 +120,21 @@ class EncoderBackend(OnnxBackend):
         """
         feed = self._build_feed(tokens)
         with NATIVE_CODE:
-            output: npt.NDArray[np.float32] = self._session.run([self._output], feed)[0]
-        return output if self._output == VECTOR_OUTPUT else compute_vector(output[0], self._head)
+            output: npt.NDArray[np.float32] = self._session.run([self._output_name], feed)[0]
+        return output if self._output_name == VECTOR_OUTPUT else compute_vector(output[0], self._head)
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
         _check_inputs(session, file, card)
-        output = _find_output(session)
-        if output is None or (output != VECTOR_OUTPUT and not card.is_bi_encoder):
+        output_name = _find_output(session)
+        supported_names = (VECTOR_OUTPUT, *STATE_OUTPUTS) if card.is_bi_encoder else (VECTOR_OUTPUT,)
+        if output_name not in supported_names:
             names = ", ".join(entry.name for entry in session.get_outputs())
-            reason = f"{file} has the outputs {names}, but a bi-encoder's graph needs"
-            reason += f" {' or '.join((VECTOR_OUTPUT, *STATE_OUTPUTS))}; run osrerank export on the model"
-            raise ModelLoadError(reason, model=card.name, path=str(file))
-        size = next(entry.shape[-1] for entry in session.get_outputs() if entry.name == output)
-        if output == VECTOR_OUTPUT and card.dimensions not in (0, size):
+            reason = f"{file} has the outputs {names}, but the graph of a {card.kind} model needs"
+            fix = f"{' or '.join(supported_names)}; run osrerank export on the model"
+            raise ModelLoadError(f"{reason} {fix}", model=card.name, path=str(file))
+        size = next(entry.shape[-1] for entry in session.get_outputs() if entry.name == output_name)
+        if output_name == VECTOR_OUTPUT and card.dimensions not in (0, size):
             reason = f"{file} computes vectors of {size} dimensions, but the card has {card.dimensions}"
             raise ModelLoadError(f"{reason}; export the model again with --dimensions", model=card.name, path=str(file))
 
@@ -147,7 +149,7 @@ class TokenBackend(EncoderBackend):
 def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
     """Compute the vector ``(1, dimensions)`` of a query or document from its tokens' states ``(tokens, size)``.
 
-    The head must have no weights: a pooling such as the mean, then division by the norm or truncation.
+    The head must have no weights: one pooling such as the mean, then division by the norm or truncation.
     """
     vector: npt.NDArray[Any]
     match head.pooling[0]:
@@ -178,6 +180,7 @@ def _find_output(session: Any) -> str | None:
 
 
 def _check_inputs(session: Any, file: Path, card: ModelCard) -> None:
+    """Refuse a graph with inputs other than the attributes of `PaddedBatch`."""
     unknown_names = {entry.name for entry in session.get_inputs()} - set(PaddedBatch.__slots__)
     if unknown_names:
         reason = f"{file} has inputs that osrerank does not know: {', '.join(sorted(unknown_names))}"

@@ -7,6 +7,7 @@ The command line describes a source as ``KIND=FILE,OPTION=VALUE,...``, such as `
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,9 @@ class ExampleSource:
 
 
 def open_source(options: Mapping[str, Any]) -> ExampleSource:
-    """Open the source that options such as ``{"candidates": "c.jsonl", "qrels": "qrels.txt"}`` describe, kind first.
+    """Open the source that options such as ``{"candidates": "c.jsonl", "qrels": "qrels.txt"}`` describe.
+
+    The first option is the kind of source, with its file.
 
     Raises:
         ConfigError: the kind or an option is unknown, or an option that the kind needs is missing.
@@ -64,7 +67,7 @@ def open_source(options: Mapping[str, Any]) -> ExampleSource:
     opened_files = {name: FILE_OPTIONS[name](file) for name, file in files.items()}
     description = ",".join(f"{name}={value}" for name, value in options.items())
     sizes = tuple(file.stat().st_size for file in (path, *files.values()))
-    return ExampleSource(description, lambda: source_kind.read(path, **values, **opened_files), sizes)
+    return ExampleSource(description, partial(source_kind.read, path, **values, **opened_files), sizes)
 
 
 def _parse_option(name: str, value: Any) -> int | bool:
@@ -92,7 +95,7 @@ def read_triples(path: Path) -> Iterator[Example]:
             raise line_error(
                 path, number, f"expected query, relevant text and other text, found {len(columns)} columns"
             )
-        yield _create_example(columns[0], map(TitledText, columns[1:]), (1, 0), path, number)
+        yield _create_example(columns[0], map(TitledText, columns[1:]), path, number, labels=(1, 0))
 
 
 def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[Example]:
@@ -106,7 +109,7 @@ def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[
             raise line_error(path, number, f"expected three ids, found {len(ids)} columns")
         query = _look_up_query(queries, ids[0], path, number)
         documents = [_look_up_document(corpus, doc_id, path, number) for doc_id in ids[1:]]
-        yield _create_example(query, documents, (1, 0), path, number, doc_ids=ids[1:])
+        yield _create_example(query, documents, path, number, labels=(1, 0), doc_ids=ids[1:])
 
 
 def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevant: int = 1) -> Iterator[Example]:
@@ -121,18 +124,19 @@ def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevan
     judgments = read_qrels(qrels).judgments
     for number, value in read_numbered_objects(path):
         try:
-            query_judgments = judgments.get(str(value["query_id"]), {})
+            query_id = str(value["query_id"])
             entries = value["candidates"][:depth]
             texts = [join_title(entry) for entry in entries]
             doc_ids = [str(entry["doc_id"]) for entry in entries]
-            grades = [int(query_judgments.get(doc_id, 0) >= relevant) for doc_id in doc_ids]
-            missed = _count_missed(query_judgments, set(doc_ids), relevant)
             query = value["query"]
         except (KeyError, TypeError, AttributeError) as error:
             raise line_error(
                 path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help"
             ) from None
-        yield _create_example(query, texts, grades, path, number, doc_ids=doc_ids, missed=missed)
+        query_judgments = judgments.get(query_id, {})
+        labels = [int(query_judgments.get(doc_id, 0) >= relevant) for doc_id in doc_ids]
+        missed = _count_missed(query_judgments, set(doc_ids), relevant)
+        yield _create_example(query, texts, path, number, labels=labels, doc_ids=doc_ids, missed=missed)
 
 
 def read_run(
@@ -142,7 +146,7 @@ def read_run(
     qrels: Path,
     depth: int = DEFAULT_DEPTH,
     relevant: int = 1,
-    inject: bool = True,  # noqa: FBT001, FBT002 - an option by name
+    inject: bool = True,  # noqa: FBT001, FBT002 - users set it by name
 ) -> Iterator[Example]:
     """Read the run of a first pass and its judgments, as duoBERT's paper does (arXiv 1910.14424, section 3.1).
 
@@ -165,9 +169,9 @@ def read_run(
             doc_ids += missed_ids
         texts = [_look_up_document(corpus, doc_id, path, number) for doc_id in doc_ids]
         query = _look_up_query(queries, query_id, path, number)
-        grades = [int(doc_id in relevant_ids) for doc_id in doc_ids]
+        labels = [int(doc_id in relevant_ids) for doc_id in doc_ids]
         missed = 0 if inject else len(missed_ids)
-        yield _create_example(query, texts, grades, path, number, doc_ids=doc_ids, missed=missed)
+        yield _create_example(query, texts, path, number, labels=labels, doc_ids=doc_ids, missed=missed)
 
 
 def read_pairs(path: Path) -> Iterator[Example]:
@@ -181,7 +185,7 @@ def read_pairs(path: Path) -> Iterator[Example]:
         query_pairs = list(group)
         texts = [TitledText(pair.text) for pair in query_pairs]
         labels = [pair.label for pair in query_pairs]
-        yield _create_example(query_pairs[0].query, texts, labels, path, query_pairs[0].number)
+        yield _create_example(query_pairs[0].query, texts, path, query_pairs[0].number, labels=labels)
 
 
 def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Iterator[Example]:
@@ -198,24 +202,27 @@ def read_microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> 
     queries = list(read_numbered_queries(path))
     if not queries:
         raise line_error(path, 1, "expected TREC topics, <top> ... </top>")
-    for line, query in queries:
+    for number, query in queries:
         topic_judgments = _find_topic_judgments(judgments, query.query_id)
         doc_ids = [doc_id for doc_id in topic_judgments if doc_id in texts]
         documents = [texts.get_document(doc_id) for doc_id in doc_ids]
-        grades = [int(topic_judgments[doc_id] >= relevant) for doc_id in doc_ids]
+        labels = [int(topic_judgments[doc_id] >= relevant) for doc_id in doc_ids]
         missed = _count_missed(topic_judgments, set(doc_ids), relevant)
-        yield _create_example(query.text, documents, grades, path, line, missed=missed)
+        yield _create_example(query.text, documents, path, number, labels=labels, missed=missed)
 
 
-def _count_missed(judgments: Mapping[str, int], doc_ids: Collection[str], relevant: int) -> int:
+def _count_missed(judgments: Mapping[str, int], doc_ids: Collection[str], min_grade: int) -> int:
     """Return the number of relevant documents that are not in ``doc_ids``."""
-    return sum(grade >= relevant for doc_id, grade in judgments.items() if doc_id not in doc_ids)
+    return sum(grade >= min_grade for doc_id, grade in judgments.items() if doc_id not in doc_ids)
 
 
 def _find_topic_judgments(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:
-    """Return a topic's judgments. Its number can be 1, 001 or MB001 in the qrels."""
-    number = query_id.removeprefix("MB").lstrip("0")
-    return next((judgments[name] for name in (number, f"{number:0>3}", f"MB{number:0>3}") if name in judgments), {})
+    """Return a topic's judgments. The topic's number can be 1, 001 or MB001 in the qrels."""
+    topic_number = query_id.removeprefix("MB").lstrip("0")
+    for name in (topic_number, f"{topic_number:0>3}", f"MB{topic_number:0>3}"):
+        if name in judgments:
+            return judgments[name]
+    return {}
 
 
 class _LabelledPair(NamedTuple):
@@ -269,17 +276,17 @@ def _look_up_query(queries: Queries, query_id: str, path: Path, number: int) -> 
 def _create_example(
     query: Any,
     documents: Iterable[TitledText],
-    grades: Iterable[int],
     path: Path,
     number: int,
     *,
+    labels: Iterable[int],
     doc_ids: Iterable[str] = (),
     missed: int = 0,
 ) -> Example:
     if not isinstance(query, str) or not query.strip():
         raise line_error(path, number, "the query has no text")
     return Example.from_texts(
-        query.strip(), documents, grades, f"{path}, line {number}", doc_ids=doc_ids, missed=missed
+        query.strip(), documents, labels, f"{path}, line {number}", doc_ids=doc_ids, missed=missed
     )
 
 
@@ -301,7 +308,7 @@ FILE_OPTIONS: Mapping[str, Callable[[Path], Any]] = {
     "qrels": Path,
     "tweets": Path,
 }
-"""For each option that is a file's path, the function that opens the file."""
+"""For each option that is a file's path, the function that opens the file. Other options are numbers or booleans."""
 BOOLEAN_OPTIONS = frozenset({"inject"})
 KINDS: Mapping[str, SourceKind] = {
     "examples": SourceKind(read_examples),

@@ -58,7 +58,7 @@ def test_a_threshold_keeps_hits_that_were_not_scored_in_time(probabilities, fail
     reports = [StageReport("mono", applied="partial", candidates=depth), StageReport("blend", applied=True)]
     waiting = [hit for hit in hits[:depth] if len(hit.trace) < 2 and not hit.failure]
     calibrated, (cut,) = Thresholds(least, None, calibration()).remove_hits(hits, reports)
-    for remaining, count in (filter_by_probability(hits, least, reports), (calibrated, cut.hits)):
+    for remaining, count in (filter_by_probability(hits, least, reports), (calibrated, cut.n_removed)):
         if any(len(hit.trace) > 1 for hit in hits):
             assert [hit for hit in remaining if len(hit.trace) < 2] == waiting
             assert all(hit.trace[1].unit >= least for hit in remaining if len(hit.trace) > 1)
