@@ -128,7 +128,7 @@ def test_a_calibration_of_the_cross_encoder_cuts_nothing_where_it_did_not_run():
     thresholds = Thresholds(min_probability=0.5, calibration=IndexCalibration("mono", Platt(1.0, 0.0), "", ""))
     candidates = ranking_of(LOW).candidates
     kept_hits, (cut,) = thresholds.remove_hits(candidates)
-    assert (kept_hits, cut.hits) == (list(candidates), 0)
+    assert (kept_hits, cut.n_removed) == (list(candidates), 0)
     assert "the stage mono, for which the index is calibrated, scored no hit" in cut.reason
 
 

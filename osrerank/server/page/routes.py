@@ -39,16 +39,16 @@ UNCACHED_PATHS = frozenset({f"{PATH}/config", f"{PATH}/search", f"{PATH}/judge"}
 """The JSON endpoints. Browsers must not cache their responses."""
 MAX_DEPTH = 200
 """The maximum number of candidates that a search on the page reranks."""
-BLEND = "blend"
+BLEND_STAGE = "blend"
 """The name of the stage that blends the first-pass score with the model's."""
 MAX_INDICES = 200
 """The maximum number of indices in the page's list."""
 MAX_QUERIES = 1_000
 """The maximum number of queries in the page's list."""
-MAX_SEARCHES = 8
+MAX_CONCURRENT = 8
 """The maximum number of requests that use the search engine or write judgments at the same time. Others wait."""
 MAX_WAITING = 32
-"""The maximum number of such requests that wait. Others get status 429."""
+"""The maximum number of requests that wait for these. Further requests get status 429."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -149,7 +149,10 @@ class ComparisonPage:
         return names[:MAX_INDICES]
 
     def default_depth(self, index: str) -> int:
-        """Return how many candidates ``rerank=True`` reranks in an index, at most `MAX_DEPTH`."""
+        """Return how many candidates ``rerank=True`` reranks in an index, at most `MAX_DEPTH`.
+
+        With the depth ``auto``, this is the minimum.
+        """
         return min(self.client.searcher.defaults.options_for(index).min_depth, MAX_DEPTH)
 
     def search(
@@ -171,7 +174,7 @@ class ComparisonPage:
         if self.indexes and index not in self.indexes:
             raise RefusedRequest(404, f"this server does not offer the index {index}, only {', '.join(self.indexes)}")
         if not pipeline:
-            usable_pipelines = [name for name, failure in self.pipelines.items() if not failure]
+            usable_pipelines = [name for name, reason in self.pipelines.items() if not reason]
             pipeline = usable_pipelines[0] if usable_pipelines else AUTO_PIPELINE
         if pipeline not in {AUTO_PIPELINE, *self.pipelines}:
             names = ", ".join(self.pipelines)
@@ -194,13 +197,13 @@ class ComparisonPage:
             response = self._search_with_highlighting(query, index, depth, options)
         except TransportError as error:
             raise explain_engine_error(error, name_engine(self.client), index) from error
-        request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
-        fields = response["rerank"].get("fields") or ()
+        shown_request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
+        model_fields = response["rerank"].get("fields") or ()
         blend = self._blend_method(response, index, options)
-        return compare(response, request, fields, self.judgments.find_judgments(query), blend)
+        return compare(response, shown_request, model_fields, self.judgments.find_judgments(query), blend)
 
     def _search_with_highlighting(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
-        """Search with highlighted query terms, or without if the engine cannot highlight, as in very long texts."""
+        """Search with highlighted query terms, or without them if the engine refuses, as for very long texts."""
         try:
             return self.client.search(query, index=index, size=depth, rerank=options, body=highlight_body())
         except RequestError:
@@ -208,11 +211,14 @@ class ComparisonPage:
 
     def _blend_method(self, response: Any, index: str, options: RerankOptions) -> str | None:
         """Return the method that blended the scores of a response's hits, or None if no scores were blended."""
-        if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
+        if not any(stage["name"] == BLEND_STAGE and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
         with self.client.searcher.service_for(index) as service:
             blend = service.identity(self.client.options_of(index, rerank=options))["blend"]
-        return str(blend[0]) if isinstance(blend, list) else None  # a list begins with the method's name
+        if not isinstance(blend, list):
+            return None
+        method, *_parameters = blend
+        return str(method)
 
 
 def check_pipelines(reranker: RerankService) -> dict[str, str]:
@@ -222,20 +228,20 @@ def check_pipelines(reranker: RerankService) -> dict[str, str]:
     because the page selects the first one.
     """
     names = [name for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)]
-    failures = {name: _find_failure(reranker, name) for name in names}
+    reasons = {name: _load_models(reranker, name) for name in names}
     try:
-        default_pipeline, _ = reranker.resolve_pipeline(Rerank())
+        default_pipeline, _warning = reranker.resolve_pipeline(Rerank())
     except (ModelLoadError, MissingDependencyError, WorkerError):
-        return failures
-    return {default_pipeline: failures.pop(default_pipeline), **failures}
+        return reasons
+    return {default_pipeline: reasons.pop(default_pipeline), **reasons}
 
 
-def _find_failure(reranker: RerankService, pipeline: str) -> str:
+def _load_models(reranker: RerankService, pipeline: str) -> str:
     """Load a pipeline's models, and return why the pipeline cannot be used, or "" if it can."""
     options = Rerank(pipeline=pipeline)
     try:
         reranker.warm_up(options, server_ms=SERVER_STARTUP_MS)
-        _, warning = reranker.resolve_pipeline(options)  # a warning that the model does not fit the pipeline, or ""
+        _pipeline, mismatch = reranker.resolve_pipeline(options)  # a warning if the model does not fit it
     except (ConfigError, ModelLoadError, MissingDependencyError) as error:
         return str(error)
     except WorkerError:  # workers can start later
@@ -244,7 +250,7 @@ def _find_failure(reranker: RerankService, pipeline: str) -> str:
         if reranker.settings.backend != HTTP:
             raise
         return ""  # the rerank server can start later
-    return str(warning)
+    return str(mismatch)
 
 
 def explain_engine_error(error: TransportError, engine: str, index: str = "") -> RefusedRequest:
@@ -280,20 +286,20 @@ router = APIRouter(
 @router.get("/config")
 async def config(http: HttpRequest) -> PageConfig:
     """Return the pipelines, indices and queries that the comparison page offers."""
-    comparison: ComparisonPage = http.app.state.comparison
+    page: ComparisonPage = http.app.state.comparison
     problem = ""
     indexes: list[str] = []
     try:
-        indexes = await _run_in_thread(http, comparison.list_indices)
+        indexes = await _run_in_thread(http, page.list_indices)
     except TransportError as error:
-        problem = str(explain_engine_error(error, name_engine(comparison.client)))
+        problem = str(explain_engine_error(error, name_engine(page.client)))
     default_index = indexes[0] if indexes else ""
-    judgments = comparison.judgments
+    judgments = page.judgments
     return PageConfig(
         version=http.app.version,
-        model=comparison.client.searcher.service.model_name,
-        pipelines=[PipelineEntry(name=name, reason=reason) for name, reason in comparison.pipelines.items()],
-        default_depth=comparison.default_depth(default_index),
+        model=page.client.searcher.service.model_name,
+        pipelines=[PipelineEntry(name=name, reason=reason) for name, reason in page.pipelines.items()],
+        default_depth=page.default_depth(default_index),
         max_depth=MAX_DEPTH,
         index=default_index,
         indexes=indexes,
@@ -325,11 +331,11 @@ async def search(
     ] = 0,
 ) -> ComparedSearch:
     """Search an index, and return the order of the first pass and the reranked order."""
-    comparison: ComparisonPage = http.app.state.comparison
+    page: ComparisonPage = http.app.state.comparison
     timeout_ms = http.app.state.service.limits.timeout_ms
 
     def run_search() -> ComparedSearch:
-        return comparison.search(query, index, pipeline, depth, passage_words=passages, timeout_ms=timeout_ms)
+        return page.search(query, index, pipeline, depth, passage_words=passages, timeout_ms=timeout_ms)
 
     return await _run_in_thread(http, run_search)
 
@@ -339,11 +345,11 @@ async def judge(http: HttpRequest, judgment: PageJudgment) -> SavedJudgment:
     """Save how relevant a document is to a query, as TREC qrels."""
     if media_type(http) != "application/json":  # pages of other sites can make a browser send forms, but not JSON
         raise RefusedRequest(415, "send the judgment as Content-Type: application/json")
-    comparison: ComparisonPage = http.app.state.comparison
+    page: ComparisonPage = http.app.state.comparison
 
     def save() -> str:
         try:
-            return comparison.judgments.save_judgment(judgment.q, judgment.doc_id, judgment.relevance)
+            return page.judgments.save_judgment(judgment.q, judgment.doc_id, judgment.relevance)
         except ConfigError as error:
             raise RefusedRequest(422, str(error)) from error
         except OSError as error:
@@ -353,7 +359,7 @@ async def judge(http: HttpRequest, judgment: PageJudgment) -> SavedJudgment:
 
 
 async def _run_in_thread(http: HttpRequest, function: Callable[[], Value]) -> Value:
-    """Run a function in a thread and return its result, with at most `MAX_SEARCHES` such threads at once.
+    """Run a function in a thread and return its result, with at most `MAX_CONCURRENT` such threads at once.
 
     Raises:
         RefusedRequest: `MAX_WAITING` requests already wait for a thread.
@@ -395,7 +401,7 @@ def add_page(app: FastAPI, comparison: ComparisonPage) -> None:
     """Add the comparison page to the application of the rerank API, with a redirect from ``/`` to ``/ui``."""
     app.state.comparison = comparison
     app.state.find_vector_share = VectorShares(comparison.client, comparison.indexes)
-    app.state.comparison_limiter = anyio.CapacityLimiter(MAX_SEARCHES)
+    app.state.comparison_limiter = anyio.CapacityLimiter(MAX_CONCURRENT)
     app.include_router(router)
     app.add_api_route("/", _redirect_to_page, methods=["GET"], include_in_schema=False)
     for name, asset_type in ASSETS.items():

@@ -40,7 +40,7 @@ def test_hits_are_cut_by_probability_or_precision() -> None:
     thresholds = Thresholds(0.5, Cutoff(precision=0.8), calibration((0.2, 0.5), (0.7, 0.8)))
     remaining, cuts = thresholds.remove_hits(hits)
     assert [hit.doc_id for hit in remaining] == ["d1"]
-    assert [(cut.option, cut.hits, cut.threshold) for cut in cuts] == [
+    assert [(cut.option, cut.n_removed, cut.threshold) for cut in cuts] == [
         ("min_probability", 2, 0.5),
         ("precision", 1, 0.7),
     ]
