@@ -70,13 +70,13 @@ def qrels(paths: tuple[str, ...], output: Path) -> None:
 
 @convert.command()
 @_paths_argument
-@click.option("--queries", "queries_path", help="Queries of a TREC run, such as a top-100 file.")
+@click.option("--queries", "queries_path", help="Queries for a TREC run (such as a top-100 file).")
 @click.option("--collection", nargs=2, metavar="LOADER PATH", help="Collection with the documents of a TREC run.")
 @_output_option
 def candidates(
     paths: tuple[str, ...], queries_path: str | None, collection: tuple[str, str] | None, output: Path
 ) -> None:
-    """Write a top-1000 file, or a TREC run with its queries and collection, as candidates.jsonl."""
+    """Write an MS MARCO top-1000 file, or a TREC run with its queries and collection, as candidates.jsonl."""
     from osrerank.formats.topics import read_queries
     from osrerank_loaders.candidates import join_run_and_texts, read_top1000, write_candidates
 
@@ -95,10 +95,14 @@ def candidates(
 @convert.command("trec-car-queries")
 @_paths_argument
 @_level_option
-@click.option("--style", type=click.Choice(["headings", "dl4marco"]), default="headings", show_default=True)
 @click.option(
-    "--pages", is_flag=True, help="With --level hierarchical, also write each page as a query; for outlines of v2.0."
+    "--style",
+    type=click.Choice(["headings", "dl4marco"]),
+    default="headings",
+    show_default=True,
+    help="Queries consist of headings, or of ids as text, as dl4marco's do (Nogueira and Cho, 2019).",
 )
+@click.option("--pages", is_flag=True, help="With --level hierarchical, also write every page as a query.")
 @_output_option
 def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: bool, output: Path) -> None:
     """Write TREC-CAR's queries, from outlines or pages, as queries.tsv.
@@ -109,8 +113,8 @@ def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: b
     from osrerank.formats.common_layout import write_queries
     from osrerank_loaders.collections import trec_car_topics as car
 
-    topics = car.derive_queries(car.read_sections(paths), level, style=style, pages=pages)
-    _report(write_queries(topics, output), "queries", output)
+    derived = car.derive_queries(car.read_sections(paths), level, style=style, pages=pages)
+    _report(write_queries(derived, output), "queries", output)
 
 
 @convert.command("trec-car-qrels")

@@ -34,7 +34,7 @@ _SETTINGS = frozenset(
 )  # fmt: skip
 _DYNAMIC_SETTINGS = frozenset({"number_of_replicas", "auto_expand_replicas", "refresh_interval"})
 """The settings that can be changed after an index was created."""
-_ALIAS = re.compile(r"[^_\-+ \"*\\<|,>/?#:][^ \"*\\<|,>/?#:]*")
+_ALIAS_NAME = re.compile(r"[^_\-+ \"*\\<|,>/?#:][^ \"*\\<|,>/?#:]*")
 
 
 def describe_engine(engine: Engine) -> Json:
@@ -95,13 +95,17 @@ def _expand_dotted_keys(settings: Mapping[str, Any]) -> Json:
         for parent in parents:
             target = target.setdefault(parent, {})
         expanded = _expand_dotted_keys(value) if isinstance(value, Mapping) else value
-        are_objects = isinstance(expanded, dict) and isinstance(target.get(last), dict)
-        target[last] = {**target[last], **expanded} if are_objects else expanded
+        both_are_objects = isinstance(expanded, dict) and isinstance(target.get(last), dict)
+        target[last] = {**target[last], **expanded} if both_are_objects else expanded
     return nested
 
 
 def _similarity_warnings(name: str, settings: Json) -> list[str]:
-    """Return a warning if an index's settings ask for another k1 or b than the engine's, or an empty list."""
+    """Return a warning if an index's settings ask for another k1 or b than the engine's, or an empty list.
+
+    Raises:
+        ApiError: 400 if the settings ask for another similarity than BM25.
+    """
     similarities = require_object(settings["index"].get("similarity", {}), "index.similarity")
     reject_unknown_keys("index.similarity", similarities, frozenset({"default"}))
     body = require_object(similarities.get("default", {}), "index.similarity.default")
@@ -158,7 +162,7 @@ def _as_strings(value: Any) -> Any:
 
 
 def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
-    """Add fields to the indices that an expression matches. If the fields conflict with one of them, change none."""
+    """Add fields to the indices that an expression matches. If they conflict with an index's fields, change none."""
     with engine.hold_write_lock():
         indices = _require_indices(engine, expression)
         for live_index in indices:
@@ -179,9 +183,10 @@ def _require_indices(engine: Engine, expression: str) -> list[LiveIndex]:
 def put_settings(engine: Engine, expression: str, body: Json) -> Json:
     """Change settings of the indices that an expression matches. If a setting is not dynamic, change none."""
     settings = normalise_settings(body)
-    if not settings["index"] and len(settings) == 1:
+    if settings == {"index": {}}:
         raise ApiError(400, "action_request_validation_exception", "Validation Failed: 1: no settings to update;")
-    static_settings = sorted({*settings["index"], *settings} - _DYNAMIC_SETTINGS - {"index"})
+    names = {*settings["index"], *settings} - {"index"}  # "analysis" is not within "index"
+    static_settings = sorted(names - _DYNAMIC_SETTINGS)
     with engine.hold_write_lock():
         indices = _require_indices(engine, expression)
         if static_settings:
@@ -218,7 +223,7 @@ def _resolve_without_aliases(engine: Engine, names: list[str]) -> list[str]:
 
 def describe_alias(engine: Engine, alias: str) -> Json:
     """Return the response to ``GET /_alias/{name}``, which lists the indices that have the alias."""
-    if set("*,") & set(alias) or alias.startswith(("-", "_")):
+    if "*" in alias or "," in alias or alias.startswith(("-", "_")):
         raise unsupported_error(f"[{alias}] as a name in [_alias]", "name one alias")
     index_ids, rows = engine.store.aliases().get(alias, set()), engine.store.indices()
     return {name: {"aliases": {alias: {}}} for name, row in sorted(rows.items()) if row.id in index_ids}
@@ -261,7 +266,7 @@ def _read_alias_changes(engine: Engine, action: Any) -> list[_AliasChange]:
     ((kind, body),) = action.items()
     reject_unknown_keys(f"aliases {kind}", require_object(body, kind), frozenset({"index", "alias"}))
     index, alias = (require_string(body.get(key), f"{kind}.{key}") for key in ("index", "alias"))
-    if not _ALIAS.fullmatch(alias):
+    if not _ALIAS_NAME.fullmatch(alias):
         raise _alias_name_error(alias, 'must not begin with _, - or +, or have a space or one of "*\\<|,>/?#:')
     if alias in engine.store.indices():
         raise _alias_name_error(alias, "an index or data stream exists with the same name as the alias")
@@ -290,7 +295,7 @@ def cat_indices(engine: Engine) -> list[Json]:
             "store.size": f"{_stored_bytes(live_index)}b",
             "pri.store.size": f"{_stored_bytes(live_index)}b",
         }
-        for live_index in engine.searchable_indices(None)
+        for live_index in engine.searchable_indices(None)  # all indices
     ]
 
 

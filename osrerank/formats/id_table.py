@@ -25,6 +25,7 @@ _SCHEMA = """
     CREATE TABLE sorted (id BLOB, number INTEGER, value, PRIMARY KEY (id, number)) WITHOUT ROWID;
     CREATE TABLE origin (version INTEGER, key TEXT, count INTEGER)
 """
+"""``origin`` has one row: the version of the format, the key of the table, and the number of its rows."""
 _SORT_ROWS = "INSERT INTO sorted SELECT id, number, value FROM added ORDER BY id, number"
 _FIND_FIRST = "SELECT number, value FROM sorted WHERE id = ? ORDER BY number LIMIT 1"
 _FIND_REPEATS = """
@@ -83,7 +84,7 @@ class IdTable:
         Raises:
             LoaderError: the disk is full.
         """
-        return cls(*_create_database("", rows, ""))
+        return cls(*_create_database(path="", rows=rows, key=""))
 
     @classmethod
     def open_existing(cls, path: Path, key: str) -> "IdTable | None":
@@ -96,7 +97,8 @@ class IdTable:
             _limit_cache(database)
             version, stored_key, count = database.execute("SELECT version, key, count FROM origin").fetchone()
         except (sqlite3.Error, TypeError):  # an incomplete file, or one of another program
-            version, stored_key, count = 0, "", 0
+            database.close()
+            return None
         if (version, stored_key) == (VERSION, key):
             return cls(database, count, str(path))
         database.close()
@@ -152,13 +154,13 @@ class IdTable:
         Raises:
             LoaderError: the file is damaged.
         """
-        with self._lock, _read_errors(self._name):
+        with self._lock, _convert_read_errors(self._name):
             row = self._database.execute(_FIND_FIRST, (_encode_id(row_id),)).fetchone()
         return None if row is None else IdRow(row_id, *row)
 
     def find_repeats(self, limit: int) -> list[Repeat]:
         """Return the first ``limit`` rows with the id of an earlier row, in the order of their numbers."""
-        with self._lock, _sort_errors("the temporary folder"):
+        with self._lock, _convert_sort_errors("the temporary folder"):  # SQLite sorts the result there
             repeats = self._database.execute(_FIND_REPEATS, (limit,)).fetchall()
         return [Repeat(_decode_id(row_id), first, number) for row_id, first, number in repeats]
 
@@ -182,7 +184,7 @@ def _limit_cache(database: sqlite3.Connection, schema: str = "main") -> None:
 
 
 def _create_database(path: str, rows: Iterable[IdRow], key: str) -> tuple[sqlite3.Connection, int]:
-    with _sort_errors(path or "the temporary folder"), contextlib.ExitStack() as stack:
+    with _convert_sort_errors(path or "the temporary folder"), contextlib.ExitStack() as stack:
         database = stack.enter_context(contextlib.closing(open_scratch_database(path)))
         database.execute("ATTACH '' AS unsorted")  # a temporary file
         _limit_cache(database, "unsorted")
@@ -194,7 +196,7 @@ def _create_database(path: str, rows: Iterable[IdRow], key: str) -> tuple[sqlite
         database.commit()
         database.execute("DETACH unsorted")
         stack.pop_all()  # on success, the database stays open
-    return database, max(0, count)
+    return database, count
 
 
 def _encode_id(row_id: str) -> bytes:
@@ -213,7 +215,7 @@ def _flush_to_disk(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _read_errors(name: str) -> Iterator[None]:
+def _convert_read_errors(name: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -221,7 +223,7 @@ def _read_errors(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _sort_errors(name: str) -> Iterator[None]:
+def _convert_sort_errors(name: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -35,9 +35,11 @@ HEAD_BYTES = 512
 _COMPRESSION_SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
 _EXCLUDED_NAMES = ("*readme*", "*readchg*", "license*", "*.dtd")
 """Names of files without records on TREC's disks and in archives."""
-PACKED_PREFIXES = (b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+_GZIP, _LZW, _XZ = b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00"
+_BZIP2, _ZSTANDARD, _ZIP = b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+PACKED_PREFIXES = (_GZIP, _LZW, _XZ, _BZIP2, _ZSTANDARD, _ZIP)
 """The first bytes of compressed files and of ZIP archives."""
-_UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
+_WIDE_ENCODING = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
 """The first bytes of a text in UTF-16 or UTF-32: a byte order mark, or ASCII characters separated by zeros."""
 
 
@@ -48,7 +50,7 @@ class SourceFile:
     Attributes:
         name: the path that the user passed, or ``archive.tar!member`` for an archive member.
         stream: the decompressed bytes, without a byte order mark.
-        encoding_error: the error that `file_errors` raises for a text in UTF-16 or UTF-32. Other files have none.
+        encoding_error: the error that `file_errors` raises for a text in UTF-16 or UTF-32. None for other files.
     """
 
     name: str
@@ -67,8 +69,8 @@ def record_error(source: SourceFile, reason: str, *, line: int | None = None, by
 
 
 def wide_encoding_error(name: str, head: bytes) -> FormatError | None:
-    """Return the error for a text in UTF-16 or UTF-32, detected by its first bytes. Other files have none."""
-    if not (_UTF16.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
+    """Return the error for a text in UTF-16 or UTF-32, detected by its first bytes, or None for other files."""
+    if not (_WIDE_ENCODING.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
         return None
     encoding = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
     return FormatError(
@@ -90,7 +92,7 @@ def file_errors(source: SourceFile) -> Iterator[None]:
     except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise record_error(source, f"is truncated or damaged ({error}); fetch it again") from error
     except OSError as error:
-        if error.errno is not None:
+        if error.errno is not None:  # an error of the disk; decompressors set no errno
             raise
         raise record_error(source, f"is truncated or damaged ({error}); fetch it again") from error
 
@@ -119,7 +121,6 @@ def _decompress_zstandard(stream: IO[bytes]) -> Iterator[bytes]:
         EOFError: a frame is damaged or truncated. The library's own reader would ignore a truncated frame.
     """
     library = require("zstandard", extra="loaders")
-    frame = library.ZstdDecompressor().decompressobj()
     is_complete = True
     remainder = b""
     while chunk := remainder or stream.read(1 << 17):
@@ -175,7 +176,7 @@ def _list_folder(folder: Path, patterns: Patterns) -> list[str]:
 
 
 def _matches_patterns(name: str, patterns: Patterns, *, or_is_archive: bool = False) -> bool:
-    """Return whether a file name, without compression suffixes, matches a pattern (or is that of an archive)."""
+    """Return whether a file name without compression suffixes matches a pattern, or can be that of an archive."""
     for suffix in _COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
     if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _EXCLUDED_NAMES):
@@ -213,8 +214,12 @@ def open_sources(
 ) -> Iterator[SourceFile]:
     """Open listed files and the members of archives one after the other. Each is closed before the next is opened.
 
-    The files come from `list_files`, and the members of archives must match the patterns. ``counter`` counts the bytes
-    read from disk, and ``first_bytes`` were already read from standard input.
+    Args:
+        files: the files, from `list_files`.
+        patterns: the names of the members to read from archives.
+        counter: counts the bytes read from disk.
+        first_bytes: the bytes that were already read from standard input.
+        part: the part to read from an ir_datasets collection.
     """
     for name in files:
         if is_dataset(name):
@@ -237,7 +242,7 @@ def _unpack(
     try:
         head = _read_head(stream)
         buffered = _buffer(_read_chunks(stream, head, counter))
-        if head.startswith(b"PK\x03\x04") and stream.seekable():
+        if head.startswith(_ZIP) and stream.seekable():  # ZIP archives cannot be read from a pipe
             yield from _read_zip(name, stream, patterns)
         elif (decompressed := _open_decompressor(head, buffered)) is not None:
             yield from _unpack(name, decompressed, patterns)
@@ -264,15 +269,15 @@ def _read_head(stream: IO[bytes]) -> bytes:
 
 def _open_decompressor(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
     """Return a stream of decompressed bytes, or None if the stream is not compressed."""
-    if head.startswith(b"\x1f\x8b"):
+    if head.startswith(_GZIP):
         return cast("IO[bytes]", gzip.GzipFile(fileobj=stream))
-    if head.startswith(b"\xfd7zXZ\x00"):
+    if head.startswith(_XZ):
         return lzma.LZMAFile(stream)
-    if head.startswith(b"BZh"):
+    if head.startswith(_BZIP2):
         return bz2.BZ2File(stream)
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
+    if head.startswith(_ZSTANDARD):
         return cast("IO[bytes]", IteratorStream(_decompress_zstandard(stream)))
-    if head.startswith(b"\x1f\x9d"):
+    if head.startswith(_LZW):
         return io.BytesIO(_decompress_lzw(stream))
     return None
 

@@ -18,7 +18,7 @@ from osrerank.types import LongText, Query
 from osrerank.vectors.documents import DocumentVectors
 
 BATCH_SIZE = 64
-"""The number of documents in a batch. A build by sequence numbers begins with this size, and then adapts it."""
+"""The number of documents in a batch."""
 EMBEDDED_PAGE_SIZE = 2000
 """The number of documents per request to the embedded engine. It is large because each request scans the index."""
 
@@ -68,7 +68,7 @@ def make_batch(
     """Return hits as a batch of texts."""
     texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
     n_empty = 0
-    for hit, (_, text) in zip(hits, model_texts(service, options, fields, hits), strict=True):
+    for hit, (_candidate, text) in zip(hits, model_texts(service, options, fields, hits), strict=True):
         if text is None:
             n_empty += 1
         else:
@@ -85,7 +85,9 @@ def document_vectors(client: Client, index: str | None = None) -> DocumentVector
     """
     defaults = client.searcher.defaults
     options = defaults.base if index is None else defaults.options_for(index)
-    with nullcontext(client.searcher.service) if index is None else client.searcher.service_for(index) as service:
+    searcher = client.searcher
+    opened = nullcontext(searcher.service) if index is None else searcher.service_for(index)
+    with opened as service:
         vectors = service.load_vectors(options)
         if vectors is None:
             raise no_vectors_error(service.model.model)
@@ -95,13 +97,13 @@ def document_vectors(client: Client, index: str | None = None) -> DocumentVector
 def scan_documents(
     client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = MATCH_ALL
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that match a query, as hits in arbitrary order. Changes after the call are ignored."""
+    """Yield the documents that match a query, as hits in arbitrary order. Later changes of the index are ignored."""
     page_size = EMBEDDED_PAGE_SIZE if is_embedded(client) else BATCH_SIZE
     return scroll_hits(client, index, fetch_body(fields, page_size, query))
 
 
 def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:
-    """Return the texts of ``count`` documents of an index, as a search gives them to the model."""
+    """Return the texts of at most ``count`` documents of an index, as a search gives them to the model."""
     hits = list(islice(scan_documents(client, index, fields), count))
     ranking = make_ranking(
         hits, Query("sample", "sample"), fields.model_fields, fields_by_index=fields.model_fields_by_index(None)

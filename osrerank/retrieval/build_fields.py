@@ -1,10 +1,10 @@
 """Store and look up the fields from which an index's vectors were last built.
 
-A search that names no fields reads the texts of the same fields, so that the stored vectors fit these texts. The field
-names are stored with the vectors: in a side index (a hidden index with the vectors of another index), or in the vector
-file of this machine. Their key is a digest of the index's name, so that a search can look them up before its model is
-loaded. Indices of several search engines can have the same name and use the same file. Therefore the names are stored
-by the index's uuid: ``{"uuid of the index": ["title", "body"]}``.
+A search that names no fields reads the same fields, so that the stored vectors fit their texts. The field names are
+stored with the vectors: in a side index (a hidden index with the vectors of another index), or in the vector file of
+this machine. Their key is a digest of the index's name, so that a search can look them up before its model is loaded.
+Indices of several search engines can have the same name and use the same file. Therefore the names are stored by the
+index's uuid: ``{"uuid of the index": ["title", "body"]}``.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def update_build_fields(stored: bytes, uuid: str, fields: Sequence[str]) -> byte
         fields: the fields that the build read.
     """
     other_entries = [(other, names) for other, names in _parse_content(stored).items() if other != uuid]
-    entries = dict([*other_entries[1 - MAX_INDICES :], (uuid, fields)])
+    entries = dict([*other_entries[-(MAX_INDICES - 1) :], (uuid, fields)])
     return json.dumps(entries, separators=(",", ":")).encode()
 
 
@@ -68,7 +68,9 @@ class BuildFieldFinder:
     @cached_property
     def _file(self) -> FileStore | None:
         """The vector file of this machine. None if the settings name another store, such as Redis."""
-        store = VectorStorage.from_settings(self._settings).store if self._settings.vectors in (None, "file") else None
+        if self._settings.vectors not in (None, "file"):
+            return None
+        store = VectorStorage.from_settings(self._settings).store
         return store if isinstance(store, FileStore) else None
 
     def find(
@@ -81,7 +83,7 @@ class BuildFieldFinder:
         Args:
             index: the indices as the search names them: a name, a list of names, a pattern, or None for all.
             names: the names of all indices that ``index`` stands for.
-            options: the search's `osrerank.retrieval.requests.select_index_options`.
+            options: the URL parameters that decide which indices a name matches.
 
         Raises:
             EngineError: a request failed. A missing or forbidden side index is not an error.
@@ -95,8 +97,9 @@ class BuildFieldFinder:
             if not stored:
                 return {}
             contents = {name: _parse_content(stored.get(BUILD_PREFIX + key, b"")) for name, key in keys.items()}
-            entries = yield SideRequest("GET", build_path(index or "*", "").rstrip("/"), params=options)
+            entries = yield SideRequest("GET", build_path(index or "*", action="").rstrip("/"), params=options)
             uuids = {name: entry["settings"]["index"]["uuid"] for name, entry in entries.items()}
+        # an index without a uuid has been deleted
         fields_by_index = {name: fields_by_uuid.get(uuids.get(name, "")) for name, fields_by_uuid in contents.items()}
         return {name: fields for name, fields in fields_by_index.items() if fields}
 

@@ -17,19 +17,21 @@ from osrerank.scoring.local import LocalModel
 from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import NOT_FINITE, QUERY_TRUNCATED_BIT
 
-MAX_WINDOW_SEQUENCES = 4096
-"""Maximum number of sequences in memory at a time: 32 MiB of ids if each one has `WINDOW_TOKENS` tokens."""
-WINDOW_TOKENS = 512
-"""If a model's sequences can be longer than this, fewer of them are in memory at a time."""
+MAX_SEQUENCES = 4096
+"""Maximum number of sequences in memory at a time."""
+MAX_IDS = MAX_SEQUENCES * 512
+"""Maximum number of token ids in memory at a time (32 MiB), if sequences can have more than 512 tokens."""
 
 
 class CrossEncoder(LocalModel):
     """Scores pairs of query and document: ``[CLS] q [SEP] d [SEP]``.
 
     ``Scores.values`` are calibrated logits in float32: ``scale * raw + offset``, by default with scale 1 and offset 0.
-    With one logit, the head ``logit1``, raw is that logit. With two, z0 and z1, it is z1 - z0 for ``logits2``, which
-    orders like ``log_softmax[1]``, and z1 for ``next-sentence``, where z1 - z0 is returned as ``Scores.log_odds``.
-    ``Scores.inferences`` counts tuples.
+    ``Scores.inferences`` counts tuples. What raw is depends on the head:
+
+    - ``logit1`` has one logit, which is raw.
+    - ``logits2`` has two, z0 and z1. Raw is z1 - z0, which gives the same order as ``log_softmax[1]``.
+    - ``next-sentence`` has two as well. Raw is z1, and the calibrated z1 - z0 is in ``Scores.log_odds``.
     """
 
     documents_per_tuple = 1
@@ -39,45 +41,46 @@ class CrossEncoder(LocalModel):
     @functools.cached_property
     def identity(self) -> str:
         """A string that differs whenever the same texts might get another score."""
-        suffix = "/log-odds" if self._has_odds else ""
+        # the constant "standard" keeps the keys of existing caches
+        suffix = "/log-odds" if self._has_log_odds else ""
         return f"{self._digest(self.backend.files)}/{self.backend.precision}/standard/{self._length_policy}{suffix}"
 
     def score(
         self, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]], *, deadline: Deadline = NEVER
     ) -> Scores:
-        """Score tuples in windows, so that a long list needs little memory; see `Scorer.score`."""
+        """Score tuples in groups, so that a long list needs little memory; see `Scorer.score`."""
         if any(len(indices) != self.documents_per_tuple for indices in tuples):
             raise ValueError(self.tuple_size_message)
         query_pieces = self._builder.tokenise_query(query)
-        pieces: dict[int, Pieces] = {}
-        window_size = max(1, MAX_WINDOW_SEQUENCES * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
+        pieces_by_index: dict[int, Pieces] = {}
+        group_size = max(1, min(MAX_SEQUENCES, MAX_IDS // self.card.max_tokens))
         values = np.full(len(tuples), np.nan, dtype=np.float32)
-        odds = values.copy() if self._has_odds else None
+        log_odds = values.copy() if self._has_log_odds else None
         failures: dict[int, str] = {}
         reached = 0
         while reached < len(tuples):
-            window = tuples[reached : reached + window_size]
-            outcome = self._compute(query_pieces, documents, pieces, window, deadline)
-            attempted = outcome.count_reached(len(window))
-            for index in range(attempted):
+            group = tuples[reached : reached + group_size]
+            outcome = self._compute(query_pieces, documents, pieces_by_index, group, deadline)
+            n_attempted = outcome.count_reached(len(group))
+            for index in range(n_attempted):
                 row = outcome.outputs.get(index)
                 logit = math.nan if row is None else self._logit(row)
                 if row is not None and math.isfinite(logit):
                     values[reached + index] = logit
-                    if odds is not None:
-                        odds[reached + index] = self._calibrate(_log_odds(row))
+                    if log_odds is not None:
+                        log_odds[reached + index] = self._calibrate(_log_odds(row))
                 else:
                     reason = NOT_FINITE.format(model=self.model)
                     failures[reached + index] = outcome.failures.get(index, reason)
-            reached += attempted
-            if attempted < len(window):
+            reached += n_attempted
+            if n_attempted < len(group):
                 break
-        cuts = _cuts(query_pieces, pieces, tuples[:reached], len(tuples))
+        cuts = _find_truncated_texts(query_pieces, pieces_by_index, tuples[:reached], len(tuples))
         scores = Scores(
             values,
             failures,
             reached,
-            odds=odds,
+            odds=log_odds,
             cuts=cuts,
             inferences=reached,
             query_truncated=query_pieces.is_truncated,
@@ -88,11 +91,11 @@ class CrossEncoder(LocalModel):
         self,
         query: Pieces,
         documents: Sequence[str],
-        pieces: dict[int, Pieces],
+        pieces_by_index: dict[int, Pieces],
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
     ) -> CallOutcome:
-        """Compute the head's outputs for tuples. Documents that are not in ``pieces`` are tokenised and added."""
+        """Compute the head's outputs for tuples. Tokenise new documents into ``pieces_by_index``."""
         with self._batcher.call(deadline) as call:
             lengths = [sum(len(documents[index]) for index in indices) for indices in tuples]
             for chunk in self.tokenisation_chunks(lengths):
@@ -100,22 +103,24 @@ class CrossEncoder(LocalModel):
                     break
                 chunk_tuples = tuples[chunk]
                 chunk_indices = dict.fromkeys(index for indices in chunk_tuples for index in indices)
-                new_indices = [index for index in chunk_indices if index not in pieces]
+                new_indices = [index for index in chunk_indices if index not in pieces_by_index]
                 new_documents = self._builder.tokenise_documents([documents[index] for index in new_indices], query)
-                pieces |= zip(new_indices, new_documents, strict=True)
-                call.add([self._sequence(query, *(pieces[index] for index in indices)) for indices in chunk_tuples])
+                pieces_by_index |= zip(new_indices, new_documents, strict=True)
+                call.add(
+                    [self._sequence(query, *(pieces_by_index[index] for index in indices)) for indices in chunk_tuples]
+                )
             return call.result()
 
     def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
         return self._builder.build_mono(query, *documents)
 
     def _logit(self, row: Row) -> float:
-        """Return the calibrated logit of a head's outputs ``(labels,)``."""
+        """Return the calibrated logit of a head's outputs ``(labels,)``, as the class describes."""
         raw = _log_odds(row) if self.card.head == "logits2" else row[-1]
         return self._calibrate(raw)
 
     @property
-    def _has_odds(self) -> bool:
+    def _has_log_odds(self) -> bool:
         return self.card.head == "next-sentence"
 
     def _calibrate(self, raw: float) -> float:
@@ -126,8 +131,8 @@ def _log_odds(row: Row) -> float:
     return float(row[1] - row[0])
 
 
-def _cuts(
-    query: Pieces, pieces: dict[int, Pieces], tuples: Sequence[tuple[int, ...]], size: int
+def _find_truncated_texts(
+    query: Pieces, pieces_by_index: dict[int, Pieces], tuples: Sequence[tuple[int, ...]], size: int
 ) -> npt.NDArray[np.uint8]:
     """Return `Scores.cuts` ``(size,)`` for the reached tuples, and 0 for the others.
 
@@ -135,7 +140,7 @@ def _cuts(
     """
     cuts = np.zeros(size, dtype=np.uint8)
     for row, indices in enumerate(tuples):
-        cuts[row] = sum(pieces[index].is_truncated << bit for bit, index in enumerate(indices))
+        cuts[row] = sum(pieces_by_index[index].is_truncated << bit for bit, index in enumerate(indices))
     if query.is_truncated:
         cuts[: len(tuples)] |= QUERY_TRUNCATED_BIT
     return cuts

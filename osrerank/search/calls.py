@@ -9,7 +9,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.retrieval.boosts import SCORES_PARAM
 from osrerank.retrieval.fields import SearchFields
 from osrerank.search.lockstep import ClientSteps, run_in_lockstep, run_one
-from osrerank.search.plan import Query, RerankArgument, SearchCall, decode_body, with_query, with_traffic_key
+from osrerank.search.plan import Query, RerankArgument, SearchCall, apply_traffic, decode_body, with_query
 from osrerank.search.run import search
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, SearchRequest
@@ -66,7 +66,7 @@ def search_steps(
         return (yield SearchRequest(with_query(query, content, SearchFields()), params))
     exclusion: Reason | None = None
     if options is not None:
-        options, exclusion = with_traffic_key(options, query, content)
+        options, exclusion = apply_traffic(options, query, content)
     call = SearchCall(query, content, params, index, options, exclusion, is_json=isinstance(body, str | bytes))
     return (yield from run_one(search(call, searcher), searcher.vectors))
 
@@ -111,7 +111,7 @@ def multi_search_steps(
         if options.rm3 is not None:
             reason = "rm3 sends requests before the search, and a multi-search is one request"
             raise ConfigError(f"{reason}; use search for these queries", setting="rerank.rm3", source="argument")
-        options, exclusion = with_traffic_key(options, None, search_body)
+        options, exclusion = apply_traffic(options, None, search_body)
         calls.append(
             SearchCall(None, search_body, shared_params, searched_index, options, exclusion, position, header, is_json)
         )

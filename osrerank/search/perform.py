@@ -133,7 +133,7 @@ def _hit_key(hit: Any) -> tuple[Any, ...] | None:
 def _request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
     """Return a first pass's request. In a multi-search, its URL parameters go into the body, except `SCORES_PARAM`."""
     body, params = first_pass.body, first_pass.params
-    if plan.call.position:
+    if plan.call.is_in_multi_search:
         body = {**body, **{name: value for name, value in params.items() if name != SCORES_PARAM}}
         params = {name: value for name, value in params.items() if name == SCORES_PARAM}
     return SearchRequest(plan.call.in_callers_form(body), params, is_first_pass=True)
@@ -146,7 +146,7 @@ def _send_caller_request(plan: Plan, reason: Reason) -> Generator[SearchRequest,
         plan: the plan of the search.
         reason: why the hits are not reranked.
     """
-    plan = plan.unranked(reason)
+    plan = plan.without_reranking(reason)
     response = yield from _unranked_response(plan)
     return plan, response
 
@@ -183,7 +183,7 @@ def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generato
             response = {**response, "_shards": unranked_response["_shards"]}
         return plan, response
     _warn(reason)
-    return plan.unranked(reason), unranked_response
+    return plan.without_reranking(reason), unranked_response
 
 
 def _explain_refusal(error: EngineError) -> Reason | None:

@@ -51,7 +51,7 @@ NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expa
 FIELD_SAMPLE_SIZE = 30
 """About how many hits are examined for text fields if the mapping cannot be read."""
 NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
-"""The reasons of searches that were not meant to be reranked, so that they do not count as failures."""
+"""The reasons that do not count as failures, because the search was not meant to be reranked."""
 NO_BOOSTS_IN_MULTI_SEARCH = Reason(
     ReasonCode.BOOSTS,
     "the query's boosts are ignored, because OpenSearch returns no per-clause scores in a multi-search; use search",
@@ -88,6 +88,11 @@ class SearchCall:
     position: int = 0
     header: Mapping[str, Any] | None = None
     is_json: bool = False
+
+    @property
+    def is_in_multi_search(self) -> bool:
+        """Whether the search is one of a multi-search."""
+        return self.position > 0
 
     @property
     def index_options(self) -> dict[str, str]:
@@ -167,12 +172,12 @@ class Plan:
         """The fields whose text the model gets."""
         return self.fields.resolve_model_fields(self.options.fields)
 
-    def unranked(self, reason: Reason) -> Self:
+    def without_reranking(self, reason: Reason) -> Self:
         """Return a plan that sends the caller's own request, and does not rerank its hits for the given reason."""
         return replace(self, skip_reason=reason, first_pass=None, page=None)
 
     def without_clause_names(self, reason: Reason) -> Self:
-        """Return a plan whose first pass does not name the query's clauses, so that boosts do not count.
+        """Return a plan whose first pass requests no scores of the query's clauses, so that boosts do not count.
 
         Args:
             reason: why boosts do not count.
@@ -200,8 +205,9 @@ class Plan:
         if caller_names(self.options.fields):
             return replace(self, fields=SearchFields.from_options(self.options))
         step = math.ceil(len(hits) / FIELD_SAMPLE_SIZE) or 1
-        sample = [{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits[::step]]
-        return replace(self, fields=replace(self.fields, model_fields=choose_field_names(sample)))
+        sample = hits[::step]
+        values = [{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample]
+        return replace(self, fields=replace(self.fields, model_fields=choose_field_names(values)))
 
 
 def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> Generator[Step, Any, Plan]:
@@ -229,7 +235,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     if isinstance(call.query, str):
         plan = replace(plan, text=call.query)
     pipeline = UNKNOWN_PIPELINE
-    if not fields.timed_out:
+    if not fields.timed_out:  # otherwise, another request would probably time out too
         pipeline = yield from searcher.pipelines.find(call.index, {**(call.header or {}), **call.params}, call.body)
     if options.rm3 is not None and not pipeline.blocking_reason and call.exclusion is None:
         plan = yield from _expand_query(plan, query, pipeline)
@@ -238,13 +244,14 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     if "ext" in plan.body and (yield from searcher.engine.find()).has_ext:
         plan = replace(plan, ubi=UbiQuery.from_body(plan.body, call.params), body=without_ubi(plan.body))
     if call.exclusion is not None:
-        return _with_first_pass(plan, pipeline, None)
+        return _with_first_pass(plan, pipeline, None)  # without the first pass, but with the text and the reason
     skip_reason = yield from _find_skip_reason(plan, searcher)
     if skip_reason is not None:
-        return replace(plan, skip_reason=skip_reason, text="")
+        return replace(plan, skip_reason=skip_reason, text="")  # so that UBI records no query text
     thresholds = yield from _find_thresholds(plan, searcher)
     plan = yield from _with_order_and_bm25_scale(plan, thresholds, searcher)
-    return (yield from _with_boosts(_with_first_pass(plan, pipeline, thresholds), searcher))
+    plan = _with_first_pass(plan, pipeline, thresholds)
+    return (yield from _with_boosts(plan, searcher))
 
 
 def _with_truncation_warning(plan: Plan, n_words: int) -> Plan:
@@ -308,7 +315,7 @@ def _with_order_and_bm25_scale(
 ) -> Generator[Step, Any, Plan]:
     """Return the plan with access to the saved order and, if a stage scores sentences, with the BM25 scale."""
     call = plan.call
-    key_parts = call.query, call.body, call.params, call.index, call.header, searcher.authentication, thresholds
+    key_parts = (call.query, call.body, call.params, call.index, call.header, searcher.authentication, thresholds)
     plan = replace(plan, order=PageOrder(searcher.orders, plan.service, key_parts))
     scores_sentences = any(ranking_options.sentences is not None for ranking_options in plan.options.rankings)
     if scores_sentences and not searcher.is_embedded:
@@ -321,28 +328,29 @@ def _find_recipe_and_deadline(
 ) -> Generator[Computation, Any, tuple[Recipe | None, Deadline]]:
     """Return the recipe and the deadline of a search.
 
-    Models are loaded now only if the deadline depends on their kind. Otherwise, they are loaded while the engine
-    searches. If they are not loaded yet, the recipe is None.
+    Models that are not loaded yet are usually loaded while the engine searches, and the recipe is None. They are loaded
+    now if the deadline depends on their kind.
     """
     options, clock = call.options, service.clock
     if options is None or options.is_first_pass or call.exclusion is not None:
         return None, Deadline.after_ms(None, clock)
-    options_by_ranking = [each for each in options.rankings if each.pipeline != NO_STAGES]
-    recipes = [service.find_loaded_recipe(ranking_options) for ranking_options in options_by_ranking]
+    rankings = [ranking_options for ranking_options in options.rankings if ranking_options.pipeline != NO_STAGES]
+    recipes = [service.find_loaded_recipe(ranking_options) for ranking_options in rankings]
     duration_ms = options.explicit_deadline_ms
-    may_end_with_vectors = all(ranking_options.may_end_with_vectors for ranking_options in options_by_ranking)
+    may_end_with_vectors = all(ranking_options.may_end_with_vectors for ranking_options in rankings)
     if options.deadline_ms == "auto" and searcher.deadline_ms is not None and may_end_with_vectors:
-        for number, ranking_options in enumerate(options_by_ranking):
+        for number, ranking_options in enumerate(rankings):
             if recipes[number] is None:
                 recipes[number] = yield Computation(partial(service.load_recipe, ranking_options))
         uses_vectors = all(recipe is not None and recipe.vector_stage is not None for recipe in recipes)
         # The searches of a multi-search are reranked one by one, so a later search has a later deadline.
         duration_ms = searcher.deadline_ms * (call.position or 1) if uses_vectors else None
     deadline = Deadline.after_ms(duration_ms, clock)
-    for ranking_options, recipe in zip(options_by_ranking, recipes, strict=True):
+    for ranking_options, recipe in zip(rankings, recipes, strict=True):
         if recipe is None:
             service.start_loading(ranking_options)
-    return recipes[0] if options.pipeline != NO_STAGES else None, deadline
+    recipe = None if options.pipeline == NO_STAGES else recipes[0]
+    return recipe, deadline
 
 
 def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
@@ -384,7 +392,7 @@ def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, 
             failure = NO_BOOSTS_IF_EMBEDDED
         else:
             failure = searcher.named_score_failures.get(str(plan.call.index))
-        if plan.call.position and failure is None:
+        if plan.call.is_in_multi_search and failure is None:
             engine = yield from searcher.engine.find()
             failure = None if engine.scores_names_in_multi_search else NO_BOOSTS_IN_MULTI_SEARCH
         if failure is None:
@@ -409,7 +417,7 @@ def _with_text(plan: Plan) -> Plan:
     try:
         return replace(plan, text=find_query_text(plan.body, plan.fields.traits.non_text))
     except ConfigError as error:
-        if plan.options.on_failure == "raise" and not plan.call.position and plan.call.exclusion is None:
+        if plan.options.on_failure == "raise" and not plan.call.is_in_multi_search and plan.call.exclusion is None:
             raise
         return replace(plan, skip_reason=Reason(ReasonCode.NO_QUERY, str(error)))
 
@@ -422,12 +430,12 @@ def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
     return replace(plan, recipe=recipe)
 
 
-def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
+def _expand_query(plan: Plan, query: Any, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
     """Return the plan with the query expanded by RM3, which adds words from the best documents of the query.
 
     Args:
         plan: the plan with the unexpanded query.
-        text: the query, which must be a text.
+        query: the query.
         pipeline: the index's search pipeline.
 
     Raises:
@@ -435,22 +443,23 @@ def _expand_query(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[
     """
     call, rm3 = plan.call, plan.options.rm3
     assert rm3 is not None
-    if not isinstance(text, str):
+    if not isinstance(query, str):
         raise ConfigError(
             "rm3 needs a query given as text: client.search(text, ...); for a query-DSL clause, leave rm3 out",
             setting="rerank.rm3",
             source="argument",
         )
-    name = rm3.field or _first_body_field([without_boost(name) for name in plan.fields.query_fields] or ["text"])
+    query_fields = [without_boost(name) for name in plan.fields.query_fields] or ["text"]
+    name = rm3.field or _first_untitled_field(query_fields)
     pipeline_name = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
-    query = yield from expand_query(text, call.index, rm3, call.params, name, pipeline_name)
-    if query is None:
+    expanded = yield from expand_query(query, call.index, rm3, call.params, name, pipeline_name)
+    if expanded is None:
         warning = SearchWarning(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)
         return replace(plan, warnings=(*plan.warnings, warning))
-    return replace(plan, body=with_query(query, call.body, plan.fields))
+    return replace(plan, body=with_query(expanded, call.body, plan.fields))
 
 
-def _first_body_field(names: Sequence[str]) -> str:
+def _first_untitled_field(names: Sequence[str]) -> str:
     """Return the first field that is not a title. If all fields are titles, return the last one."""
     return next((name for name in names if not is_title(name)), names[-1])
 
@@ -475,7 +484,7 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
     return {**body, "query": dict(clause)}
 
 
-def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
+def apply_traffic(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
     """Fill in the option ``traffic.key``, and decide whether ``traffic`` excludes the search from reranking.
 
     Args:
@@ -495,13 +504,15 @@ def with_traffic_key(options: Rerank, query: Any, body: Mapping[str, Any]) -> tu
         options = replace(options, traffic=traffic)
     if not traffic.is_chosen:
         return options, NOT_CHOSEN
-    return options, IN_SHADOW if traffic.shadow else None
+    return options, (IN_SHADOW if traffic.shadow else None)
 
 
 def query_text_or_json(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
     """Return the query text of a search. If the query has no text or several texts, return the query as JSON."""
-    if options.query is not None or isinstance(query, str):
-        return query if options.query is None else options.query
+    if options.query is not None:
+        return options.query
+    if isinstance(query, str):
+        return query
     clause = query.to_dict() if hasattr(query, "to_dict") else query
     full_body = body if clause is None else {**body, "query": clause}
     try:

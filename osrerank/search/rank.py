@@ -144,8 +144,7 @@ def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
         PropagatedError: a stage failed, and ``on_failure`` is ``"raise"``.
     """
     # In a multi-search, each search has a span of its own. The outcome of a single search goes to the current span.
-    is_in_multi_search = plan.call.position > 0
-    with span("osrerank.rerank") if is_in_multi_search else UNRECORDED:
+    with span("osrerank.rerank") if plan.call.is_in_multi_search else UNRECORDED:
         has_saved_order = isinstance(ranking, Ranking) and bool(ranking.reports)  # saved with the order
         if isinstance(ranking, Ranking) and not has_saved_order and plan.recipe is not None:
             ranking = _rerank(ranking, plan)

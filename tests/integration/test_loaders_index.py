@@ -93,7 +93,7 @@ def test_duplicate_ids_are_named(engine: OpenSearch, index_name: str, tmp_path: 
 def test_an_index_of_another_program_is_not_touched(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
     engine.indices.create(index=index_name, body={"mappings": {"properties": {"text": {"type": "text"}}}})
     with pytest.raises(
-        LoaderError, match=r"exists, and osrerank index did not create it; choose another --index, or pass --rec"
+        LoaderError, match=r"exists, and was not created by `osrerank index`; choose another --index, or pass --rec"
     ):
         load_passages(engine, index_name, collection(tmp_path, 5))
     assert load_passages(engine, index_name, collection(tmp_path, 5), recreate=True).indexed == 5

@@ -11,10 +11,13 @@ from osrerank_loaders.collections.base import Loader, Record, add_contents, chec
 from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.trec import doc_blocks
 
-_URL = {"type": "keyword", "ignore_above": 2048}
+_URL_MAPPING = {"type": "keyword", "ignore_above": 2048}
 _OFFSET_FIELDS = ("start_char", "end_char")
 _DOC_TAGS = re.compile(rb"<(?:DOC>(?=\s*<DOCNO>)(?P<begin>)|/TEXT>\s*</DOC>(?P<end>))")
-"""Matches ``<DOC>`` only before ``<DOCNO>``, and ``</DOC>`` only after ``</TEXT>``, because texts contain both tags."""
+"""Matches ``<DOC>`` only before ``<DOCNO>``, and ``</DOC>`` only after ``</TEXT>``, because texts contain both tags.
+
+The empty group ``begin`` or ``end`` says which tag matched.
+"""
 
 
 def read_documents(source: SourceFile) -> Iterator[Record]:
@@ -51,16 +54,17 @@ def _read_trec(source: SourceFile) -> Iterator[Record]:
         if isinstance(block, FormatError):
             yield block
             continue
-        head, text_tag, text = block.partition("<TEXT>")
-        doc_id = head.partition("<DOCNO>")[2].partition("</DOCNO>")[0].strip()
-        if not text_tag or not doc_id or head.count("<DOCNO>") > 1:
+        before_text, text_tag, text = block.partition("<TEXT>")
+        doc_id = before_text.partition("<DOCNO>")[2].partition("</DOCNO>")[0].strip()
+        if not text_tag or not doc_id or before_text.count("<DOCNO>") > 1:
             yield record_error(source, "expected one <DOCNO> and one <TEXT> in a <DOC>", line=number)
             continue
         text = text.removeprefix("\n").rpartition("</TEXT>")[0]
         if text and "\n" not in text:
             yield record_error(source, f"expected url, title and body on lines of their own in {doc_id!r}", line=number)
             continue
-        url, title, body = [*text.split("\n", 2), "", ""][:3]
+        url, _, title_and_body = text.partition("\n")
+        title, _, body = title_and_body.partition("\n")
         yield check_id(source, Document(doc_id, body.removesuffix("\n"), title, {"url": url}), number)
 
 
@@ -84,7 +88,7 @@ def read_documents_v2(source: SourceFile) -> Iterator[Record]:
                 source, f"the record has no field {error}; its fields are {', '.join(record)}", line=number
             )
             continue
-        if not all(type(metadata.get(name, 0)) is int for name in _OFFSET_FIELDS):
+        if any(type(metadata[name]) is not int for name in _OFFSET_FIELDS if name in metadata):
             reason = f"start_char and end_char must be whole numbers, in document {doc_id!r}"
             yield record_error(source, reason, line=number)
         elif isinstance(doc_id, str) and doc_id and isinstance(text, str) and isinstance(title, str):
@@ -94,12 +98,12 @@ def read_documents_v2(source: SourceFile) -> Iterator[Record]:
 
 
 def _join_v1(document: Document) -> str:
-    """Join the parts of a document as Anserini does for version 1."""
+    """Return the text that Anserini indexes for a document of version 1."""
     return "\n".join(part for part in (document.metadata.get("url"), document.title, document.text) if part)
 
 
 def _join_v2(document: Document) -> str:
-    """Join the parts of a document as Anserini does for version 2."""
+    """Return the text that Anserini indexes for a document of version 2."""
     return f"{document.metadata['url']} {document.title} {document.metadata['headings']} {document.text}"
 
 
@@ -109,7 +113,7 @@ MSMARCO_DOCUMENT = Loader(
     files=("msmarco-docs.tsv", "msmarco-docs.trec", "*.json", "*.jsonl"),
     k1=4.46,
     b=0.82,
-    fields={"url": _URL},
+    fields={"url": _URL_MAPPING},
     read_contents=add_contents(read_documents, _join_v1),
 )
 MSMARCO_V2_DOCUMENT = Loader(
@@ -117,7 +121,7 @@ MSMARCO_V2_DOCUMENT = Loader(
     read=read_documents_v2,
     files=("msmarco_doc_*", "msmarco_v2.1_doc_*", "*.json", "*.jsonl"),
     fields={
-        "url": _URL,
+        "url": _URL_MAPPING,
         "headings": {"type": "text", "analyzer": "english"},
         **{name: {"type": "integer"} for name in _OFFSET_FIELDS},
     },

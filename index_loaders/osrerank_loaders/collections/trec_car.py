@@ -22,10 +22,10 @@ _KINDS = (PAGES, OUTLINES, PARAGRAPHS)
 """The kinds of items. A file's header contains the index of a kind in this tuple."""
 _LIST_BEGIN, _LIST_END = b"\x9f", b"\xff"
 _TEXT_TAG = 0
-"""The tag of a text without a link in a paragraph. Links have another tag."""
-SECTION = 0
+"""The tag of plain text in a paragraph. Links have another tag."""
+SECTION_TAG = 0
 """The tag of a section in a page."""
-PARAGRAPH = 1
+PARAGRAPH_TAG = 1
 """The tag of a paragraph in a page. Images, lists and boxes have other tags."""
 _BLOCK_BYTES = 1 << 20
 """The number of bytes that are read from a file at a time."""
@@ -67,9 +67,9 @@ def read_pages(source: SourceFile) -> Iterator[Record]:
 
 def _paragraph_texts(skeleton: Sequence[Any]) -> Iterator[str]:
     for part in skeleton:
-        if part[0] == PARAGRAPH:
+        if part[0] == PARAGRAPH_TAG:
             yield parse_paragraph(part[1]).text
-        elif part[0] == SECTION:
+        elif part[0] == SECTION_TAG:
             yield from _paragraph_texts(part[3])
 
 
@@ -83,21 +83,21 @@ def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
     """
     decoder = _CborDecoder(source.stream)
     try:
-        is_list = _skip_header(source, decoder, kinds)
+        has_header = _skip_header(source, decoder, kinds)
         next_byte = decoder.peek()
-        while next_byte and not (is_list and next_byte == _LIST_END):
+        while next_byte and not (has_header and next_byte == _LIST_END):
             yield decoder.decode()
             next_byte = decoder.peek()
     except (decoder.error, UnicodeDecodeError) as error:
         raise record_error(source, f"damaged CBOR ({error})", byte=decoder.offset) from error
-    if is_list and not next_byte:
+    if has_header and not next_byte:
         raise record_error(source, "the list of items does not end: the file is truncated", byte=decoder.offset)
 
 
 class _CborDecoder:
     """Decodes the items of a stream, which is read in large blocks.
 
-    cbor2 reads a few bytes at a time, which is ten times as fast from a block in memory as from the stream.
+    cbor2 reads a few bytes at a time. From a block in memory, this takes a tenth of the time.
 
     Attributes:
         error: the class of cbor2's errors.
@@ -132,7 +132,7 @@ class _CborDecoder:
         return self._file.read(1) if self.peek() else b""
 
     def decode(self) -> Any:
-        """Decode the next item, of any length."""
+        """Decode the next item. If it ends beyond the block, read more bytes and decode it from its beginning again."""
         begin = self._file.tell()
         while True:
             try:
@@ -146,7 +146,7 @@ class _CborDecoder:
     def _read_more(self, begin: int) -> bool:
         """Drop the bytes before ``begin``, append the stream's next bytes, and return whether there were any."""
         remaining = self._block[begin:]
-        next_bytes = self._stream.read(max(_BLOCK_BYTES, len(remaining)))
+        next_bytes = self._stream.read(max(_BLOCK_BYTES, len(remaining)))  # doubles the block if an item is long
         if next_bytes:
             self._block_offset += begin
             self._set_block(remaining + next_bytes)
@@ -155,9 +155,10 @@ class _CborDecoder:
 
 def _skip_header(source: SourceFile, decoder: _CborDecoder, kinds: Sequence[str]) -> bool:
     """Skip the header ``["CAR", [kind, ...], ...]`` and the list's first byte, and return whether there is a header."""
-    if b"cCAR" not in source.stream.peek(16)[:6]:
+    if b"cCAR" not in source.stream.peek(16)[:6]:  # CBOR writes "c" before a string of three bytes
         return False
-    kind = _KINDS[decoder.decode()[1][0]]
+    header = decoder.decode()
+    kind = _KINDS[header[1][0]]
     if kind not in kinds:
         raise record_error(source, f"this file contains {kind}, not {' or '.join(kinds)}", byte=0)
     if decoder.read_byte() != _LIST_BEGIN:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from osrerank.formats.common_layout import Judgment
 from osrerank.formats.sources import SourceFile, list_files, open_sources, record_error
 from osrerank.types import Query
-from osrerank_loaders.collections.trec_car import OUTLINES, PAGES, PARAGRAPH, SECTION, read_items
+from osrerank_loaders.collections.trec_car import OUTLINES, PAGES, PARAGRAPH_TAG, SECTION_TAG, read_items
 
 Level = Literal["hierarchical", "toplevel", "article"]
 Style = Literal["headings", "dl4marco"]
@@ -70,9 +70,9 @@ def _page_sections(source: SourceFile, number: int, page: Any) -> list[PageSecti
 
 def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[PageSection]:
     parts = list(skeleton)
-    yield PageSection(path, tuple(part[1][1].decode() for part in parts if part[0] == PARAGRAPH))
+    yield PageSection(path, tuple(part[1][1].decode() for part in parts if part[0] == PARAGRAPH_TAG))
     for part in parts:
-        if part[0] == SECTION:
+        if part[0] == SECTION_TAG:
             _tag, heading, heading_id, children = part
             yield from _sections((*path, Heading(heading, heading_id.decode())), children)
 

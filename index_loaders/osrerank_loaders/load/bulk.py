@@ -53,13 +53,11 @@ class BulkEntry:
 class BulkBatch:
     """The entries of one request.
 
-    Attributes:
-        entries: the entries.
-        end: how many records of the collection the load has read up to the batch's last entry, including bad records.
+    ``n_read`` is the number of the collection's records up to the last entry, including bad records.
     """
 
     entries: tuple[BulkEntry, ...]
-    end: int
+    n_read: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +107,17 @@ def send_all(
         for batch in batches:
             pending.append((batch, pool.submit(send, client, index, batch.entries, options.retry_budget)))
             while len(pending) > options.in_flight or (pending and pending[0][1].done()):
-                first, outcome = pending.popleft()
-                yield first, outcome.result()
+                first_batch, future = pending.popleft()
+                yield first_batch, future.result()
         while pending:
-            first, outcome = pending.popleft()
-            yield first, outcome.result()
+            first_batch, future = pending.popleft()
+            yield first_batch, future.result()
 
 
 def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget) -> BulkOutcome:
     """Send entries in one request, and repeat it while the server is busy. Then send each rejected entry separately."""
     outcome, rejected = _send_until_processed(client, index, entries, retry_budget)
-    if len(entries) == 1:
+    if len(entries) == 1:  # it was sent separately already
         return dataclasses.replace(outcome, rejections=tuple(rejection for _entry, rejection in rejected))
     for entry, _rejection in rejected:
         entry_outcome = send(client, index, (entry,), retry_budget)
@@ -153,7 +151,7 @@ def _send_until_processed(
                 rejected.append((entry, Rejection(entry.doc_id, status, reason)))
         remaining = retried
         if remaining:
-            wait(retry_reason)
+            wait(retry_reason)  # raises an error if the server has not responded for too long
     return BulkOutcome(n_created, tuple(existing_ids)), rejected
 
 
@@ -168,9 +166,10 @@ def _send_once(
             params={"filter_path": "errors,items.*.status,items.*.error", "request_timeout": timeout_s},
         )
     except TransportError as error:
+        # A single document may be to blame for a refused request. Each is then sent in a separate request.
         if not is_transient(error) and error.status_code not in {_TOO_LARGE, _BAD_REQUEST}:
             raise
-        status = error.status_code if isinstance(error.status_code, int) else 503
+        status = error.status_code if isinstance(error.status_code, int) else 503  # "N/A" without a response
         for entry in entries:
             yield entry, status, str(error.error)
         return

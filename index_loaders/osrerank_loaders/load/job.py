@@ -55,7 +55,7 @@ class Summary:
 
     Attributes:
         read: the number of the collection's records.
-        indexed: the number of documents that the index counts.
+        indexed: the number of documents in the index.
         skipped: the number of bad records.
         failed: the number of documents that the engine rejected.
         duplicates: the number of records with the id of an earlier record.
@@ -141,7 +141,7 @@ class _Load:
         checkpoint = self._send(reader, state)
         if reader.final_error is not None:
             raise reader.final_error
-        summary = self._check_counts(reader, state.records)
+        summary = self._summarize(reader, state.records)
         self._finish(checkpoint, summary)
         return dataclasses.replace(summary, took_s=time.monotonic() - began_at_s)
 
@@ -167,14 +167,14 @@ class _Load:
         state = read_state(self._client, self._index, self._retry_budget)
         if state is None:
             raise LoaderError(
-                f"index {self._index} exists, and osrerank index did not create it; choose another --index, or pass "
+                f"index {self._index} exists, and was not created by `osrerank index`; choose another --index, or pass "
                 "--recreate to delete the index"
             )
         if not state.is_same_load(initial):
-            names = ", ".join((*state.files[:_MAX_EXAMPLES], *state.options))
+            files, options = ", ".join(state.files[:_MAX_EXAMPLES]), ", ".join(state.options)
             raise LoaderError(
-                f"index {self._index} exists and contains another load (loader {state.loader}, files {names}); "
-                f"{_ADVICE} pass the files and options that it was loaded with"
+                f"index {self._index} exists and contains another load (loader {state.loader}, files {files}, "
+                f"options {options}); {_ADVICE} pass the files and options that it was loaded with"
             )
         if state.digests != initial.digests:
             raise self._changed_error(f"{self._find_changed_input(state)} has changed")
@@ -195,8 +195,9 @@ class _Load:
 
     def _create(self, state: LoadState) -> None:
         """Create the index, and collect the engine's warnings, such as one about an unsupported similarity."""
-        is_single = is_embedded(self._client)
-        body = build_index_body(self._loader, self._options.index, state.to_meta(), has_one_similarity=is_single)
+        body = build_index_body(
+            self._loader, self._options.index, state.to_meta(), has_one_similarity=is_embedded(self._client)
+        )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", OpenSearchWarning)
             try:
@@ -207,7 +208,7 @@ class _Load:
         self._warnings += [str(warning.message) for warning in caught]
 
     def _summarize_complete(self, state: LoadState) -> Summary:
-        """Check that the index and standard input have not changed since an earlier load, and return its counts."""
+        """Return the counts of an earlier load. If the index or standard input has changed since, raise an error."""
         expected = state.records - state.skipped - state.failed - state.duplicates
         indexed = self._count()
         if indexed != expected:
@@ -230,17 +231,17 @@ class _Load:
             The state at the last checkpoint.
         """
         checkpoint_at_s = time.monotonic()
-        has_no_rejection = True
+        has_rejection = False
         batches = reader.read_batches(self._bulk_options, n_loaded=state.records)
         for batch, outcome in send_all(self._client, self._index, batches, self._bulk_options):
             self._record_outcome(batch, outcome)
-            has_no_rejection = has_no_rejection and not outcome.rejections
-            if has_no_rejection:
-                state = dataclasses.replace(state, records=batch.end)
-            if has_no_rejection and time.monotonic() - checkpoint_at_s > self._options.checkpoint_s:
+            has_rejection = has_rejection or bool(outcome.rejections)
+            if not has_rejection:
+                state = dataclasses.replace(state, records=batch.n_read)
+            if not has_rejection and time.monotonic() - checkpoint_at_s > self._options.checkpoint_s:
                 state.write(self._client, self._index, self._retry_budget)
                 checkpoint_at_s = time.monotonic()
-            self._report(batch.end, self._byte_counter.bytes_read)
+            self._report(batch.n_read, self._byte_counter.bytes_read)
         state.write(self._client, self._index, self._retry_budget)
         return state
 
@@ -249,11 +250,11 @@ class _Load:
         self._n_rejected += len(outcome.rejections)
         self._first_rejections = [*self._first_rejections, *outcome.rejections][:_MAX_EXAMPLES]
         self._first_existing_ids = [*self._first_existing_ids, *outcome.existing_ids][:_MAX_EXAMPLES]
-        if len(outcome.rejections) == len(batch.entries) > 1:
+        if len(batch.entries) > 1 and len(outcome.rejections) == len(batch.entries):
             raise self._bulk_error(f"{self._engine} rejected all {len(batch.entries)} documents of a request")
 
-    def _check_counts(self, reader: RecordReader, resumed_from: int) -> Summary:
-        """Compare the number of documents in the index with the number of records, and explain a difference."""
+    def _summarize(self, reader: RecordReader, resumed_from: int) -> Summary:
+        """Return the load's counts. If they exceed ``skip_bad``, or the index has other documents, raise an error."""
         self._retry_budget.call(lambda: self._client.indices.refresh(index=self._index))
         indexed = self._count()
         n_duplicates = reader.n_read - reader.n_skipped - self._n_rejected - indexed
@@ -267,9 +268,10 @@ class _Load:
         problems += [f"{self._engine} rejected {item.doc_id!r}: {item.reason}" for item in self._first_rejections]
         if n_duplicates:
             problems.append(self._describe_duplicates(n_duplicates))
-        if self._n_rejected and self._n_rejected + reader.n_skipped > self._options.skip_bad:
+        n_unindexed = self._n_rejected + reader.n_skipped
+        if self._n_rejected and n_unindexed > self._options.skip_bad:
             raise self._bulk_error(f"{self._engine} rejected {self._n_rejected} documents")
-        if n_duplicates + self._n_rejected + reader.n_skipped > self._options.skip_bad:
+        if n_unindexed + n_duplicates > self._options.skip_bad:  # the duplicates, the last problem, exceed it
             raise CorpusFormatError(f"{problems[-1]}; to skip such records, pass --skip-bad")
         return Summary(
             reader.n_read,

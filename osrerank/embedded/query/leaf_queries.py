@@ -56,7 +56,7 @@ class LeafQueries:
 
     def _match(self, body: Json) -> TQuery:
         path, options = read_single_field("match", body, "query", frozenset({"query", "lenient"}))
-        return self._match_field(path, options["query"], 1.0, lenient=_read_flag(options, "lenient"))
+        return self._match_field(path, options["query"], boost=1.0, lenient=_read_flag(options, "lenient"))
 
     def _match_field(self, path: str, query: Any, boost: float, *, lenient: bool) -> TQuery:
         field = self._snapshot.fields.by_path.get(path)
@@ -77,19 +77,20 @@ class LeafQueries:
     def _text_term(self, path: str, term: str, boost: float) -> TQuery:
         """Return the query for a term of a text field, scored by Lucene's BM25.
 
-        If all documents have the field, Lucene's score is tantivy's score without the factor k1 + 1. Otherwise, tantivy
-        would compute a lower average length of the field than Lucene. The returned query then has a clause with a
-        constant score for each combination of term frequency and field length, such as "2 times in 10 terms".
+        If all documents have the field, Lucene's score is tantivy's score without the factor k1 + 1. If a document does
+        not have it, tantivy's average field length is lower than Lucene's. The query then has a clause for each pair of
+        term frequency and field length, such as "2 times in 10 terms", with Lucene's score as a constant.
         """
         totals = self._snapshot.searcher.totals(path)
         if totals.n_documents == self._snapshot.count_documents(ALL_DOCUMENTS):
             query = TQuery.term_query(self._schema, self._columns[path], term)
             return TQuery.boost_query(query, boost / (K1 + 1))
         weight = boost * idf(totals.n_documents, self._snapshot.document_frequency(path, term))
-        column, clauses = self._snapshot.shard.frequency_columns[path], []
+        column = self._snapshot.shard.frequency_columns[path]
+        clauses = []
         for entry in self._snapshot.term_frequencies(path, term):
             score = weight * entry.frequency / (entry.frequency + length_norm(entry.length, totals))
-            query = TQuery.term_query(self._schema, column, entry.token, "basic")
+            query = TQuery.term_query(self._schema, column, entry.token, index_option="basic")
             clauses.append(TQuery.const_score_query(query, score))
         return _any_of(clauses)
 
@@ -97,10 +98,10 @@ class LeafQueries:
         path, options = read_single_field("match_phrase", body, "query", frozenset({"query"}))
         field = self._snapshot.fields.by_path.get(path)
         if field is None or field.column != "text" or path not in self._columns:
-            return self._match_field(path, options["query"], 1.0, lenient=False)
+            return self._match_field(path, options["query"], boost=1.0, lenient=False)
         positioned_terms = self._analyse(field, options["query"])
         if len(positioned_terms) < 2:
-            return self._match_field(path, options["query"], 1.0, lenient=False)
+            return self._match_field(path, options["query"], boost=1.0, lenient=False)
         terms = [term for _, term in positioned_terms]
         self._add_highlight_terms(path, terms)
         first_position = positioned_terms[0][0]
@@ -114,13 +115,13 @@ class LeafQueries:
         return self._score_phrase(path, phrase, terms, totals)
 
     def _score_phrase(self, path: str, phrase: TQuery, terms: list[str], totals: FieldTotals) -> TQuery:
-        """Return the query for a phrase, scored by Lucene's BM25, in an index where some documents lack the field.
+        """Return the query for a phrase, scored by Lucene's BM25, if not all documents have the field.
 
-        This searches for the phrase, and computes how often each document contains it from tantivy's score and the
-        field's length. Lucene's score follows from this frequency. The returned query lists the documents with each
-        score.
+        This runs the search. The phrase's frequency in a document is derived from tantivy's score and the field's
+        length, and gives Lucene's score. The returned query has a clause for each score, with its documents' numbers.
         """
         searcher, shard = self._snapshot.searcher, self._snapshot.shard
+        # tantivy also counts the documents without the field
         tantivy_totals = totals._replace(n_documents=self._snapshot.count_documents(ALL_DOCUMENTS))
         document_frequencies = [self._snapshot.document_frequency(path, term) for term in terms]
         tantivy_idf = sum(idf(tantivy_totals.n_documents, frequency) for frequency in document_frequencies)
@@ -128,16 +129,17 @@ class LeafQueries:
         hits = searcher.search(phrase, max(1, searcher.num_docs), count=False).hits
         addresses = [address for _, address in hits]
         lengths = searcher.fast_field_values(shard.length_columns[path], addresses) if hits else []
-        seqs_by_score: dict[float, list[int]] = {}
-        for (score, _), length, seq in zip(hits, lengths, shard.sequence_numbers(searcher, addresses), strict=True):
-            saturation = score / (tantivy_idf * (K1 + 1))  # frequency / (frequency + norm)
+        numbers = shard.sequence_numbers(searcher, addresses)
+        numbers_by_score: dict[float, list[int]] = {}
+        for (score, _), length, number in zip(hits, lengths, numbers, strict=True):
+            saturation = score / (tantivy_idf * (K1 + 1))  # frequency / (frequency + norm), solved for frequency below
             frequency = max(1, round(saturation * length_norm(length, tantivy_totals) / (1 - saturation)))
             lucene_score = lucene_idf * frequency / (frequency + length_norm(length, totals))
-            seqs_by_score.setdefault(lucene_score, []).append(seq)
+            numbers_by_score.setdefault(lucene_score, []).append(number)
         return _any_of(
             [
-                TQuery.const_score_query(TQuery.term_set_query(self._schema, SEQ, seqs), score)
-                for score, seqs in seqs_by_score.items()
+                TQuery.const_score_query(TQuery.term_set_query(self._schema, SEQ, numbers), score)
+                for score, numbers in numbers_by_score.items()
             ]
         )
 
@@ -148,7 +150,8 @@ class LeafQueries:
         if body.get("type", "best_fields") != "best_fields":
             raise unsupported_error(f"[multi_match] of type [{body['type']}]", "use best_fields")
         names = [require_string(name, "multi_match.fields") for name in as_list(body.get("fields")) or ["*"]]
-        lenient = _read_flag(body, "lenient", default=any(name.partition("^")[0] == "*" for name in names))
+        searches_all = any(name.partition("^")[0] == "*" for name in names)
+        lenient = _read_flag(body, "lenient", default=searches_all)  # not every field's type fits the text
         queries = [
             self._match_field(path, body["query"], boost, lenient=lenient)
             for path, boost in self._find_weighted_fields(names).items()
@@ -156,7 +159,7 @@ class LeafQueries:
         return build_best_of(queries, parse_number(body.get("tie_breaker", 0.0), "tie_breaker"))
 
     def _find_weighted_fields(self, names: list[str]) -> dict[str, float]:
-        """Return the boost of each field that the ``fields`` of a multi_match name or match.
+        """Return the boost of each field that a multi_match names, or matches by a pattern.
 
         ``["title^2", "meta.*"]`` becomes for example ``{"title": 2.0, "meta.author": 1.0, "meta.year": 1.0}``.
         """
@@ -202,7 +205,7 @@ class LeafQueries:
             raise
 
     def _match_exactly(self, field: Field, value: Any, boost: float) -> TQuery:
-        """Return the query for an exact value, whose score is the boost. A rare boolean scores higher, as in Lucene."""
+        """Return the query for an exact value, whose score is the boost. A boolean is scored by BM25, as in Lucene."""
         if field.kind == "date":
             return self._range_query(field, {"gte": value, "lte": value}, boost)
         term = self._convert(field, value)
@@ -226,8 +229,8 @@ class LeafQueries:
         try:
             if field.kind in values.INTEGER_BITS and values.has_fraction(value):
                 return None
-            is_empty = field.kind == "boolean" and value == ""
-            return values.CONVERTERS[field.kind](None if is_empty else value)  # None is invalid in a query, as is ""
+            is_empty = field.kind == "boolean" and value == ""  # false in a document, but invalid in a query
+            return values.CONVERTERS[field.kind](None if is_empty else value)  # raises an error for None
         except (ValueError, TypeError, OverflowError):
             location = f"on field [{field.path}] of type [{field.kind}]"
             reason = f"failed to create query: For input string: {str(value)!r:.100} {location}"
@@ -314,7 +317,7 @@ class LeafQueries:
         if field.column == "keyword":
             return TQuery.const_score_query(self._keyword_range(field, options), boost)
         low, high = self._bounds(field, options)
-        if low is None and high is None:
+        if low is None and high is None:  # all documents with the field
             return TQuery.const_score_query(TQuery.term_query(self._schema, FIELD_NAMES, field.path), boost)
         kind = tantivy.FieldType.Float if field.column == "double" else tantivy.FieldType.Integer
         includes_low = low is None or "gt" not in options
@@ -369,7 +372,7 @@ class LeafQueries:
     # Shared
 
     def _match_nothing(self, path: str, field: Field | None) -> TQuery:
-        """Return a query without matches, because the search index has no column for the field.
+        """Return a query without matches, for a field that has no column in the search index.
 
         Raises:
             ApiError: 400 if the field is metadata, or is mapped with ``"index": false``.

@@ -34,7 +34,10 @@ _SCRIPT_TYPES = (
     (re.compile(r"[\u30a0-\u30ff\u31f0-\u31ff\uff66-\uff9f]+"), "KATAKANA"),
     (re.compile(r"[\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff]+"), "HANGUL"),
 )
-"""Pairs of a pattern for words in a script, and the type that Lucene's standard tokenizer gives to these words."""
+"""Pairs of a pattern for words in a script, and the type that Lucene's standard tokenizer gives to these words.
+
+An ideographic or hiragana word is a single character, which combining marks can follow.
+"""
 
 
 def read_term_vectors(engine: Engine, body: Json) -> Json:
@@ -55,14 +58,15 @@ def read_term_vectors(engine: Engine, body: Json) -> Json:
 def _document_vectors(engine: Engine, request: Json) -> Json:
     name, doc_id = require_string(request.get("_index"), "_index"), require_string(request.get("_id"), "_id")
     try:
-        (snapshot,) = [live_index.snapshot() for live_index in engine.searchable_indices(engine.resolve_single(name))]
+        (live_index,) = engine.searchable_indices(engine.resolve_single(name))
+        snapshot = live_index.snapshot()
     except ApiError as error:
         return {"_index": name, "_id": doc_id, "error": error.response_body()["error"]}
     row = engine.store.get(engine.open_index(snapshot.name).row, doc_id)
     identity: Json = {"_index": snapshot.name, "_id": doc_id, "_version": row.version if row else 0, "took": 0}
-    if row is None or row.source is None:
+    if row is None or row.source is None:  # never written, or deleted
         return {**identity, "found": False}
-    texts = snapshot.fields.extract(json.loads(row.source))
+    texts_by_path = snapshot.fields.extract(json.loads(row.source))
     vectors = {}
     for path in require_list(request.get("fields"), "fields"):
         field = snapshot.fields.by_path.get(path)
@@ -71,7 +75,7 @@ def _document_vectors(engine: Engine, request: Json) -> Json:
         if field.column != "text":
             raise unsupported_error(f"the field [{path}] in [mtermvectors]", "use text fields")
         analyzer = snapshot.analyzers.get(field.analyzer_name)
-        counts = Counter(term for text in texts.get(path, ()) for term in analyzer.terms(text) if term != GAP)
+        counts = Counter(term for text in texts_by_path.get(path, ()) for term in analyzer.terms(text) if term != GAP)
         if counts:
             needs_statistics = request.get("term_statistics", False)
             vectors[path] = _field_vector(snapshot, path, counts, needs_statistics=needs_statistics)
@@ -102,14 +106,14 @@ def analyze(engine: Engine, name: str | None, body: Json) -> Json:
     reject_unknown_keys("analyze", body, frozenset({"text", "field", "tokenizer", "filter"}))
     text = require_string(body.get("text"), "text")
     tokens = _request_analyzer(engine, name, body).tokens(text)
-    has_one_type = body.get("tokenizer", "standard") != "standard"
+    is_standard = body.get("tokenizer", "standard") == "standard"  # other tokenizers have one type, "word"
     return {
         "tokens": [
             {
                 "token": token.term,
                 "start_offset": _utf16_offset(text, token.start),
                 "end_offset": _utf16_offset(text, token.end),
-                "type": "word" if has_one_type else _token_type(text[token.start : token.end]),
+                "type": _token_type(text[token.start : token.end]) if is_standard else "word",
                 "position": token.position,
             }
             for token in tokens
@@ -127,9 +131,9 @@ def _token_type(word: str) -> str:
     for pattern, name in _SCRIPT_TYPES:
         if pattern.fullmatch(word):
             return f"<{name}>"
-    if not any(letter.isalnum() for letter in word) or "\u20e3" in word:
+    if not any(letter.isalnum() for letter in word) or "\u20e3" in word:  # a keycap
         return "<EMOJI>"
-    return "<NUM>" if all(letter.isdecimal() or not letter.isalnum() for letter in word) else "<ALPHANUM>"
+    return "<NUM>" if all(letter.isdecimal() for letter in word if letter.isalnum()) else "<ALPHANUM>"
 
 
 def _request_analyzer(engine: Engine, name: str | None, body: Json) -> Analyzer:

@@ -102,14 +102,14 @@ def test_a_deadline_leaves_a_prefix_of_pairs_and_of_candidates():
     assert [c.doc_id for c in ranking.candidates[len(compared) :]] == [f"d{n}" for n in range(len(compared), 30)]
 
 
-def test_many_pairs_are_scored_in_windows(monkeypatch):
+def test_many_pairs_are_scored_in_groups(monkeypatch):
     pairs = list(permutations(range(12), 2))
     texts = ["low " * (1 + n) for n in range(12)]
     scores = scorer_of(differing()).score("low", texts, pairs)
-    monkeypatch.setattr(cross_encoder, "MAX_WINDOW_SEQUENCES", 50)
-    windows = scorer_of(differing()).score("low", texts, pairs)
-    assert windows.values.tolist() == scores.values.tolist()
-    assert windows.inferences == windows.reached == 132
+    monkeypatch.setattr(cross_encoder, "MAX_SEQUENCES", 50)
+    grouped = scorer_of(differing()).score("low", texts, pairs)
+    assert grouped.values.tolist() == scores.values.tolist()
+    assert grouped.inferences == grouped.reached == 132
     wing = int(scorer_of(differing())._builder.tokenise_query("wing").ids[0])
     failing = scorer_of(differing(bad=wing)).score("low", [*texts[:11], "wing"], pairs)
     assert {pairs[failed_index] for failed_index in failing.failures} == {pair for pair in pairs if 11 in pair}

@@ -170,7 +170,9 @@ def test_a_forbidden_bulk_request_is_not_repeated(faulty_server: Callable[[Scrip
 def test_batches_come_back_in_order_whatever_their_answers(faulty_server: Callable[[Script], FaultyServer]) -> None:
     server = faulty_server(lambda number, _ids: (429, {"error": "busy"}) if number % 3 == 0 else None)
     batches = [BulkBatch((entry,), index) for index, entry in enumerate(entries(40), 1)]
-    ended = [batch.end for batch, _outcome in send_all(server.client, "i", batches, BulkOptions(retry_budget=HURRIED))]
+    ended = [
+        batch.n_read for batch, _outcome in send_all(server.client, "i", batches, BulkOptions(retry_budget=HURRIED))
+    ]
     assert ended == list(range(1, 41))
     assert len(server.kept) == 40
 
@@ -186,17 +188,17 @@ class TestReading:
             ["5", "6", "7"],
             ["8"],
         ]
-        assert [batch.end for batch in batches] == [3, 4, 5, 8, 9]
+        assert [batch.n_read for batch in batches] == [3, 4, 5, 8, 9]
 
     def test_bad_records_end_the_reading_or_are_counted(self) -> None:
         error = CorpusFormatError("bad")
         reader = RecordReader([Document("1", "x"), error, Document("2", "y")])
         (batch,) = reader.read_batches(BulkOptions())
-        assert ([item.doc_id for item in batch.entries], batch.end) == (["1"], 1)
+        assert ([item.doc_id for item in batch.entries], batch.n_read) == (["1"], 1)
         assert reader.final_error is error
         reader = RecordReader([CorpusFormatError("a"), Document("1", "x"), CorpusFormatError("b")], skip_bad=2)
         (batch,) = reader.read_batches(BulkOptions())
-        assert (reader.n_read, reader.n_skipped, reader.final_error, batch.end) == (3, 2, None, 3)
+        assert (reader.n_read, reader.n_skipped, reader.final_error, batch.n_read) == (3, 2, None, 3)
         assert [str(error) for error in reader.errors] == ["a", "b"]
         reader = RecordReader([Document("1", "x\ud800")], skip_bad=1)
         assert list(reader.read_batches(BulkOptions())) == []
@@ -214,4 +216,4 @@ class TestReading:
     def test_a_resumed_load_sends_only_the_remaining_documents(self) -> None:
         reader = RecordReader([Document(str(number), "x") for number in range(5)])
         (batch,) = reader.read_batches(BulkOptions(), n_loaded=3)
-        assert ([item.doc_id for item in batch.entries], batch.end, reader.n_read) == (["3", "4"], 5, 5)
+        assert ([item.doc_id for item in batch.entries], batch.n_read, reader.n_read) == (["3", "4"], 5, 5)
