@@ -2,7 +2,7 @@
 
 A thread that returns from C++ or Rust while the interpreter exits aborts the process. Code that can run in a daemon
 thread, osrerank's or an application's, therefore calls native code inside the context manager `NATIVE_CODE`. At exit,
-it admits no further thread, and waits until all threads have left.
+`NATIVE_CODE` admits no further thread, and waits until all threads have left.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 
 EXIT_TIMEOUT_S = 60.0
-"""How long an exit waits for threads in native code, in seconds. No batch takes longer."""
+"""How long an exit waits for threads in native code, in seconds. No call, such as of a batch, takes longer."""
 
 Result = TypeVar("Result")
 
@@ -53,7 +53,7 @@ class NativeCode:
             if not self._n_inside:
                 self._changed.notify_all()
 
-    def end(self) -> None:
+    def wait_for_exit(self) -> None:
         """Admit no further thread, and wait until all have left, even if Ctrl-C is pressed."""
         self._is_exiting = True
         ends_at_s = time.monotonic() + EXIT_TIMEOUT_S
@@ -65,7 +65,7 @@ class NativeCode:
 
 NATIVE_CODE = NativeCode()
 """The process's context manager for calls of native code."""
-atexit.register(NATIVE_CODE.end)
+atexit.register(NATIVE_CODE.wait_for_exit)
 
 
 class DaemonThreads:
@@ -82,11 +82,12 @@ class DaemonThreads:
         self._max_threads = max_threads
         self._name = name
         self._tasks: SimpleQueue[Any] = SimpleQueue()
-        self._idle_threads = threading.Semaphore(0)
+        self._n_idle = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._is_closed = False
-        weakref.finalize(self, self._tasks.put, None).atexit = False  # None ends the threads
+        finalizer = weakref.finalize(self, self._tasks.put, None)  # None ends the threads
+        finalizer.atexit = False
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         """Call a function in one of the threads, and return a future with its result.
@@ -98,9 +99,9 @@ class DaemonThreads:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(f"the threads {self._name} are closed")
-            # The task is added first, because a new thread that finds no task counts as idle.
+            # Add the task before starting a thread, because a new thread that finds no task counts as idle.
             self._tasks.put((future, function, arguments))
-            if not self._idle_threads.acquire(blocking=False) and len(self._threads) < self._max_threads:
+            if not self._n_idle.acquire(blocking=False) and len(self._threads) < self._max_threads:
                 self._start_thread(future)
         return future
 
@@ -113,7 +114,7 @@ class DaemonThreads:
         with self._lock:
             self._is_closed = True
         with contextlib.suppress(Empty):
-            while task := self._tasks.get_nowait():  # None ends the loop, as it ends a thread
+            while task := self._tasks.get_nowait():  # stop at the None that ends the threads
                 future, _function, _arguments = task
                 future.cancel()
         self._tasks.put(None)
@@ -124,7 +125,7 @@ class DaemonThreads:
     def _start_thread(self, future: "Future[Any]") -> None:
         """Start a thread. If the pool has no threads and the system cannot start one, cancel the future and raise."""
         name = f"{self._name}_{len(self._threads)}"
-        thread = threading.Thread(target=_run_tasks, args=(self._tasks, self._idle_threads), name=name, daemon=True)
+        thread = threading.Thread(target=_run_tasks, args=(self._tasks, self._n_idle), name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -135,13 +136,13 @@ class DaemonThreads:
             self._threads.append(thread)
 
 
-def _run_tasks(tasks: "SimpleQueue[Any]", idle_threads: threading.Semaphore) -> None:
+def _run_tasks(tasks: "SimpleQueue[Any]", n_idle: threading.Semaphore) -> None:
     """Run the tasks of a pool in one of its threads, until a task is None."""
     while True:
         try:
             task = tasks.get_nowait()
         except Empty:
-            idle_threads.release()
+            n_idle.release()
             task = tasks.get()
         if task is None:
             tasks.put(None)  # this ends the next thread

@@ -4,6 +4,7 @@ elasticsearch-py turns the arguments of a search method into a request. To find 
 on a copy of the client that records requests instead of sending them. The reranked search starts from the recording.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -37,10 +38,10 @@ SHARED_ATTRIBUTES = ("_searcher", "_background", "_calls", "is_owner")
 
 
 class RecordedCall(NamedTuple):
-    """The request of a search method's call, which was recorded instead of sent.
+    """The request that a call of a search method would have sent.
 
     Attributes:
-        client: a client with the options of the call. It sends all requests that the call needs.
+        client: the client that sends the call's requests, with the options of the call.
         params: the URL parameters.
         body: the body of the request.
         indices: the indices to search, separated by commas. If None, all are searched.
@@ -56,7 +57,9 @@ class RecordedCall(NamedTuple):
     def build_response(self, body: Any) -> Any:
         """Return elasticsearch-py's response object for a body, with the status and headers of the last response."""
         last = self.responses[-1]
-        return last if body is last.body else type(last)(body=body, meta=last.meta)
+        if body is last.body:
+            return last
+        return type(last)(body=body, meta=last.meta)
 
 
 class _RecordingClient:
@@ -99,18 +102,19 @@ class _RecordingClient:
         """Return the client that sends a step's request, and the arguments of its ``perform_request``."""
         if isinstance(step, SideRequest):
             return self._prepare_side_request(step)
-        assert isinstance(step, SearchRequest | MultiSearchRequest)
         if isinstance(step, SearchRequest):
             action = "search"
             content = _headers_and_body(step.body)
             params: Mapping[str, Any] = step.params
         else:
+            assert isinstance(step, MultiSearchRequest)
             action = "msearch"
             content = _headers_and_body(step.lines, is_lines=True)
-            params = {**call.params, **step.params}
-        endpoint, endpoint_id = f"_{action}", action
+            params = {**call.params, **step.params}  # a `MultiSearchRequest` has only the additional parameters
         if step.is_template:
             endpoint, endpoint_id = f"_{action}/template", f"{action}_template"
+        else:
+            endpoint, endpoint_id = f"_{action}", action
         request = {
             **content,
             "method": "POST",
@@ -123,17 +127,17 @@ class _RecordingClient:
 
     def _prepare_side_request(self, step: SideRequest) -> tuple[Self, dict[str, Any]]:
         """Prepare an additional request of a search. Its timeout is at most the client's."""
-        client, client_timeout_s = self, self._request_timeout
+        client = self
         timeout_s = step.params.get("request_timeout")
-        if timeout_s is not None:
-            is_longer = isinstance(client_timeout_s, int | float) and timeout_s > client_timeout_s
-            if not is_longer:
-                client = self.options(request_timeout=timeout_s)
+        client_timeout_s = self._request_timeout if isinstance(self._request_timeout, int | float) else math.inf
+        if timeout_s is not None and timeout_s <= client_timeout_s:
+            client = self.options(request_timeout=timeout_s)
         url_params = {name: value for name, value in step.params.items() if name != "request_timeout"}
         request = {"method": step.method, "path": step.path, "params": url_params}
         return client, {**_headers_and_body(step.body), **request}
 
     def _sender(self, index: Any) -> Callable[[Any], Any]:
+        """Return a function that sends steps to an index, without a recorded call."""
         return partial(self._send, RecordedCall(self, {}, None, index, []))
 
     @staticmethod
@@ -161,7 +165,7 @@ def _headers_and_body(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
     return {"headers": {"accept": "application/json", "content-type": content_type}, "body": body}
 
 
-def _steps(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> ClientSteps:
+def _make_steps(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> ClientSteps:
     """Return the generator of steps for a recorded call of a method, such as ``msearch``."""
     searcher, index = call.client.searcher, call.indices
     if method == "search":
@@ -173,9 +177,9 @@ def _steps(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) 
     return multi_template_steps(searcher, call.body, index, rerank=rerank, params=call.params)
 
 
-def _span(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> Any:
+def _open_span(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> Any:
     """Return the tracing span of a recorded call."""
-    if method.startswith("m"):  # msearch, msearch_template
+    if method in ("msearch", "msearch_template"):
         return multi_search_span(call.client, call.indices)
     return search_span(call.client, call.indices, rerank, query)
 
@@ -233,13 +237,17 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
     def _call_reranked(
         self, method: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]
     ) -> Any:
-        """Record the request that a method would send for these arguments, and perform a reranked search with it."""
+        """Record the request that a method would send for these arguments, and perform a reranked search with it.
+
+        ``query`` is the text to search for. If None, the request contains the query.
+        """
         calls: list[RecordedCall] = []
-        getattr(super(RerankingElasticsearch, self._copy(calls)), method)(**arguments)
+        recorder = super(RerankingElasticsearch, self._copy(calls))
+        getattr(recorder, method)(**arguments)
         (call,) = calls
-        with _span(method, call, query, rerank):
+        with _open_span(method, call, query, rerank):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
-            body = call.client._perform(_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above
+            body = call.client._perform(_make_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above
             return call.build_response(body)
 
     def _send(self, call: RecordedCall, step: ClientStep) -> Any:
@@ -296,11 +304,12 @@ class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsea
     ) -> Any:
         """Record the request that a method would send for these arguments, and perform a reranked search with it."""
         calls: list[RecordedCall] = []
-        await getattr(super(RerankingAsyncElasticsearch, self._copy(calls)), method)(**arguments)
+        recorder = super(RerankingAsyncElasticsearch, self._copy(calls))
+        await getattr(recorder, method)(**arguments)
         (call,) = calls
-        with _span(method, call, query, rerank):
+        with _open_span(method, call, query, rerank):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
-            body = await call.client._perform(_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above
+            body = await call.client._perform(_make_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above
             return call.build_response(body)
 
     async def _send(self, call: RecordedCall, step: ClientStep) -> Any:
@@ -316,6 +325,7 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
     """Return a reranking client with the transport, credentials and options of an existing client."""
     is_async = isinstance(client, AsyncElasticsearch)
     reranking_class = RerankingAsyncElasticsearch if is_async else RerankingElasticsearch
+    # the class of the existing client can have methods of its own
     new_client: Any = object.__new__(combine_classes(reranking_class, type(client)))  # type: ignore[arg-type]
     state: dict[str, Any] = {
         "_headers": client._headers.copy(),  # noqa: SLF001 - the credentials
@@ -326,5 +336,5 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
         "is_owner": False,
     }
     new_client.__dict__ |= {**client.__dict__, **state}
-    new_client.indices = type(client.indices)(new_client)
+    new_client.indices = type(client.indices)(new_client)  # sends its requests with the new client
     return new_client

@@ -46,13 +46,14 @@ class Recipe:
     Attributes:
         pipeline: the stages.
         depth: the number of candidates that the first stage always reranks.
-        max_depth: the maximum number of candidates that the first stage reranks. It reranks candidates below ``depth``
+        max_depth: the maximum number of candidates that the first stage reranks. It reranks candidates beyond ``depth``
             only if their vectors are stored.
         vector_stage: the first stage if it compares vectors, or else None.
         language_guard_model: the first stage's model if ``language_guard`` is on, or else None.
         warnings: warnings about stages that differ from the requested ones.
-        models: the models of the stages, in order. Models that cannot be loaded are left out.
-        make_pipeline: a function that takes another depth of the first stage, and returns the stages for it.
+        models: the models of the stages, in order: of the first stage, of ``mono`` after ``vectors``, and of ``duo``.
+            Models that cannot be loaded are left out.
+        make_pipeline: a function from a depth of the first stage to the stages.
         options: the options of the search.
     """
 
@@ -79,10 +80,12 @@ class Recipe:
             if reason:
                 return ranking.with_report(make_language_report(reason))
         pipeline = self.pipeline
-        if self.vector_stage is not None and self.make_pipeline is not None and self.max_depth > self.depth:
+        can_deepen = self.max_depth > self.depth
+        if can_deepen and self.vector_stage is not None and self.make_pipeline is not None:
             if ranking.vectors is None:
                 ranking = replace(ranking, vectors=self.vector_stage.read_vectors(ranking, self.max_depth, deadline))
-            depth = self.vector_stage.find_depth(ranking, self.depth, self.max_depth)  # grows with the stored vectors
+            # the more candidates have stored vectors, the deeper
+            depth = self.vector_stage.find_depth(ranking, self.depth, self.max_depth)
             pipeline = self.make_pipeline(depth)
         try:
             ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure)
@@ -121,7 +124,8 @@ class Recipe:
             mono = later[0].model
             identity |= {"mono": mono.identity, "vectors_weight": mono.advice.vectors_weight}
         if self.options.compares_pairs and later:
-            identity["duo"] = later[-1].model.identity
+            duo = later[-1].model
+            identity["duo"] = duo.identity
         return identity
 
 
@@ -176,14 +180,15 @@ def make_recipe(options: Rerank, models: Sequence[ReadyModelOrError]) -> Recipe:
 
     Args:
         options: the options of the search.
-        models: the models of the stages, in order. The first one must be loaded.
+        models: the models of the stages, in the order of `Recipe.models`. The first one must be loaded.
 
     Raises:
         ConfigError: the options do not fit the models.
     """
     first, *later = models
     assert isinstance(first, ReadyModel)
-    checked_model = later[0] if options.pipeline in VECTORS_MONO else first  # the model whose kind must fit
+    # the model whose kind the pipeline's name presupposes: a cross-encoder for ``mono``
+    checked_model = later[0] if options.pipeline in VECTORS_MONO else first
     warning = ""
     if options.pipeline != AUTO_PIPELINE and not isinstance(checked_model, Exception):
         _, warning = resolve_pipeline(options, checked_model)
@@ -214,7 +219,7 @@ def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
     """Return the pipeline that fits a model's kind, and a warning if it differs from the requested one, or "".
 
     For a bi-encoder and the requested pipeline ``mono-duo``, the result is ``("vectors-duo", "the pipeline mono-duo ran
-    as ...")``. There is no warning if the pipeline's name leaves the first stage open.
+    as ...")``. There is no warning if the requested pipeline is ``auto``, which fits all kinds.
 
     Raises:
         ConfigError: the requested pipeline needs a cross-encoder, and the model is an encoder.
@@ -222,17 +227,17 @@ def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
     """
     model, requested = ready.model, str(options.pipeline)
     first_stage, kind = name_first_stage(model), model.advice.kind
-    if kind != "bi-encoder":
-        kind = f"{kind} model"
+    kind_name = kind if kind == "bi-encoder" else f"{kind} model"
     if options.pipeline in VECTORS_MONO and first_stage == "vectors":
-        reason = f"the pipeline {requested} needs a cross-encoder, and {model.model} is a {kind}"
+        reason = f"the pipeline {requested} needs a cross-encoder, and {model.model} is a {kind_name}"
         raise ConfigError(f"{reason}; {CROSS_ENCODER_FIX}", setting="rerank.pipeline", source="argument")
     requested_first, _, later_stages = requested.partition("-")
     if requested_first == "vectors":
         return requested, ""
-    runs = "-".join(filter(None, (first_stage, later_stages)))
-    warning = f"the pipeline {requested} ran as {runs}, because {model.model} is a {kind}: ask for {runs}"
-    return runs, warning if requested_first == "mono" and first_stage == "vectors" else ""
+    actual = f"{first_stage}-{later_stages}" if later_stages else first_stage
+    if requested_first != "mono" or first_stage != "vectors":
+        return actual, ""
+    return actual, f"the pipeline {requested} ran as {actual}, because {model.model} is a {kind_name}: ask for {actual}"
 
 
 def name_first_stage(model: Scorer | Encoder) -> str:
@@ -282,4 +287,6 @@ def _make_cross_encoder_stages(options: Rerank, mono: ReadyModelOrError, depth: 
     stage = _make_scoring_stage(options, mono.scorer, depth)
     stages: list[Stage] = [GuardedStage(stage, mono.model) if options.language_guard else stage]
     weight = mono.model.advice.vectors_weight
-    return [*stages, BlendStage("earlier_stage", weight, depth, BLENDED)] if weight else stages
+    if weight:
+        stages.append(BlendStage("earlier_stage", weight, depth, BLENDED))
+    return stages

@@ -51,7 +51,7 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 
 def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
-    """Return the queries, and the function that searches for each of them, as a `QuerySetRun`."""
+    """Return the queries, the function that searches for one, and the options to record, as a `QuerySetRun`."""
     from dataclasses import replace
 
     from osrerank.cli.batch import QuerySetRun, allow_long_retries, resolve_ranking_options
@@ -65,11 +65,11 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
     size = min(n_hits + 1, MAX_HITS) if exclude_query_ids else n_hits  # one more, because one can be left out
     rerank_argument: Any = build_rerank_argument(cli_options)
     effective_options = Rerank.of(rerank_argument, client.searcher.defaults.options_for(index))
-    reranks = effective_options is not None and effective_options.pipeline != NO_STAGES
+    is_reranked = effective_options is not None and effective_options.pipeline != NO_STAGES
     search_arguments: dict[str, Any] = {"rerank": rerank_argument}
     if effective_options is not None and effective_options.compares_pairs:
         search_arguments["rerank"] = replace(effective_options, explain=True)  # adds the pairs to the side file
-    if not reranks:
+    if not is_reranked:
         search_arguments["_source"] = False  # without reranking, ids and scores are enough
 
     def search(query: Any, began_s: float) -> Any:
@@ -77,17 +77,23 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
         record = QueryRecord.from_response(query.query_id, response, began_s)
         return record.remove_document(query.query_id, n_hits) if exclude_query_ids else record
 
-    # the options in the side file's first line: a run is resumed only if they are the same
-    options_with_fields = client.options_of(index, rerank=rerank_argument)
-    ranking_argument = False if rerank_argument is False else options_with_fields
-    with client.searcher.service_for(index, allow_mixed_models=not reranks) as service:
-        ranking_options = resolve_ranking_options(ranking_argument, options_with_fields, service)
-        if reranks:
+    # The side file's first line records these options. A run is resumed only if they are the same.
+    resolved_options = client.options_of(index, rerank=rerank_argument)
+    recorded_argument = False if rerank_argument is False else resolved_options
+    with client.searcher.service_for(index, allow_mixed_models=not is_reranked) as service:
+        recorded_options = resolve_ranking_options(recorded_argument, resolved_options, service)
+        if is_reranked:
             allow_long_retries(service)
-    ranking_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **ranking_options}
+    recorded_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **recorded_options}
     if exclude_query_ids:
-        ranking_options["exclude_query_ids"] = True
-    return QuerySetRun(read_queries(cli_options["queries"]), search, ranking_options, reranks, cli_options["workers"])
+        recorded_options["exclude_query_ids"] = True
+    return QuerySetRun(
+        queries=read_queries(cli_options["queries"]),
+        search=search,
+        ranking_options=recorded_options,
+        require_reranked=is_reranked,
+        workers=cli_options["workers"],
+    )
 
 
 def _identify_index(client: Any, index: str) -> dict[str, Any]:

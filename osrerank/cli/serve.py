@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from osrerank.server.run import Access
 
 PAGE_OPTIONS = {"hosts": "allow-host", "queries": "queries", "qrels": "qrels", "save_judgments": "save-judgments"}
-"""The options that need ``--ui``, by the names of their arguments."""
+"""The options that need ``--ui``: argument of `serve` -> option."""
 FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -93,7 +93,7 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
 
     with bind(host, port) as listener, _open_server_reranker(context, host, options["indexes"]) as reranker:
         _warm_up(reranker)
-        _start_listening(reranker, host, port, listener)
+        _listen(reranker, host, port, listener)
         run(reranker, _create_limits(options), host=host, listener=listener, access=_create_access(options))
 
 
@@ -113,15 +113,15 @@ def serve_page(
     from osrerank.server.run import bind, run, server_url
 
     with bind(host, port) as listener, closing(open_client(context)) as client:
-        service = client.searcher.service
+        reranker = client.searcher.service
         if indexes:
-            _use_stored_vectors(service, client, indexes)
-        _warn_if_unprotected(service, host)
-        _warm_up(service)
-        comparison = ComparisonPage(client, check_pipelines(service), indexes, judgments)
-        _start_listening(service, host, port, listener)
+            _use_stored_vectors(reranker, client, indexes)
+        _warn_if_unprotected(reranker, host)
+        _warm_up(reranker)
+        comparison = ComparisonPage(client, check_pipelines(reranker), indexes, judgments)
+        _listen(reranker, host, port, listener)
         click.echo(f"The comparison page is on {server_url(host, port)}/ui", err=True)
-        run(service, limits or ServerLimits(), host=host, listener=listener, access=access, comparison=comparison)
+        run(reranker, limits or ServerLimits(), host=host, listener=listener, access=access, comparison=comparison)
 
 
 def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> "Judgments":
@@ -140,6 +140,7 @@ def _read_judgments(queries: str | None, qrels: str | None, folder: Path | None 
 
 @contextmanager
 def _open_server_reranker(context: click.Context, host: str, indexes: tuple[str, ...] = ()) -> Iterator[Any]:
+    """Open the reranker, let it read the indices' stored vectors, and warn if the server is unprotected."""
     with ExitStack() as stack:
         reranker = open_reranker(context)
         stack.callback(reranker.close)
@@ -161,7 +162,8 @@ def _warn_if_unprotected(reranker: Any, host: str) -> None:
         click.echo(f"Anyone who reaches {host} can use this server: set OSRERANK_SERVER_TOKEN.", err=True)
 
 
-def _start_listening(reranker: Any, host: str, port: int, listener: Any) -> None:
+def _listen(reranker: Any, host: str, port: int, listener: Any) -> None:
+    """Accept connections, and print the server's address."""
     from osrerank.server.run import listen, server_url
 
     listen(listener)
@@ -170,7 +172,7 @@ def _start_listening(reranker: Any, host: str, port: int, listener: Any) -> None
 
 
 def _warm_up(reranker: Any) -> None:
-    """Load the model, so that errors are reported at once. Workers and rerank servers can also start later."""
+    """Load the model, so that errors are reported at once. A worker or a rerank server need not be ready yet."""
     from osrerank._platform import freeze_objects
     from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError
     from osrerank.service import SERVER_STARTUP_MS
@@ -179,7 +181,8 @@ def _warm_up(reranker: Any) -> None:
         reranker.warm_up(server_ms=SERVER_STARTUP_MS)
         freeze_objects()
     except (WorkerError, ScoringError) as error:
-        if not (error.retryable or isinstance(error, WorkerError | DeadlineExceeded)):
+        can_become_ready = error.retryable or isinstance(error, WorkerError | DeadlineExceeded)
+        if not can_become_ready:
             raise
         scorer = "a worker" if isinstance(error, WorkerError) else "that server"  # the error names the server
         click.echo(f"The server cannot score yet ({error}): it responds with 503 until {scorer} is ready.", err=True)
@@ -212,7 +215,8 @@ def _create_access(options: dict[str, Any]) -> "Access":
 
     for origin in options["origins"]:
         parts = urlsplit(origin)
-        if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}" or not parts.netloc:
+        has_site = parts.scheme in ("http", "https") and parts.netloc
+        if not has_site or origin != f"{parts.scheme}://{parts.netloc}":
             message = f"--allow-origin is {origin!r}; it must be http(s)://host or http(s)://host:port"
             raise ConfigError(message, setting="allow_origin", source="flag")
     if options["log_texts"] and options["access_log"] is None:

@@ -2,7 +2,7 @@
 
 ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) lets other programs, its *providers*, compute the measures, such
 as pytrec_eval or gdeval. Providers differ in how they break ties and select queries. So they get only the queries that
-are averaged over, with rankings truncated to the depth, in trec_eval's order and with distinct scores.
+are averaged over, with rankings in trec_eval's order, truncated to `Averaging.depth`, and with distinct scores.
 """
 
 import contextlib
@@ -106,8 +106,8 @@ class Evaluator:
     def __init__(self, qrels: Qrels, measures: Sequence[str], averaging: Averaging | None = None) -> None:
         self._qrels, self._averaging = qrels, averaging or Averaging()
         level = self._averaging.relevance_level
-        self._parsed = parse_measures([name for name in measures if name != MSMARCO], level)
-        names = (*self._parsed, *([MSMARCO] if MSMARCO in measures else []))
+        self._measures = parse_measures([name for name in measures if name != MSMARCO], level)
+        names = (*self._measures, *([MSMARCO] if MSMARCO in measures else []))
         self._values: dict[str, dict[str, float]] = {name: {} for name in names}  # measure -> query id -> value
         self._run_query_ids: set[str] = set()
 
@@ -125,11 +125,10 @@ class Evaluator:
             EvaluationError: a measure has no value for any query, or run and judgments share no query.
         """
         judgments = select_judgments(self._qrels, self._run_query_ids, run_name, complete=self._averaging.complete)
-        # queries that are averaged over although the run does not contain them
-        missing_judgments = {
+        absent_judgments = {  # of queries that are averaged over although the run does not contain them
             query_id: judged for query_id, judged in judgments.items() if query_id not in self._run_query_ids
         }
-        self._measure(missing_judgments, Run({}))
+        self._measure(absent_judgments, Run({}))
         per_query = {
             measure: {query_id: values[query_id] for query_id in judgments if query_id in values}
             for measure, values in self._values.items()
@@ -138,7 +137,7 @@ class Evaluator:
         undefined = [measure for measure, values in per_query.items() if not values]
         if undefined:
             raise EvaluationError(f"{undefined[0]} has no value for any query of run {run_name}; leave it out")
-        overall = {measure: _compute_overall(self._parsed[measure], values) for measure, values in per_query.items()}
+        overall = {measure: _compute_overall(self._measures[measure], values) for measure, values in per_query.items()}
         if MSMARCO in self._values:  # the official script averages over all judged queries
             values = self._values[MSMARCO]
             per_query[MSMARCO] = {query_id: values.get(query_id, 0.0) for query_id in self._qrels.judgments}
@@ -148,7 +147,7 @@ class Evaluator:
     def _measure(self, judgments: Mapping[str, Mapping[str, int]], run: Run) -> None:
         if not judgments:
             return
-        for measure, values in _compute_values(self._parsed, judgments, run, self._averaging).items():
+        for measure, values in _compute_values(self._measures, judgments, run, self._averaging).items():
             self._values[measure].update(values)
         if MSMARCO in self._values:
             self._values[MSMARCO].update(msmarco_mrr(Qrels(judgments), run))
@@ -174,7 +173,8 @@ def select_judgments(
 def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, Any]:
     """Return ir-measures' objects for the named measures, by the names to display: ``{"AP(rel=2)": AP(rel=2)}``.
 
-    The name to display is the given one, or ir-measures' if the given name is an alias or its relevance level changes.
+    A measure keeps its given name, unless the name is an alias or ``relevance_level`` is added to it. Then the measure
+    has the name that ir-measures gives it.
 
     Args:
         names: names from ir-measures or trec_eval. A trec_eval name can be an alias of several measures.
@@ -189,9 +189,10 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
         named_measures = _parse_name(ir_measures, name)
         for measure in named_measures:
             measure_at_level = _set_relevance_level(measure, name, relevance_level)
-            is_unchanged = len(named_measures) == 1 and measure_at_level is measure
+            keeps_name = len(named_measures) == 1 and measure_at_level is measure
+            display_name = name if keeps_name else repr(measure_at_level)
             if measure_at_level not in measures.values():
-                measures[name if is_unchanged else repr(measure_at_level)] = measure_at_level
+                measures[display_name] = measure_at_level
     return measures
 
 
@@ -218,26 +219,26 @@ def _compute_values(
     """Return each measure's values by query, in the order of the judgments."""
     rankings = {query_id: _rank_doc_ids(run, query_id, averaging) for query_id in judged}
     per_query: dict[str, dict[str, float]] = {name: {} for name in measures}
-    provider_measures = {}  # measure -> name to display
+    names_by_measure = {}  # of the measures that providers compute
     for name, measure in measures.items():
         if needs_correction(measure):
             per_query[name] = {
                 query_id: compute_corrected(measure, grades, rankings[query_id]) for query_id, grades in judged.items()
             }
         else:
-            provider_measures[measure] = name
-    if provider_measures:
+            names_by_measure[measure] = name
+    if names_by_measure:
         query_ids = list(judged)
         # gdeval reads only the digits after the last '-' of a query id, so providers get numbers as ids.
         numbers = {query_id: str(number) for number, query_id in enumerate(query_ids, start=1)}
         numbered_grades = {numbers[query_id]: grades for query_id, grades in judged.items()}
-        provider = _create_provider(list(provider_measures), numbered_grades)
+        provider = _create_provider(list(names_by_measure), numbered_grades)
         scores = {numbers[query_id]: dict(score_by_rank(doc_ids)) for query_id, doc_ids in rankings.items()}
-        with _provider_errors(provider_measures, judged):
+        with _provider_errors(names_by_measure, judged):
             for metric in provider.iter_calc(scores):
                 query_id = query_ids[int(metric.query_id) - 1]
-                per_query[provider_measures[metric.measure]][query_id] = float(metric.value)
-    return {
+                per_query[names_by_measure[metric.measure]][query_id] = float(metric.value)
+    return {  # in the order of the judgments, in which providers need not return the queries
         name: {query_id: values[query_id] for query_id in judged if query_id in values}
         for name, values in per_query.items()
     }
@@ -251,7 +252,7 @@ def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
 
 @contextlib.contextmanager
 def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, int]]) -> Iterator[None]:
-    """Convert the failure of a provider's program to an error.
+    """Check the judgments before the block, and convert the failure of a provider's program in it to an error.
 
     Raises:
         EvaluationError: grades are too high for gdeval, or the program failed.
@@ -312,7 +313,7 @@ def _parse_name(ir_measures: ModuleType, name: str) -> list[Any]:
 def _parse_trec_name(ir_measures: ModuleType, name: str) -> list[Any]:
     nicknames = require("pytrec_eval", extra="eval").supported_nicknames
     try:
-        if name not in nicknames:  # aliases such as all_trec include measures that ir-measures does not know
+        if name not in nicknames:  # a nickname such as all_trec includes measures that ir-measures does not know
             return list(ir_measures.parse_trec_measure(name))
     except ValueError:
         pass
@@ -327,9 +328,8 @@ def _set_relevance_level(measure: Any, name: str, level: int) -> Any:
     """
     if level == 1 or "rel=" in name or "rel" not in measure.SUPPORTED_PARAMS:
         return measure
-    if measure.SUPPORTED_PARAMS["rel"].default == 1 or "rel" in measure.params:
-        return measure(rel=level)
-    return measure
+    has_level = measure.SUPPORTED_PARAMS["rel"].default == 1 or "rel" in measure.params  # RBP has none by default
+    return measure(rel=level) if has_level else measure
 
 
 def _compute_overall(measure: Any, values: Mapping[str, float]) -> float:

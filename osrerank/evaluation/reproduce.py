@@ -49,7 +49,7 @@ class Reproduction:
         depth: the number of candidates of each query.
         model: the model's name, which is also the name of its run.
         values: the measured nDCG@10 of the model's run, BM25's and all other runs: ``{"BM25": 0.5058, ...}``.
-        published: other systems' published values on the same candidates. It is empty if the candidates differ.
+        published: other systems' published values on the same candidates. Empty if the candidates or the depth differ.
         has_published_candidates: whether BM25 has its published value, which shows that the candidates are the
             published ones.
         comparisons: comparisons of the model's run with each other run. Holm's method corrects the p-values.
@@ -84,9 +84,9 @@ class Reproduction:
 def find_materials(folder: Path, collection: Collection, depth: int, texts: Texts | None = None) -> Materials:
     """Read a collection's candidates and judgments from a folder.
 
-    Judgments are recognised by their checksum, not by the file's name. Candidates come from rank_llm's file, or from a
-    run ``BM25.txt`` (in the folder or in ``runs``) with ``corpus.jsonl`` and ``queries.tsv``. ``texts`` reads the texts
-    of the run's documents from an index, in place of ``corpus.jsonl``.
+    Judgments are recognised by their checksum, not by the file's name. Candidates come from rank_llm's published file,
+    or from a run ``BM25.txt`` (in the folder or in ``runs``) with ``corpus.jsonl`` and ``queries.tsv``. ``texts`` reads
+    the texts of the run's documents from an index, in place of ``corpus.jsonl``.
 
     Raises:
         EvaluationError: a file is missing. The message contains its address and checksum.
@@ -118,10 +118,11 @@ def _missing_files_error(folder: Path, collection: Collection, files: Sequence[P
 
 
 def truncate_candidates(candidates: CandidateLists, depth: int) -> tuple[Run, CandidateLists]:
-    """Return the top ``depth`` candidates of each query, as BM25's run and with their texts."""
+    """Return the top ``depth`` candidates of each query: as BM25's run, and as lists with texts."""
 
     def truncate() -> Iterator[CandidateList]:
-        return (replace(candidate, documents=tuple(candidate.documents[:depth])) for candidate in candidates)
+        for candidate_list in candidates:
+            yield replace(candidate_list, documents=tuple(candidate_list.documents[:depth]))
 
     rankings = {
         candidate_list.query.query_id: score_by_rank([document["id"] for document in candidate_list.documents])
@@ -140,7 +141,7 @@ def compare_with_published(
     Raises:
         EvaluationError: two runs have the same name, or a run and the judgments share no query.
     """
-    averaging = Averaging(complete=True)
+    averaging = Averaging(complete=True)  # a query without candidates is left out, and one that a run lacks counts as 0
     run_qrels = Qrels(
         {query_id: qrels.judgments[query_id] for query_id in bm25.rankings if query_id in qrels.judgments}
     )
@@ -148,7 +149,7 @@ def compare_with_published(
     values = {evaluation.run: evaluation.overall[MEASURE] for evaluation in evaluations}
     has_all_queries = len(run_qrels.judgments) == collection.n_queries
     has_published_candidates = has_all_queries and abs(values[BM25] - collection.bm25.value) <= ROUNDING
-    has_published_values = has_published_candidates and depth == min(collection.candidates)
+    has_published_values = has_published_candidates and depth == min(collection.candidates)  # their depth
     return Reproduction(
         collection=collection,
         depth=depth,
@@ -156,6 +157,7 @@ def compare_with_published(
         values=values,
         published=collection.values if has_published_values else (),
         has_published_candidates=has_published_candidates,
+        # `compare_runs` uses the first run, the model's, as the baseline of the others
         comparisons=tuple(map(_swap_runs, compare_runs(evaluations))),
         n_queries=len(run_qrels.judgments),
     )
@@ -184,7 +186,9 @@ def _find_by_checksum(folder: Path, published: PublishedFile) -> Iterator[Path]:
 
 def _verify_checksum(path: Path, published: PublishedFile) -> None:
     """Raise an error if the file's SHA-256 is not the published one. If none is published, nothing is checked."""
-    digest = _hash_file(path, "sha256") if published.sha256 else ""
+    if not published.sha256:
+        return
+    digest = _hash_file(path, "sha256")
     if digest != published.sha256:
         raise ChecksumError(
             f"{path} is not the published file: its SHA-256 is {digest}, not {published.sha256}; download it again "

@@ -20,7 +20,7 @@ from osrerank.thresholds.platt import fit_platt
 from osrerank.types import Qrels, Scorer
 
 FIRST_PASS_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""The weights to choose from. With 2.0, the query's best first-pass score adds 2 to the document's logit."""
+"""The weights to choose from. With 2.0, the document with the best first-pass score gets 2 added to its logit."""
 FOLDS = 5
 """The number of folds of the weight's cross-validation."""
 
@@ -32,9 +32,9 @@ class JudgedQuery:
     """A query's candidates with their scores and judgments.
 
     Attributes:
-        raw_scores: the model's scores before calibration ``(n,)``. A candidate that could not be scored has NaN.
+        raw_scores: the model's scores before calibration ``(n,)``. A candidate without a score has NaN.
         first_pass_scores: the first-pass scores ``(n,)``, scaled so that the query's best score is 1. They are zeros if
-            the best score is not positive.
+            the best score is not positive. `simulate_vectors_mono` puts a bi-encoder's logits in their place.
         doc_ids: the ids of the n candidates.
         relevance: the grade of each judged document, such as ``{"d1": 2, "d7": 0}``. A document without a judgment
             counts as not relevant.
@@ -53,7 +53,8 @@ class JudgedQuery:
     def ndcg(self, calibration: Calibration, weight: float) -> float:
         """Return nDCG@10 of the candidates, ordered by their logits plus ``weight`` times their first-pass scores."""
         raw_scores = np.where(np.isnan(self.raw_scores), -np.inf, self.raw_scores)
-        order = np.argsort(-(calibration.scale * raw_scores + weight * self.first_pass_scores), kind="stable")
+        final_scores = calibration.scale * raw_scores + weight * self.first_pass_scores  # the offset changes no order
+        order = np.argsort(-final_scores, kind="stable")
         return ndcg([self.doc_ids[index] for index in order], self.relevance)
 
 
@@ -64,8 +65,7 @@ class FirstPassWeight:
     Attributes:
         weight: one of `FIRST_PASS_WEIGHTS`.
         ndcg: the mean nDCG@10 with this weight, on the queries on which it was chosen.
-        cross_validated_ndcg: the mean nDCG@10 if each fold's queries are ranked with the best weight of the other
-            folds.
+        cross_validated_ndcg: the mean nDCG@10 if each fold uses the weight that is best on the other folds.
         first_pass_ndcg: the mean nDCG@10 of the candidates in their original order.
     """
 
@@ -80,14 +80,15 @@ def score_judged_queries(
 ) -> Iterator[JudgedQuery]:
     """Score the candidates of each query in a file, and yield them with their judgments.
 
-    The scorer returns logits. Its current ``calibration`` is used to turn them back into raw scores.
+    The scorer's logits are turned back into raw scores by its current ``calibration``.
 
     Raises:
         FormatError: the file is malformed.
     """
     for candidate_list in candidate_lists(candidates):
         texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in candidate_list.documents]
-        scores = scorer.score(candidate_list.query.text, texts, [(index,) for index in range(len(texts))])
+        single_texts = [(index,) for index in range(len(texts))]
+        scores = scorer.score(candidate_list.query.text, texts, single_texts)
         first_pass = np.array([document.get("score") or 0.0 for document in candidate_list.documents], dtype=np.float64)
         best_score = first_pass.max(initial=0)
         scaled_first_pass = first_pass / best_score if best_score > 0 else np.zeros_like(first_pass)
@@ -105,6 +106,7 @@ def calibrate_on_queries(queries: Sequence[JudgedQuery]) -> Calibration:
     Raises:
         EvaluationError: all candidates are relevant, no candidate is relevant, or relevant ones do not score higher.
     """
+    # without queries, the empty arrays remain
     raw_scores = np.concatenate([np.zeros(0), *(query.raw_scores for query in queries)])
     is_relevant = np.concatenate([np.zeros(0, dtype=bool), *(query.is_relevant for query in queries)])
     is_scored = np.isfinite(raw_scores)
@@ -119,7 +121,7 @@ def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> F
     """
     usable = [query for query in queries if query.doc_ids and any(grade > 0 for grade in query.relevance.values())]
     if len(usable) < FOLDS:
-        reason = f"only {len(usable)} queries have candidates and a relevant document; a blend's weight needs {FOLDS}"
+        reason = f"only {len(usable)} queries have candidates and a relevant document; choosing a weight needs {FOLDS}"
         raise EvaluationError(reason)
     ndcgs = np.array(  # (weights, queries)
         [[query.ndcg(calibration, weight) for query in usable] for weight in FIRST_PASS_WEIGHTS]
@@ -141,11 +143,11 @@ def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> F
 def simulate_vectors_mono(
     queries: Sequence[JudgedQuery], vector_queries: Sequence[JudgedQuery], card: ModelCard, depth: int
 ) -> list[JudgedQuery]:
-    """Simulate the pipeline ``vectors-mono``, so that `choose_weight` chooses the weight of the vectors in it.
+    """Simulate the pipeline ``vectors-mono``, so that `choose_weight` can choose the weight of the bi-encoder in it.
 
     In this pipeline, a bi-encoder ranks all candidates, and a cross-encoder ("mono") reranks the first ``depth`` of
     them. The candidates of the returned queries are ordered by the bi-encoder's logits and the first pass. Their
-    ``first_pass_scores`` are the bi-encoder's logits. Candidates below the depth have the raw score NaN.
+    ``first_pass_scores`` are the bi-encoder's logits. Candidates beyond the depth have the raw score NaN.
 
     Args:
         queries: the queries with the cross-encoder's scores.
@@ -154,14 +156,14 @@ def simulate_vectors_mono(
         depth: the number of candidates that the cross-encoder scores.
     """
     simulated = []
-    for mono, vectors in zip(queries, vector_queries, strict=True):
-        logits = card.calibration.scale * vectors.raw_scores + card.calibration.offset
+    for mono_query, vector_query in zip(queries, vector_queries, strict=True):
+        logits = card.calibration.scale * vector_query.raw_scores + card.calibration.offset
         logits = np.where(np.isnan(logits), -np.inf, logits)
-        order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass_scores), kind="stable")
-        raw_scores = np.where(np.arange(len(order)) < depth, mono.raw_scores[order], np.nan)
+        order = np.argsort(-(logits + card.first_pass_weight * vector_query.first_pass_scores), kind="stable")
+        raw_scores = np.where(np.arange(len(order)) < depth, mono_query.raw_scores[order], np.nan)
         vector_logits = np.where(np.isinf(logits), 0.0, logits)[order]
-        doc_ids = [mono.doc_ids[index] for index in order]
-        simulated.append(JudgedQuery(raw_scores, vector_logits, doc_ids, mono.relevance))
+        doc_ids = [mono_query.doc_ids[index] for index in order]
+        simulated.append(JudgedQuery(raw_scores, vector_logits, doc_ids, mono_query.relevance))
     return simulated
 
 

@@ -1,4 +1,4 @@
-"""Read candidates to rerank without a search engine, from files with texts or from a run, a corpus and queries."""
+"""Read candidates to rerank without a search engine, from a file with texts, or a run with a corpus and queries."""
 
 import hashlib
 import json
@@ -59,8 +59,8 @@ class CandidateLists:
 class CandidatesByQuery:
     """Looks up the candidates of a query in lists that need not fit into memory. It is thread-safe.
 
-    The constructor reads all lists once, to check them. Lookups in the lists' order read them once more. A lookup that
-    goes back to an earlier list reads them again from the beginning.
+    The constructor reads all lists once, to check them. Lookups in the lists' order read the lists once more. A lookup
+    that goes back to an earlier list begins to read them again.
 
     Attributes:
         queries: the queries, in the lists' order.
@@ -71,18 +71,20 @@ class CandidatesByQuery:
     """
 
     def __init__(self, lists: CandidateLists) -> None:
-        self._lists, self._remaining = lists, iter(lists)
+        self._lists = lists
+        self._remaining = iter(lists)
         self._lock = threading.Lock()
-        queries, content = [], hashlib.sha256(b"[")
+        queries = []
+        hasher = hashlib.sha256(b"[")  # of all lists as one JSON array
         self._digests: dict[str, bytes] = {}
         for index, candidate_list in enumerate(lists):
             queries.append(candidate_list.query)
             line = _serialise(candidate_list)
             self._digests[candidate_list.query.query_id] = _hash_line(line)
-            content.update(f"{', ' if index else ''}{line}".encode())
-        content.update(b"]")
+            hasher.update(f"{', ' if index else ''}{line}".encode())
+        hasher.update(b"]")
         self.queries: tuple[Query, ...] = tuple(queries)
-        self.digest = content.hexdigest()[:16]
+        self.digest = hasher.hexdigest()[:16]
 
     def get_documents(self, query_id: str) -> Sequence[Mapping[str, Any]]:
         """Return a query's candidates.
@@ -106,7 +108,10 @@ class CandidatesByQuery:
 
     def _find_next(self, query_id: str) -> CandidateList | None:
         """Read on to a query's list, or return None if the remaining lists do not contain it."""
-        return next((each for each in self._remaining if each.query.query_id == query_id), None)
+        for candidate_list in self._remaining:
+            if candidate_list.query.query_id == query_id:
+                return candidate_list
+        return None
 
 
 def _serialise(candidate_list: CandidateList) -> str:
@@ -203,10 +208,12 @@ def assemble_candidates(run: Path | str, corpus: Path | str | Texts, queries: Pa
     doc_ids = frozenset(document.doc_id for ranking in rankings.values() for document in ranking)
     missing_ids = set(doc_ids)
     if callable(corpus):
-        rows, corpus_name = _collect_from_index(corpus(doc_ids), missing_ids), "the index"
+        corpus_name = "the index"
+        rows = _collect_from_index(corpus(doc_ids), missing_ids)
     else:
-        rows, corpus_name = _collect_from_file(Path(corpus), doc_ids, missing_ids), str(corpus)
-    documents = IdTable.create_temporary(rows)
+        corpus_name = str(corpus)
+        rows = _collect_from_file(Path(corpus), doc_ids, missing_ids)
+    documents = IdTable.create_temporary(rows)  # reads the rows, which removes their ids from ``missing_ids``
     if missing_ids:
         count = len(missing_ids)
         raise EvaluationError(f"{count} documents of {run} are not in {corpus_name}, such as {min(missing_ids)}")
@@ -215,18 +222,19 @@ def assemble_candidates(run: Path | str, corpus: Path | str | Texts, queries: Pa
         raise EvaluationError(
             f"{len(missing_queries)} queries of {run} are not in {queries}, such as {min(missing_queries)}"
         )
-    return CandidateLists(
-        lambda: (
-            CandidateList(
-                queries_by_id[query_id], tuple(_load_scored(documents, *scored) for scored in rankings[query_id])
-            )
-            for query_id in rankings
-        )
-    )
+
+    def read() -> Iterator[CandidateList]:
+        for query_id, ranking in rankings.items():
+            candidates = tuple(_load_scored(documents, doc_id, score) for doc_id, score in ranking)
+            yield CandidateList(queries_by_id[query_id], candidates)
+
+    return CandidateLists(read)
 
 
 def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
-    """Return the title and text of each document from a file of JSON lines. If an id is repeated, the last line counts.
+    """Return each document's title and text as one string. The corpus is a file of JSON lines.
+
+    If an id is repeated, the last line counts.
 
     Raises:
         FormatError: a line is malformed.
@@ -253,8 +261,8 @@ def _collect_from_index(documents: Iterable[Mapping[str, Any]], missing_ids: set
 def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[str]) -> Iterator[IdRow]:
     """Yield documents as JSON, and remove their ids from ``missing_ids``.
 
-    If an id is repeated, an `IdTable` returns the row with the lowest number. With negative line numbers, this is the
-    last line.
+    If an id is repeated, an `IdTable` returns the row with the lowest number. As rows have negative line numbers, the
+    last line counts.
     """
     for number, value in read_numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
@@ -274,12 +282,13 @@ def _load_scored(documents: IdTable, doc_id: str, score: float) -> dict[str, Any
 
 
 def _explain_invalid_entry(entry: Entry) -> str:
+    """Return why an entry is invalid, or ""."""
     if not isinstance(entry.query, str) or not entry.query.strip():
         return f"query {entry.query_id} has no text"
     doc_ids = [document["id"] for document in entry.documents]
-    reasons = [explain_invalid_id(entry.query_id, is_query=True), *map(explain_invalid_id, doc_ids)]
-    if any(reasons):
-        return next(filter(None, reasons))
+    for reason in (explain_invalid_id(entry.query_id, is_query=True), *map(explain_invalid_id, doc_ids)):
+        if reason:
+            return reason
     if len(set(doc_ids)) != len(doc_ids):
         return f"query {entry.query_id} has a document twice; remove one"
     for document in entry.documents:

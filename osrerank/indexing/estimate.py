@@ -68,7 +68,7 @@ class Estimate:
         return {
             "documents": coverage.documents,
             "built": coverage.built,
-            "looked_at": coverage.looked_at,
+            "looked_at": coverage.examined,
             "lacking": coverage.lacks,
             "share": coverage.share,
             "build_s": round(self.build_s, 1),
@@ -91,7 +91,7 @@ def estimate(client: Client, index: str) -> Estimate:
     if not coverage.texts:
         return Estimate(coverage)
     rate = measure_rate(vectors, coverage.texts)
-    distinct_fraction = len(coverage.texts) / coverage.lacking_examined  # equal texts are encoded once
+    distinct_fraction = len(coverage.texts) / coverage.examined_lacking  # equal texts are encoded once
     n_missing_texts = coverage.lacks * distinct_fraction
     mean_characters = sum(text.characters for text in coverage.texts) / len(coverage.texts)
     build_s = n_missing_texts * mean_characters / rate.characters_per_s

@@ -86,7 +86,7 @@ class FileProgress(StoredProgress):
 
     def load(self) -> BuildProgress:
         progress = _parse_progress(self._store.read([self._key]).get(self._key, b""), "the vector file")
-        self.latest = progress if progress.is_valid(self._store.files()) else BuildProgress()
+        self.latest = progress if progress.has_all_files(self._store.files()) else BuildProgress()
         return self.latest
 
     def update(self, transform: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:

@@ -18,7 +18,7 @@ from osrerank.options.traffic import Traffic
 from osrerank.types import FailurePolicy, StagePipeline
 
 NO_STAGES = "none"
-"""The pipeline that returns the first pass."""
+"""The pipeline without stages, which returns the first pass's order."""
 AUTO_PIPELINE = "auto"
 """The pipeline ``vectors`` for a bi-encoder, or ``mono`` for a cross-encoder."""
 VECTORS = ("vectors", "vectors-duo")
@@ -85,30 +85,30 @@ class Rerank:
             last stage that compares the best candidates in pairs. ``"none"`` keeps the first pass's order. With a
             bi-encoder, ``"mono"`` runs as ``"vectors"``, and the response has a warning. You can also pass your own
             ``Pipeline``.
-        depth: the number of candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and up
+        depth: the number of candidates that the first stage reranks, 1 to 10,000. ``"auto"`` reranks 100, and up
             to 1,000 as long as candidates have stored vectors (docs/vectors.md).
         mono_depth: the number of candidates that the cross-encoder of ``"vectors-mono"`` scores, at most ``depth``. It
             scores the candidates with the best vector scores.
-        duo_depth: the number of candidates that are compared in pairs (k1), at most ``depth``. n candidates make
+        duo_depth: the number of candidates that are compared in pairs, at most ``depth``. n candidates make
             n(n - 1) pairs. 0 and 1 turn the comparison off.
         pairs: the pairs that are compared, and the aggregation of a candidate's pairwise probabilities: ``"sum"``,
             ``"binary"``, ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
         fields: the fields whose text the model scores, joined in this order. Dotted paths are allowed. If None, they
             are the ``query_fields``, or else the fields that the caller's own query searches, or else up to five text
-            fields of the index's mapping. Multi-fields, aliases, patterns such as ``body*``, objects and boosts are
-            looked up in the mapping.
+            fields of the index's mapping. Names of multi-fields, aliases and objects, patterns such as ``body*``, and
+            ``name^boost`` are also allowed.
         separator: the text between fields, and between the values of a list.
         query_fields: the fields to search with a query string. ``name^boost`` is allowed. If None, they are up to five
             text fields of the index's mapping.
         deadline_ms: the time limit of the whole call, in milliseconds. If None, there is no limit. The first pass is
-            never interrupted. ``"auto"`` limits only searches whose last stage is ``vectors``: ``client.search`` to
-            1,000 ms after the model is loaded, and ``client.msearch`` to 1,000 ms for each search.
+            never interrupted. ``"auto"`` gives a search 1,000 ms after the model is loaded if its last stage is
+            ``vectors``, and no limit otherwise. A multi-search gets 1,000 ms for each of its searches.
         on_failure: what happens if reranking fails. ``"first_pass"`` returns the best order so far, and the response
             states the reason. ``"raise"`` raises the error.
         min_score: the minimum probability of a returned hit, in [0, 1], as the model's card calibrates it. Hits below
-            the depth and hits that could not be scored are left out. Hits that were not scored before the deadline
-            stay. The response's total remains the number of hits in the first pass. If the search was not reranked, no
-            hit is left out.
+            the depth and hits that could not be scored are left out. Hits that the deadline left unscored stay. The
+            response's total remains the number of hits in the first pass. If the search was not reranked, no hit is
+            left out.
         min_probability: the minimum calibrated probability of a returned hit, as ``osrerank calibrate`` fitted it.
             Without a calibration for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` states the reason. With ``on_failure="raise"``, this is an error.
@@ -129,10 +129,10 @@ class Rerank:
             ``"keep"`` gives the highest text score of the first pass to the model's best candidate, the second highest
             to the second, and so on. It then applies each hit's boosts to its new score, as the query specifies
             (docs/concepts.md). ``"ignore"`` orders by the stages alone.
-        passages: the way to score long documents by passages. ``"auto"`` is ``"off"``, unless the model's card
-            recommends passages, as the card of a bi-encoder does. Then a document longer than the model's window gets
-            the score of its best passage. ``"off"`` scores the beginning of the document that fits into the window.
-            ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every
+        passages: the way to score long documents by passages. If the model's card recommends passages, as the card of a
+            bi-encoder does, ``"auto"`` gives a document longer than the model's window the score of its best passage.
+            Otherwise, ``"auto"`` is ``"off"``. ``"off"`` scores the beginning of the document that fits into the
+            window. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every
             document by its passages.
         sentences: whether and how the scores of a document's best sentences are added to its first-pass score, as in
             Birch: True, a dict of options or ``Sentences``. It cannot be combined with ``passages``, ``blend`` or
@@ -202,7 +202,7 @@ class Rerank:
 
     @property
     def may_end_with_vectors(self) -> bool:
-        """Whether the stage ``vectors`` is the last one that runs a model, provided that the model is an encoder."""
+        """Whether an encoder would be the last model that the search runs. With an encoder, ``mono`` is ``vectors``."""
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property
@@ -216,14 +216,16 @@ class Rerank:
         return MAX_AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
-        for name, (group, default, parse) in GROUPS.items():
+        for name, (option_class, default, parse) in GROUPS.items():
             value = getattr(self, name)
-            if not isinstance(value, group) and value != default:
+            if not isinstance(value, option_class) and value != default:  # it is not parsed yet
                 object.__setattr__(self, name, parse(value))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
-            if isinstance(value, str | list):
-                object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+            if isinstance(value, str):
+                object.__setattr__(self, name, (value,))
+            elif isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
         for name, (is_valid, expected) in _RULES.items():
             value = getattr(self, name)
             if not is_valid(value):
@@ -250,7 +252,7 @@ class Rerank:
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
                 reason = "one ranking's scores would remove the other ranking's hits"
-                message = f"rerank option {name} cannot be combined with interleave; leave it out, because {reason}"
+                message = f"rerank option {name} cannot be combined with interleave, because {reason}; leave it out"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.in_shadow:
             reason = "nobody would see the interleaved page"
@@ -259,7 +261,7 @@ class Rerank:
             )
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
         second = self.rankings[1]
-        parsed_options = tuple((name, getattr(second, name)) for name in dict(interleave.others))
+        parsed_options = tuple((name, getattr(second, name)) for name in dict(interleave.others))  # hashable
         object.__setattr__(self, "interleave", replace(interleave, others=parsed_options))
 
     @classmethod
@@ -298,6 +300,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_whole(value: object, lowest: int, highest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+
+
 def _are_names(value: object) -> bool:
     if value is None:
         return True
@@ -321,16 +327,16 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"{' or '.join(map(repr, PIPELINES))} or a Pipeline",
     ),
     "depth": (
-        lambda value: value == "auto" or (type(value) is int and 0 < value <= MAX_DEPTH),
+        lambda value: value == "auto" or _is_whole(value, 1, MAX_DEPTH),
         f'a whole number from 1 to {MAX_DEPTH}, or "auto"',
     ),
     "mono_depth": (
-        lambda value: type(value) is int and 0 < value <= MAX_DEPTH,
+        lambda value: _is_whole(value, 1, MAX_DEPTH),
         f"a whole number from 1 to {MAX_DEPTH}",
     ),
     "duo_depth": (
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUO_DEPTH,
-        f"a whole number from 0 to {MAX_DUO_DEPTH}: n candidates are n(n - 1) pairs",
+        lambda value: _is_whole(value, 0, MAX_DUO_DEPTH),
+        f"a whole number from 0 to {MAX_DUO_DEPTH} (n candidates make n(n - 1) pairs)",
     ),
     "fields": (_are_names, "one or more field names, or None"),
     "separator": (lambda value: isinstance(value, str), "a string"),

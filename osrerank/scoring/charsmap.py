@@ -21,7 +21,8 @@ class CharacterMap:
     """A map from character sequences to their replacements, in sentencepiece's compiled format.
 
     Each node of the trie is a uint32: bits 0 to 7 are the byte that leads to it, bit 8 says whether a match ends there,
-    and bits 9 to 30 encode the offset of its children. A match's value, with bit 31, is its replacement's position.
+    and bits 10 to 30 are the offset of its children, divided by 256 if bit 9 is set. A match's value has bit 31 set.
+    Its other bits are the position of the replacement.
 
     Args:
         compiled: the compiled map: the size of the trie in bytes as a uint32; the trie, a double array (Darts) over
@@ -32,7 +33,7 @@ class CharacterMap:
         (size,) = struct.unpack_from("<I", compiled)
         self._trie = array("I", compiled[4 : 4 + size])
         self._replacements = compiled[4 + size :]
-        self._cached_pairs: dict[str, tuple[str, int]] = {}  # two characters -> result of `_find_longest` for the first
+        self._cached_pairs: dict[str, tuple[str, int]] = {}  # two characters -> result of `_find_longest` at the first
 
     @classmethod
     def pop_from(cls, tokenizer: Tokenizer) -> Self:
@@ -82,21 +83,22 @@ class CharacterMap:
             for byte in text[end].encode():
                 node ^= byte
                 unit = trie[node]
-                if unit & 0x800000FF != byte:  # the trie contains no longer match
+                if unit & 0x800000FF != byte:  # another byte or a value: the trie contains no longer match
                     if end < start + 2 and len(self._cached_pairs) < MAX_CACHED_PAIRS:
                         self._cached_pairs[text[start : start + 2]] = replacement, length
                     return replacement, length
                 node ^= _child_offset(unit)
             end += 1
             if unit >> 8 & 1:  # a match ends here
-                replacement, length = self._replacement(trie[node] & 0x7FFFFFFF), end - start
+                replacement, length = self._read_replacement(trie[node] & 0x7FFFFFFF), end - start
         return replacement, length
 
-    def _replacement(self, start: int) -> str:
+    def _read_replacement(self, start: int) -> str:
         """Return the replacement at a position in the compiled replacements: the text up to the next NUL."""
         return self._replacements[start : self._replacements.index(b"\0", start)].decode()
 
 
 def _child_offset(unit: int) -> int:
     """Return the offset of a trie unit's children, relative to the unit."""
-    return unit >> 10 << ((unit & 0x200) >> 6)
+    offset = unit >> 10
+    return offset << 8 if unit & 0x200 else offset

@@ -12,9 +12,10 @@ from osrerank._pause import Pause
 from osrerank._platform import fork_safe_lock, renew_after_fork
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, StillLoading, WorkerError
+from osrerank.scoring import registry
 from osrerank.scoring.card import Kind
 from osrerank.scoring.encoder_scorer import EncoderScorer
-from osrerank.scoring.registry import Model, load
+from osrerank.scoring.registry import Model
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline, NeedsWorkers, Scorer, is_encoder
 
@@ -107,7 +108,7 @@ class LoadedModel:
 
     def renew(self) -> None:
         """Forget the running load in a forked child, where its thread does not run."""
-        self._load: _BackgroundLoad | None = None
+        self._background_load: _BackgroundLoad | None = None
 
     @property
     def is_encoder(self) -> bool | None:
@@ -117,7 +118,7 @@ class LoadedModel:
 
     @property
     def ready_model(self) -> ReadyModel | None:
-        """The loaded model, or None until it is loaded."""
+        """The loaded model, or None until it is loaded. A provided model is ready at once."""
         return self.load() if self._provided is not None else self._ready
 
     def _model_if_loaded(self) -> Model | None:
@@ -137,7 +138,7 @@ class LoadedModel:
             MissingDependencyError: the model's backend is not installed.
             WorkerError: there are no workers.
         """
-        if self._provided is not None:
+        if self._provided is not None:  # needs no thread
             with self._lock:
                 self._ready = self._ready or self._load_with_caches()
         while True:  # a second round is needed if `close` has removed the model that was just loaded
@@ -179,12 +180,13 @@ class LoadedModel:
             return
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             model.find_workers(deadline.within_ms(1000 * FIND_WORKERS_FRACTION * deadline.remaining_s()))
-        self._last_find_at_s = self._clock()  # set last, so that concurrent threads do not skip their attempts
+        # Set only now, so that a thread that comes during the attempt also waits for workers.
+        self._last_find_at_s = self._clock()
 
     def close(self) -> None:
         """Wait for a running load, then close the model and its caches. A provided model is left open."""
-        if self._load is not None:
-            self._load.ended.wait()
+        if self._background_load is not None:
+            self._background_load.ended.wait()
         with self._lock:
             ready, self._ready = self._ready, None
         if ready is None:
@@ -199,11 +201,12 @@ class LoadedModel:
     def _ensure_load(self) -> _BackgroundLoad:
         """Return the latest load. If there is none, or if it failed, start a new one."""
         with self._lock:
-            if self._load is None or (self._load.ended.is_set() and self._ready is None):
-                new_load = _BackgroundLoad()
-                threading.Thread(target=self._run_load, args=(new_load,), name="osrerank-load", daemon=True).start()
-                self._load = new_load
-            return self._load
+            latest = self._background_load
+            if latest is None or (latest.ended.is_set() and self._ready is None):
+                latest = _BackgroundLoad()
+                threading.Thread(target=self._run_load, args=(latest,), name="osrerank-load", daemon=True).start()
+                self._background_load = latest
+            return latest
 
     def _run_load(self, background_load: _BackgroundLoad) -> None:
         try:
@@ -224,7 +227,9 @@ class LoadedModel:
             vectors = DocumentVectors(model, storage, self._clock, side_indices=self.side_index_stores)
             return ReadyModel(model, vectors, EncoderScorer(vectors))
         uses_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
-        uses_memory = self._settings.cache_local_mb > 0 and self._provided is None  # a provided scorer uses only Redis
+        uses_memory = (
+            self._settings.cache_local_mb > 0 and self._provided is None
+        )  # a provided scorer is cached only with Redis
         if not (uses_memory or uses_redis):
             return ReadyModel(model, None, model)
         from osrerank.scoring.cache.scorer import add_cache  # noqa: PLC0415 - only scorers need it
@@ -237,7 +242,7 @@ class LoadedModel:
         if self._failure is not None and self._retry_pause.is_on:
             raise ModelLoadError(str(self._failure), model=self._failure.model, path=self._failure.path)
         try:
-            model = load(self._settings, self._kinds, model=self._name)
+            model = registry.load(self._settings, self._kinds, model=self._name)
         except ModelLoadError as error:
             self._failure = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
             self._retry_pause.begin(error)

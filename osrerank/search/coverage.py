@@ -42,7 +42,7 @@ MATCH_ALL: Mapping[str, Any] = {"match_all": {}}
 MIN_PER_SHARD = 100
 """The minimum number of unbuilt documents that are examined in each shard, however many shards there are."""
 
-CoverageSteps = Generator[SideRequest | Computation, Any, Any]
+Steps = Generator[SideRequest | Computation, Any, Any]
 
 
 class ModelText(NamedTuple):
@@ -57,6 +57,14 @@ class ModelText(NamedTuple):
     characters: int
 
 
+class _IndexedText(NamedTuple):
+    """A document's text with the key of its vector and its index."""
+
+    key: bytes
+    index_name: str
+    model_text: ModelText
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How many of an index's documents have vectors. A document without text counts as a document with vectors.
@@ -65,30 +73,30 @@ class Coverage:
         index: the name of the index, an alias or a pattern.
         documents: the number of documents in the index.
         built: the number of documents that vector builds have encoded, according to their saved progress.
-        looked_at: the number of unbuilt documents that were examined: all of them, or a sample.
-        lacking_examined: the number of examined documents without vectors.
+        examined: the number of unbuilt documents that were examined: all of them, or a sample.
+        examined_lacking: the number of examined documents without vectors.
         texts: the distinct texts of the examined documents without vectors.
     """
 
     index: str
     documents: int
     built: int
-    looked_at: int
-    lacking_examined: int
+    examined: int
+    examined_lacking: int
     texts: Sequence[ModelText] = ()
 
     @property
     def is_sample(self) -> bool:
         """Whether the count is an estimate, because only a sample of the unbuilt documents was examined."""
-        return self.built + self.looked_at < self.documents
+        return self.built + self.examined < self.documents
 
     @property
     def lacks(self) -> int:
         """The number of documents without vectors. It is an estimate if only a sample was examined."""
         if not self.is_sample:
-            return self.lacking_examined
+            return self.examined_lacking
         n_unbuilt = self.documents - self.built
-        return math.ceil(n_unbuilt * self.lacking_examined / max(1, self.looked_at))
+        return math.ceil(n_unbuilt * self.examined_lacking / max(1, self.examined))
 
     @property
     def share(self) -> float:
@@ -99,13 +107,13 @@ class Coverage:
         documents = f"{self.documents:,} documents"
         if self.lacks:
             lack = f"{self.lacks:,} of {documents} lack vectors"
-            return f"about {lack}, by a sample of {self.looked_at:,}" if self.is_sample else lack
+            return f"about {lack}, by a sample of {self.examined:,}" if self.is_sample else lack
         if self.is_sample:
-            return f"none of a sample of {self.looked_at:,} of {documents} lacks vectors"
+            return f"none of a sample of {self.examined:,} of {documents} lacks vectors"
         return f"none of {documents} lacks vectors"
 
 
-def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE) -> CoverageSteps:
+def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMPLE_SIZE) -> Steps:
     """Count an index's documents with and without vectors. Return the counts as a `Coverage`.
 
     Args:
@@ -121,7 +129,7 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
     defaults = searcher.defaults.options_for(index)
     fields = yield from searcher.find_fields(defaults, index)
     n_documents = int((yield SideRequest("GET", build_path(index, "_count")))["count"])
-    options = fields.update_options(defaults)
+    options = fields.update_options(defaults)  # the defaults with the fields found
     with searcher.service_for(index) as service:
         vectors = service.load_vectors(options)
         if vectors is None:
@@ -134,14 +142,22 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
         else:
             hits, n_unbuilt = unbuilt
             n_built = max(0, n_documents - n_unbuilt)
-        entries, stored_keys = yield Computation(partial(_compute_keys, service, vectors, options, fields, hits))
-        if searcher.vectors is not None:
-            index_by_key = {key: name for key, name, _ in entries if key not in stored_keys}
-            records = yield from searcher.vectors.fetch(index_by_key, lambda: math.inf)
+        texts, stored_keys = yield Computation(partial(_list_texts, service, vectors, options, fields, hits))
+        side_indices = searcher.vectors
+        if side_indices is not None:
+            index_by_key = {text.key: text.index_name for text in texts if text.key not in stored_keys}
+            records = yield from side_indices.fetch(index_by_key, lambda: math.inf)  # without a time limit
             stored_keys |= yield Computation(partial(_store_records, vectors, records))
-    missing = [(key, text) for key, _, text in entries if key not in stored_keys]
-    distinct_texts = list(dict(missing).values())  # equal texts have the same key
-    coverage = Coverage(index, n_documents, n_built, len(hits), len(missing), distinct_texts)
+    missing = [text for text in texts if text.key not in stored_keys]
+    distinct_texts = list({text.key: text.model_text for text in missing}.values())  # equal texts have the same key
+    coverage = Coverage(
+        index,
+        documents=n_documents,
+        built=n_built,
+        examined=len(hits),
+        examined_lacking=len(missing),
+        texts=distinct_texts,
+    )
     VECTORS_DOCUMENTS.labels(index).set(n_documents)
     VECTORS_LACKING.labels(index).set(coverage.lacks)
     return coverage
@@ -162,7 +178,7 @@ def _find_unbuilt_hits(
     defaults: Rerank,
     fields: SearchFields,
     max_documents: int,
-) -> CoverageSteps:
+) -> Steps:
     """Find the documents that no build has encoded.
 
     Args:
@@ -191,24 +207,26 @@ def _find_unbuilt_hits(
     for name, shards in heads.items():
         progress = (progress_by_index[name] or BuildProgress()).with_shards(shards)
         for shard, head in shards.items():
-            ranges = progress.list_unbuilt_ranges(shard, max(head.global_checkpoint, head.max_seq_no))
+            last_write = max(head.global_checkpoint, head.max_seq_no)  # some shard copies may lack it
+            ranges = progress.list_unbuilt_ranges(shard, last_write)
             if ranges:
                 ranges_by_shard[name, shard] = ranges
     sampled_hits: list[Mapping[str, Any]] = []
     engine = yield from searcher.engine.find()
-    n_unbuilt, size = 0, max(MIN_PER_SHARD, max_documents // max(1, len(ranges_by_shard)))
+    n_unbuilt = 0
+    hits_per_shard = max(MIN_PER_SHARD, max_documents // max(1, len(ranges_by_shard)))
     for (name, shard), ranges in ranges_by_shard.items():
         query = build_sequence_query(ranges)
-        if not searcher.is_embedded:
+        if not searcher.is_embedded:  # the embedded engine has no random order
             query = shuffle_query(query)
-        body = fetch_body(fields, size, query) | {"track_total_hits": True}
+        body = fetch_body(fields, hits_per_shard, query) | {"track_total_hits": True}
         found = (yield build_shard_request(name, shard, "_search", body, engine=engine))["hits"]
         sampled_hits += found["hits"]
         n_unbuilt += int(found["total"]["value"])
     return sampled_hits, n_unbuilt
 
 
-def _read_progress(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> CoverageSteps:
+def _read_progress(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> Steps:
     """Return the saved progress of an index's vector builds, or None if no valid progress is saved."""
     content, store = b"", vectors.store
     if searcher.vectors is not None:
@@ -224,11 +242,13 @@ def _read_progress(searcher: "Searcher", vectors: DocumentVectors, index: str, k
         progress = BuildProgress.from_bytes(content) if content else None
     except FormatError:
         return None
-    files = store.files() if progress and progress.files and isinstance(store, FileStore) else ()
-    return progress if progress and progress.is_valid(files) else None
+    if progress is None:
+        return None
+    existing_files = store.files() if progress.files and isinstance(store, FileStore) else ()
+    return progress if progress.has_all_files(existing_files) else None
 
 
-def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
+def is_warm(searcher: "Searcher", index: str, at_least: float) -> Steps:
     """Return whether an index's model is loaded and enough of its documents have vectors.
 
     Args:
@@ -238,10 +258,10 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> CoverageSteps:
     """
     options = searcher.defaults.options_for(index)
     with searcher.service_for(index) as service:
-        models = service.select_models(options)[0], service.scoring_model
-    if any(model.is_encoder is None for model in models):
+        first_model, scoring_model = service.select_models(options)[0], service.scoring_model
+    if first_model.is_encoder is None or scoring_model.is_encoder is None:
         return False  # a model is not loaded
-    if not models[0].is_encoder or options.is_first_pass:
+    if not first_model.is_encoder or options.is_first_pass:
         return True  # searches need no vectors
     coverage: Coverage = yield from measure_coverage(searcher, index)
     return coverage.share >= at_least
@@ -277,7 +297,7 @@ def shuffle_query(query: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sample_hits(index: str, fields: SearchFields, size: int, n_documents: int, engine: Engine) -> CoverageSteps:
+def _sample_hits(index: str, fields: SearchFields, size: int, n_documents: int, engine: Engine) -> Steps:
     """Return the hits of a sample of ``size`` documents of an index that has ``n_documents``."""
     path, is_whole_index = build_path(index, "_search"), size == n_documents
     if not engine.is_embedded:
@@ -285,6 +305,7 @@ def _sample_hits(index: str, fields: SearchFields, size: int, n_documents: int, 
         return (yield SideRequest("POST", path, body, engine.no_pipeline))["hits"]["hits"]
     if is_whole_index:
         return (yield SideRequest("POST", path, fetch_body(fields, size)))["hits"]["hits"]
+    # slices of consecutive documents, which begin at even distances
     last_document = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})
     last_position = last_document["hits"]["hits"][0]["sort"][0]
     hits: dict[tuple[str, str], Any] = {}
@@ -296,22 +317,22 @@ def _sample_hits(index: str, fields: SearchFields, size: int, n_documents: int, 
     return list(hits.values())
 
 
-def _compute_keys(
+def _list_texts(
     service: RerankService,
     vectors: DocumentVectors,
     options: Rerank,
     fields: SearchFields,
     hits: Sequence[Mapping[str, Any]],
-) -> tuple[list[tuple[bytes, str, ModelText]], set[bytes]]:
-    """Return the key, index and text of each document that has text, and the keys of records stored on this machine."""
+) -> tuple[list[_IndexedText], set[bytes]]:
+    """Return the texts of the documents that have text, and the keys of records stored on this machine."""
     texts = [
         (hit["_index"], ModelText(text, len(candidate.text or "")))
         for hit, (candidate, text) in zip(hits, model_texts(service, options, fields, hits), strict=True)
         if text is not None and not lacks_text(candidate)
     ]
     keys = vectors.records.compute_keys([text.text for _, text in texts])
-    entries = [(key, index, text) for key, (index, text) in zip(keys, texts, strict=True)]
-    return entries, set(vectors.records.read_stored(keys))
+    indexed_texts = [_IndexedText(key, index, text) for key, (index, text) in zip(keys, texts, strict=True)]
+    return indexed_texts, set(vectors.records.read_stored(keys))
 
 
 def _store_records(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:

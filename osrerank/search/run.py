@@ -66,14 +66,14 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
         plan = yield from make_plan(call, searcher, service)
         plan, response = yield from perform(plan, searcher)
         try:
-            reranking_began_s = service.clock()
+            reranking_began_s = service.clock()  # in case one of the next steps fails
             plan, response = yield from complete_page(plan, response)
             if (yield from fields_have_changed(plan, response, searcher)):
                 newest_plan = yield from make_plan(call, searcher, service)
                 plan, response = yield from perform(newest_plan, searcher)
                 plan, response = yield from complete_page(plan, response)
             reranking_began_s = service.clock()
-            if call.options is None or not isinstance(response, Mapping):
+            if call.options is None or not isinstance(response, Mapping):  # not to be reranked, or not JSON
                 return response
             plan, response = extract_boost_scores(plan, response)
             plan, hits = yield from hits_with_texts(plan, response, searcher)
@@ -84,11 +84,11 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             rerank_ms = (service.clock() - reranking_began_s) * 1000
             report = make_report(response, reranked, plan, interleaved, rerank_ms=rerank_ms)
             report = yield from record_search(report, plan, searcher)
-            reranked_response = yield from finish(reranked, report, response, plan, hits, searcher)
-        except EngineError:  # another request for the page failed; all other requests handle their errors
+            reranked_response = yield from finish_search(reranked, report, response, plan, hits, searcher)
+        except EngineError:  # the caller's own request failed; all other requests handle their errors
             raise
         except (ConfigError, PropagatedError):  # the options do not fit the models, or ``on_failure`` is "raise"
-            _count("false", service.clock() - reranking_began_s, call, None)
+            _count(applied="false", took_s=service.clock() - reranking_began_s, call=call, code=None)
             raise
         except Exception as error:  # noqa: BLE001 - a bug in osrerank must not lose the engine's response
             return _respond_unranked(error, response, plan)
@@ -127,12 +127,13 @@ def _interleave(
 
 
 def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[Step, Any, Report]:
-    """Record the search for UBI (User Behavior Insights), and queue its run in shadow mode, if they are requested.
+    """If requested, record the search for UBI (User Behavior Insights), and queue its second run in shadow mode.
 
     Returns the report with entries that say whether it was recorded and queued.
     """
     if plan.ubi is not None:
-        interleave = plan.call.options and plan.call.options.interleave
+        options = plan.call.options
+        interleave = options.interleave if options else None
         session = session_digest(interleave) if interleave else ""
         report = yield from searcher.records.record(
             plan.ubi, report, text=plan.text, session=session, deadline=plan.deadline
@@ -149,7 +150,7 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
     assert call.options is not None
 
     def steps() -> Generator[Step, Any, tuple[Any, float]]:
-        if report.code != ReasonCode.SHADOW:  # the search cannot be reranked
+        if report.code != ReasonCode.SHADOW:  # the search cannot be reranked, and the report has the reason
             return write_report({"hits": {"hits": []}}, report), 0.0
         started_s = plan.service.clock()
         reranked_call = replace(call, body=without_ubi(call.body), exclusion=None)  # this run is reranked
@@ -161,7 +162,7 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
     return searcher.shadows.compare_with_reranking(text, call.index, unranked_ids, reranking)
 
 
-def finish(
+def finish_search(
     reranked: Ranking | Reason,
     report: Report,
     response: Mapping[str, Any],
@@ -187,7 +188,7 @@ def finish(
     reranked_response = write_report(response, report)
     try:
         _count_outcome(report, plan)
-        yield from _follow_up(reranked, report, reranked_response, plan, hits, searcher)
+        yield from _save_and_log(reranked, report, reranked_response, plan, hits, searcher)
     except Exception:  # a bug in osrerank must not lose the reranked response
         logger.exception("[internal] a search is reranked, but its order or vectors may be lost; please report this")
         INTERNAL_ERRORS.inc()
@@ -206,7 +207,7 @@ def _count_outcome(report: Report, plan: Plan) -> None:
             BOOSTS.labels(str(stage.applied).lower()).inc()
 
 
-def _follow_up(
+def _save_and_log(
     reranked: Ranking | Reason,
     report: Report,
     reranked_response: Mapping[str, Any],
@@ -218,7 +219,8 @@ def _follow_up(
     if isinstance(reranked, Ranking):
         yield from _save_order(reranked, plan, hits)
         yield from _write_vectors(reranked, plan, hits, searcher)
-    searcher.fields.warn(plan.call.index, [text for text in report.warnings if text not in plan.fields.warnings])
+    new_warnings = [text for text in report.warnings if text not in plan.fields.warnings]  # not logged yet
+    searcher.fields.warn(plan.call.index, new_warnings)
     if report.code in NOT_ATTEMPTED:
         return
     for stage in report.stages:
@@ -233,11 +235,12 @@ def _follow_up(
 
 
 def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:
-    """Save a first page's order if later pages might be ranked differently. If not, delete an order saved earlier."""
+    """Save a first page's order if later pages might be ranked differently. Otherwise, delete a saved one."""
     order, page = plan.order, plan.page
     if order is None or page is None or not page.is_first:
         return
-    if plan.deadline.at_s is not None or not is_reproducible(reranked, plan.options):
+    may_change = plan.deadline.at_s is not None or not is_reproducible(reranked, plan.options)
+    if may_change:
         yield Computation(partial(order.save, reranked, make_candidate_ids(hits), hits, plan.options, plan.recipe))
     elif not order.orders.is_empty:
         yield Computation(partial(order.drop, plan.options))
@@ -258,10 +261,10 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
     if vectors.new_records:
         assert plan.recipe is not None
         assert plan.recipe.vector_stage is not None
-        source = plan.recipe.vector_stage.vectors
+        document_vectors = plan.recipe.vector_stage.vectors
         index_by_key = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
-        contents = source.records.to_contents(vectors.new_records)
-        write_steps = side_indices.write_steps(contents, index_by_key, source.label)
+        records = document_vectors.records.to_contents(vectors.new_records)
+        write_steps = side_indices.write_steps(records, index_by_key, document_vectors.label)
         if write_steps is not None:
             yield SendLater(write_steps)
     hits_without_vector = [hits_by_id[doc_id] for doc_id, key in missing_keys.items() if key not in vectors.new_records]
@@ -302,9 +305,9 @@ def _respond_unranked(error: Exception, response: Any, plan: Plan) -> Any:
     if plan.call.options is None or not isinstance(response, Mapping):
         return response
     if plan.call.exclusion is None:
-        _count("false", 0.0, plan.call, reason.code)
+        _count(applied="false", took_s=0.0, call=plan.call, code=reason.code)
     try:
         return write_report(response, unranked_report(response, reason, plan))
-    except Exception:  # the response might be what the first error was about
+    except Exception:  # a malformed response can cause the same error again
         logger.exception("[internal] a search is answered without a report; please report this")
         return response

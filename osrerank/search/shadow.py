@@ -168,7 +168,7 @@ def _close_all() -> None:
         shadows.close(EXIT_S)
 
 
-# Exit functions run in reverse order, so this one runs before `NATIVE_CODE.end`, which was registered earlier.
+# Exit functions run in reverse order: this one runs before `NATIVE_CODE.wait_for_exit`, which was registered earlier.
 atexit.register(_close_all)
 
 

@@ -10,7 +10,7 @@ from osrerank.search.calls import multi_search_steps, parse_lines, search_steps
 from osrerank.search.lockstep import ClientSteps, run_one
 from osrerank.search.outcome import unranked_report
 from osrerank.search.plan import Plan, RerankArgument, SearchCall, decode_body
-from osrerank.search.run import Steps, finish
+from osrerank.search.run import Steps, finish_search
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, SearchRequest
 from osrerank.types.engine_errors import EngineError
@@ -169,4 +169,4 @@ def _report_unrendered(
     with searcher.service_for(index, allow_mixed_models=True) as service:
         plan = Plan(SearchCall(index=index, options=options), service, options=options, skip_reason=reason)
         report = unranked_report(response, reason, plan)
-        return (yield from finish(reason, report, response, plan, (), searcher))
+        return (yield from finish_search(reason, report, response, plan, (), searcher))

@@ -29,7 +29,7 @@ class MonoStage:
     """Orders the top ``depth`` candidates by the model's logits.
 
     Candidates without text, and candidates that the model cannot score, are ranked below the scored ones in their old
-    order, with their ``failure`` set. If the deadline passes first, only the candidates that were reached are
+    order, with the reason in ``failure``. If the deadline passes first, only the candidates that were reached are
     reordered, such as the top 40 of 100.
 
     Attributes:
@@ -57,12 +57,19 @@ class MonoStage:
     def _score_block(
         self, query: str, deadline: Deadline, block: Sequence[Candidate], scorable: Sequence[Candidate]
     ) -> StageOutcome:
+        """Score the candidates of a block, of which ``scorable`` have text."""
         texts = [model_text(candidate) for candidate in scorable]
-        scores = self.scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
-        failures = {scorable[index].doc_id: reason for index, reason in scores.failures.items()}
-        attempt = StageAttempt(block, scorable, self._score_candidates(scorable, scores), scores.reached, failures)
-        depth, n_requested = attempt.depth, len(block)
-        reasons = [deadline_reason(f"after {depth} of {n_requested} candidates")] if depth < n_requested else []
+        scores = self.scorer.score(query, texts, _single_texts(len(texts)), deadline=deadline)
+        attempt = StageAttempt(
+            block=block,
+            scorable=scorable,
+            scored=self._score_candidates(scorable, scores),
+            reached=scores.reached,
+            failures={scorable[index].doc_id: reason for index, reason in scores.failures.items()},
+        )
+        reasons = []
+        if attempt.depth < len(block):
+            reasons.append(deadline_reason(f"after {attempt.depth} of {len(block)} candidates"))
         return StageOutcome(attempt, scores.counts(), reasons)
 
     def _score_candidates(self, scorable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:
@@ -80,9 +87,9 @@ class MonoStage:
                 model=self.scorer.model,
             )
         probabilities = self.scorer.probabilities(logits)
-        units = unit_interval_scores(logits.astype(np.float64), probabilities)
-        values = zip(logits.tolist(), units, probabilities.tolist(), strict=True)
-        truncated = scores.cut_documents([(index,) for index in range(len(scorable))])
+        unit_scores = unit_interval_scores(logits.astype(np.float64), probabilities)
+        values = zip(logits.tolist(), unit_scores, probabilities.tolist(), strict=True)
+        truncated = scores.cut_documents(_single_texts(len(scorable)))
         return [
             ScoredCandidate(
                 scorable[index],
@@ -93,3 +100,8 @@ class MonoStage:
             )
             for index, (logit, unit, probability) in zip(scored, values, strict=True)
         ]
+
+
+def _single_texts(count: int) -> list[tuple[int]]:
+    """Return the tuples of indices with which a scorer scores each of ``count`` texts by itself."""
+    return [(index,) for index in range(count)]

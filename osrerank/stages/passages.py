@@ -29,10 +29,8 @@ from osrerank.types.values import BLANK_TEXT
 DIGEST_BYTES = 16
 """The length of a long text's digest, by which its stored vectors are found."""
 SPLITTING_VERSION = "html, dense"
-"""A part of the digests of HTML and dense texts. Earlier versions split them differently, and had digests without it.
-
-So the vectors that earlier versions stored are not used for them.
-"""
+"""Added to the digests of HTML and of dense texts (`splitting.is_dense`), so that vectors are not found that earlier
+versions stored. Those versions split such texts differently."""
 read_window_values = attrgetter(*(part.name for part in fields(Windows)))
 """Return the values of all fields of a `Windows`, like `dataclasses.astuple`, but without a deep copy."""
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
@@ -44,7 +42,7 @@ class DocumentScore(NamedTuple):
 
     Attributes:
         score: the value to sort by, on the scale of logits.
-        unit: the score on the unit interval [0, 1], mapped by a non-decreasing function.
+        unit: the score on the unit interval [0, 1], mapped so that the order stays.
         probability: the probability that the document is relevant.
     """
 
@@ -73,7 +71,10 @@ def k_max_avg_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:
 
 
 def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
-    """Return log(s) as the score, where s is the sum of the probabilities. On the unit interval, it is s / (1 + s)."""
+    """Return log(s) as the score, where s is the sum of the probabilities. On the unit interval, it is s / (1 + s).
+
+    The probability is that of the best passage.
+    """
     total = max(float(probabilities.sum()), ABOVE_ZERO)
     return DocumentScore(math.log(total), total / (1 + total), float(probabilities.max()))
 
@@ -88,7 +89,7 @@ AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "s
 class PassageStage:
     """Orders the top ``depth`` candidates by their passages' scores. All passages are scored in one call.
 
-    A hit's ``passage`` is its passage with the highest score. The first passages of all candidates are scored first,
+    A hit's ``passage`` is its best one. The first passages of all candidates are scored first,
     then the second passages, and so on. If the deadline passes first, only the candidates above the first one without
     a scored passage are reordered.
 
@@ -144,11 +145,12 @@ class PassageStage:
         scored_log_odds = log_odds[scored]
         probabilities = self.scorer.probabilities(scored_log_odds)
         aggregate = AGGREGATIONS[self.options.aggregation]
-        document = aggregate(scored_log_odds.astype(np.float64), probabilities, self.options.k)
+        document_score = aggregate(scored_log_odds.astype(np.float64), probabilities, self.options.k)
         best = int(scored[scored_log_odds.argmax()])
-        unit = unit_interval_scores(np.array([document.score]), np.array([document.unit]))[0]
-        parts = {"logit": float(log_odds[best]), "probability": document.probability}
-        return ScoredCandidate(candidate, document.score, unit, parts, spans[best])
+        # distinguishes scores whose unit is rounded to the same number
+        unit = unit_interval_scores(np.array([document_score.score]), np.array([document_score.unit]))[0]
+        parts = {"logit": float(log_odds[best]), "probability": document_score.probability}
+        return ScoredCandidate(candidate, document_score.score, unit, parts, spans[best])
 
 
 def leaves_words_out(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
@@ -175,14 +177,16 @@ def prepare_text(candidate: Candidate, options: Passages, separator: str = " ") 
     is_html = has_html(candidate)
     if not is_html and _is_short(candidate, options):
         return candidate.text or ""
-    windows, sections, titles = options.windows, read_sections(candidate), options.title_fields
+    windows = options.windows
+    sections = read_sections(candidate)
+    titles = options.title_fields
     sample_seed = candidate.doc_id if windows.policy == "sampled" else ""
     splitting = [*read_window_values(windows), sample_seed, separator, len(titles), *titles]
-    values = [*splitting, *chain.from_iterable(sections)]
+    digested = [*splitting, *chain.from_iterable(sections)]
     if is_html or any(is_dense(section.text) for section in sections if section.field not in titles):
-        values.append(SPLITTING_VERSION)
+        digested.append(SPLITTING_VERSION)
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for value in values:
+    for value in digested:
         # The length of each value counts, too, so that ("ab", "c") and ("a", "bc") have different digests.
         encoded = str(value).encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
@@ -196,21 +200,23 @@ def split_into_passages(candidate: Candidate, options: Passages, separator: str 
     passage's place in the document's field. A document that is too short to be split is one passage without a span.
 
     Args:
-        candidate: the document. If it has no sections, it has no title.
+        candidate: the document. Its title is one of its sections.
         options: the options for splitting it.
         separator: the text between the title and a passage.
     """
-    blanked = without_html(candidate)
+    blanked = without_html(candidate)  # spaces replace the tags, so spans are the same as with tags
     if _is_short(blanked, options):
         return [(model_text(candidate), None)]
     sections = read_sections(blanked)
     titles = [section for section in sections if section.field in options.title_fields]
     bodies = [section for section in sections if section.field not in options.title_fields]
     passages = find_passages(bodies, options.windows, candidate.doc_id)
-    if not passages:  # the document is empty, or consists of its title
-        title_passages = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
-        passages = title_passages or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
-        titles = titles[1:]
+    if not passages and titles:  # the document consists of its title
+        first = titles.pop(0)
+        passages = [(first, Span(first.field, 0, len(first.text), first.value))]
+    elif not passages:  # the document is empty
+        first = bodies[0]
+        passages = [(first, Span(first.field, 0, 0, first.value))]
     title = separator.join(section.text for section in titles)
     prefix = f"{title}{separator}" if title else ""
     texts = [section.text[span.start : span.end] for section, span in passages]
@@ -225,8 +231,8 @@ def score_by_passages(
 ) -> Scores:
     """Score texts outside a search, each by its best passage.
 
-    In the returned scores, ``reached`` is the number of documents before the first one without an attempted passage.
-    It is below the number of all documents unless all passages were attempted.
+    In the returned scores, ``reached`` is the number of documents before the first one without an attempted passage. It
+    is the number of all documents only if all passages were attempted.
 
     Args:
         scorer: the model, which scores single documents.
@@ -240,7 +246,7 @@ def score_by_passages(
         InferenceError: no document could be scored at all, or a score is not a number.
     """
     stage = PassageStage(scorer, options)
-    candidates = [Candidate("", document, 0.0, 1) for document in documents]
+    candidates = [Candidate(doc_id="", text=document, score=0.0, rank=1) for document in documents]
     passage_scores = score_all_parts(
         scorer,
         query,
@@ -265,7 +271,7 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
         ScoringError: nothing was scored in time, or no document could be scored.
         WorkerError: the workers did not reply.
     """
-    candidates = [Candidate("", document, 0.0, 1) for document in documents]
+    candidates = [Candidate(doc_id="", text=document, score=0.0, rank=1) for document in documents]
     scorable = [index for index, candidate in enumerate(candidates) if not lacks_text(candidate)]
     texts = [model_text(candidates[index]) for index in scorable]
     if not texts:
@@ -278,7 +284,7 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
 
 
 def choose_passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:
-    """Return the options for splitting long documents: the search's or those the model advises. None: do not split."""
+    """Return the options for splitting long documents: the search's or the model's. None means not to split."""
     advised = AUTO_PASSAGES if model.advice.passages else None
     return advised if options.passages == "auto" else options.passages
 

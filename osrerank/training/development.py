@@ -80,7 +80,10 @@ class NetworkScorer:
                 yield self.score_sequences(trainee, [trainee.builder.build_mono(query, text) for text in texts])
 
     def _sum_pairs(self, trainee: Trainee, example: Example) -> list[float]:
-        """Return s_i = sum over j of p_ij (arXiv 1910.14424, eq. 3)."""
+        """Return for each document the sum of the probabilities that it is more relevant than each other document.
+
+        This is equation 3 of arXiv 1910.14424.
+        """
         pairs, sequences = build_ordered_pairs(trainee.builder, example.query, example.documents)
         probabilities = logistic(np.array(self.score_sequences(trainee, sequences), dtype=np.float32))
         sums = np.zeros(len(example.documents))
@@ -95,8 +98,9 @@ class DevelopmentSet:
     Attributes:
         examples: each query's candidates, in the first pass's order, with their relevance.
         measure: ``nDCG@k``, ``RR@k``, ``AP@k`` or ``AP``. Relevant documents that are not candidates count as missed.
-        depth: how many candidates of each query are reordered. The others keep their ranks.
-        passages: how documents are split into passages and their scores aggregated. If None, documents are not split.
+        depth: the number of candidates of each query that are reordered. The others keep their ranks.
+        passages: the options for splitting documents and aggregating their passages' scores. If None, documents are not
+            split.
     """
 
     examples: Sequence[Example]
@@ -120,16 +124,16 @@ class DevelopmentSet:
             ConfigError: see `check_aggregation`.
         """
         self.check_aggregation(trainee.card.kind)
-        documents_of_examples = [self.split_documents(example) for example in self.examples]
+        passages_by_example = [self.split_documents(example) for example in self.examples]
         passage_examples = []
-        for example, documents in zip(self.examples, documents_of_examples, strict=True):
-            passages = tuple(passage for document in documents for passage in document)
-            unknown_relevance = (0,) * len(passages)  # scoring does not use it
-            passage_examples.append(Example(example.query, passages, unknown_relevance))
+        for example, passages_by_document in zip(self.examples, passages_by_example, strict=True):
+            passages = tuple(itertools.chain.from_iterable(passages_by_document))
+            no_relevance = (0,) * len(passages)  # scoring does not use it
+            passage_examples.append(Example(example.query, passages, no_relevance))
         all_scores = scorer.score_documents(trainee, passage_examples)
         values = []
-        for example, documents, scores in zip(self.examples, documents_of_examples, all_scores, strict=True):
-            passage_counts = [len(document) for document in documents]
+        for example, passages_by_document, scores in zip(self.examples, passages_by_example, all_scores, strict=True):
+            passage_counts = [len(passages) for passages in passages_by_document]
             scores_by_document = split_by_counts(passage_counts, scores)
             document_scores = [self._aggregate(passage_scores, trainee) for passage_scores in scores_by_document]
             values.append(self._measure_order(example, document_scores))
@@ -140,15 +144,14 @@ class DevelopmentSet:
         return float(np.mean([self._measure_order(example, []) for example in self.examples]))
 
     def check_aggregation(self, kind: Kind) -> None:
-        """Raise `ConfigError` if passages are aggregated by probabilities, because a duo model has only sums."""
+        """Raise `ConfigError` if a duo model's passages would be aggregated by probabilities, which it lacks."""
         if self.passages and self.passages.aggregation not in RAW_SCORE_AGGREGATIONS and kind == "duo":
             reason = f"dev-passages: {self.passages.aggregation} needs probabilities; for a duo model, set maxp"
             raise ConfigError(reason, setting="dev-passages")
 
     def list_texts(self) -> list[tuple[str, ...]]:
         """Return, for each query, the texts to score: whole documents, or all passages of all documents."""
-        documents = [self.split_documents(example) for example in self.examples]
-        return [tuple(itertools.chain.from_iterable(passages)) for passages in documents]
+        return [tuple(itertools.chain.from_iterable(self.split_documents(example))) for example in self.examples]
 
     def split_documents(self, example: Example) -> list[list[str]]:
         """Return the passages of each candidate that is reordered."""
@@ -195,7 +198,7 @@ class Schedule:
 
 
 def estimate_cost(query: str, documents: Sequence[str], n_sequences: int, kind: Kind, max_tokens: int) -> float:
-    """Estimate the number of characters in ``n_sequences`` sequences, a measure of the time that they take.
+    """Estimate the number of characters in ``n_sequences`` sequences, which tells how long scoring them takes.
 
     Each sequence consists of the query and one of the documents or, for a duo model, two of them.
     """
@@ -209,20 +212,22 @@ def estimate_cost(query: str, documents: Sequence[str], n_sequences: int, kind: 
 def plan_schedule(development: DevelopmentSet, training_cost: float, kind: Kind, max_tokens: int) -> Schedule:
     """Choose a schedule whose measurements take at most a tenth of the time.
 
-    The time is estimated from numbers of characters, so that repeated trainings measure at the same steps:
-    ``training_cost`` is the sum of `estimate_cost` over the whole training. Measuring takes less time than estimated,
-    because it has no backward pass.
+    The time is estimated from numbers of characters, not from the clock, so that repeated trainings measure at the same
+    steps. ``training_cost`` is the sum of `estimate_cost` over the whole training. Measuring takes less time than
+    estimated, because it has no backward pass.
 
     If time allows, all queries are measured two to ten times. Otherwise, some queries with a relevant candidate, evenly
-    spaced in the set, are measured twice. If they would be fewer than ten, nothing is measured.
+    spaced in the set, are measured twice. If fewer than ten could be measured, nothing is measured.
     """
     costs = []
     for example, texts in zip(development.examples, development.list_texts(), strict=True):
-        n_sequences = len(texts) * (len(texts) - 1) if kind == "duo" else len(texts)
+        n_ordered_pairs = len(texts) * (len(texts) - 1)
+        n_sequences = n_ordered_pairs if kind == "duo" else len(texts)
         costs.append(estimate_cost(example.query, texts, n_sequences, kind, max_tokens))
+    # a tenth of the cost of training and measuring together
     max_cost = MAX_MEASURING_FRACTION / (1 - MAX_MEASURING_FRACTION) * training_cost
     total_cost, n_queries = sum(costs), len(costs)
-    if total_cost * (MAX_MEASUREMENTS + 1) <= max_cost:
+    if total_cost * (MAX_MEASUREMENTS + 1) <= max_cost:  # one is before the first step
         note = f"{n_queries} queries choose the best weights"
         return Schedule(development, MAX_MEASUREMENTS, measures_untrained=True, note=note)
     limit = "measuring is limited to a tenth of the time"

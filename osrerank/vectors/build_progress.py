@@ -77,7 +77,7 @@ class BuildProgress:
         shards: how far each shard is leased, by shard number.
         leases: the ranges that builders are working on, or left when they died.
         files: the names of the files that store the vectors. Empty if a side index stores them.
-        newest: the highest value of the date or number field among the built documents. None if builds do not use one.
+        newest: the field's highest value among the built documents, if builds find changes by a date or number field.
     """
 
     shards: Mapping[str, ShardProgress] = field(default_factory=dict)
@@ -104,8 +104,8 @@ class BuildProgress:
         content = {"shards": self.shards, "leases": self.leases, "files": self.files, "newest": self.newest}
         return json.dumps(content, separators=(",", ":")).encode()
 
-    def is_valid(self, existing_files: Sequence[str]) -> bool:
-        """Return whether all files with the vectors still exist."""
+    def has_all_files(self, existing_files: Sequence[str]) -> bool:
+        """Return whether all files with the vectors are among the existing ones."""
         return set(self.files) <= set(existing_files)
 
     def with_shards(self, heads: Mapping[str, Head]) -> Self:
@@ -166,11 +166,11 @@ class BuildProgress:
                 lease = expired_lease._replace(owner=owner, expires_at_s=expires_at_s)
                 other_leases = tuple(other for other in self.leases if other is not expired_lease)
                 return replace(self, leases=(lease, *other_leases)), lease
-        open_shards = [number for number, head in heads.items() if self.shards[number].next <= head.global_checkpoint]
-        if not open_shards:
+        unleased = [number for number, head in heads.items() if self.shards[number].next <= head.global_checkpoint]
+        if not unleased:
             return self, None
         leased_shards = [lease.shard for lease in self.leases]
-        number = min(open_shards, key=leased_shards.count)  # so that builders read different shards
+        number = min(unleased, key=leased_shards.count)  # the least leased one, so that builders read different shards
         shard = self.shards[number]
         last = min(shard.next + LEASE_SIZE - 1, heads[number].global_checkpoint)
         lease = Lease(number, shard.next, last, owner, expires_at_s)
@@ -188,8 +188,8 @@ class BuildProgress:
             term: the highest primary term of the documents that were read.
             expires_at_s: when the shorter lease expires, in seconds since the epoch.
         """
-        leases_by_identity = {(other.shard, other.last, other.owner): other for other in self.leases}
-        current_lease = leases_by_identity.get((lease.shard, lease.last, lease.owner))
+        identity = (lease.shard, lease.last, lease.owner)
+        current_lease = next((own for own in self.leases if (own.shard, own.last, own.owner) == identity), None)
         if current_lease is None:
             return self, None
         leases = [other for other in self.leases if other is not current_lease]
@@ -207,7 +207,10 @@ class BuildProgress:
         return replace(self, leases=leases)
 
     def reopen_built_since(self, earlier: "BuildProgress") -> Self:
-        """Return the progress in which everything that was built since an earlier state counts as unbuilt."""
+        """Return the progress in which everything that was built since an earlier state counts as unbuilt.
+
+        Shards that the earlier state lacks, or that were recreated since, are left out.
+        """
         shards = {
             number: shard._replace(next=min(shard.next, earlier.shards[number].next))
             for number, shard in self.shards.items()
@@ -215,7 +218,7 @@ class BuildProgress:
         }
         leases = [lease for lease in self.leases if lease.shard in shards and lease.first < shards[lease.shard].next]
         leases += [lease._replace(expires_at_s=0.0) for lease in earlier.leases if lease.shard in shards]
-        # Two leases can have the same end. The one from the earlier state is longer. It comes last, so it is kept.
+        # Of two leases with the same end, the one from the earlier state is longer. It comes last, so it is kept.
         leases_by_range = {(lease.shard, lease.last): lease for lease in leases}
         return replace(self, shards=shards, leases=tuple(leases_by_range.values()))
 

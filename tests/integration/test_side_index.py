@@ -126,7 +126,7 @@ def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Clien
         return found
 
     found = looked()
-    assert (found.documents, found.built, found.looked_at, found.lacks) == (COUNT, 0, 40, COUNT)
+    assert (found.documents, found.built, found.examined, found.lacks) == (COUNT, 0, 40, COUNT)
     (side,) = find_side_indices(client, [index_name], document_vectors(client).label)
     document_vectors(client).build(
         [f"{document['title']} {document['text']}" for document in DOCUMENTS[: COUNT // 2]], side

@@ -31,7 +31,7 @@ def test_the_end_of_the_process_waits_for_native_code_and_admits_no_new_call() -
     threads = DaemonThreads(3, "test")
     staying = threads.submit(stay)
     assert inside.wait(10)
-    ending = threads.submit(native.end)
+    ending = threads.submit(native.wait_for_exit)
     wait_until(lambda: native._is_exiting, 10)
     with pytest.raises(InferenceError, match="Python is exiting"):
         threads.submit(enter).result(10)

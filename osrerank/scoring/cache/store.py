@@ -1,9 +1,9 @@
 """Cache scores in Redis, within a memory limit.
 
-Redis holds two hashes, the young and the old generation. Scores are written to the young generation. When that has half
-of the allowed entries, or half of its lifetime has passed, it replaces the old generation. A score read from the
-old generation is written again, so scores in use stay, and all others expire. Redis therefore needs no eviction policy,
-which would also evict the messages of a broker.
+Redis holds two hashes, the young and the old generation. Scores are written to the young generation. When the young
+generation has half of the allowed scores, or half of a score's lifetime has passed, it replaces the old generation. A
+score read from the old generation is written again, so scores in use stay, and all others expire. Redis therefore needs
+no eviction policy, which would also evict the messages of a broker.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import math
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from prometheus_client import Counter
@@ -34,16 +35,16 @@ REDIS_ENTRY_BYTES = 110
 ONE_NUMBER = struct.Struct("<f")
 """The format of a value that is only a logit."""
 THREE_NUMBERS = struct.Struct("<ffB")
-"""The format of a value that is a logit, log-odds and cuts."""
+"""The format of a value that is a logit, log-odds and cuts (`CachedScore`)."""
 ROTATE_SCRIPT = """
 local count = redis.call('HLEN', KEYS[1])
 if count == 0 then return 0 end
-local left = redis.call('PTTL', KEYS[1])
-if left < 0 then
+local left_ms = redis.call('PTTL', KEYS[1])
+if left_ms < 0 then -- the generation is new
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  left = tonumber(ARGV[2])
+  left_ms = tonumber(ARGV[2])
 end
-if count >= tonumber(ARGV[1]) or left < tonumber(ARGV[2]) / 2 then
+if count >= tonumber(ARGV[1]) or left_ms < tonumber(ARGV[2]) / 2 then
   redis.call('UNLINK', KEYS[2])
   redis.call('RENAME', KEYS[1], KEYS[2])
   return 1
@@ -52,7 +53,8 @@ return 0
 """
 """Lua script that makes the young generation the old one if it is large or old enough.
 
-KEYS are the young and the old generation. ARGV are the maximum number of entries, and the lifetime in milliseconds.
+KEYS are the young and the old generation. ARGV are a generation's maximum number of scores, and its lifetime in
+milliseconds.
 """
 
 ERRORS = Counter("osrerank_score_cache_errors", "Failed calls of the cache, and values in it that are not scores.")
@@ -87,13 +89,14 @@ class RedisStore:
         self._signer = signer or EntrySigner()
         self._redis = connect(redis) if isinstance(redis, str) else redis
         self._ttl_s = ttl_s
-        self._max_entries = max(1, int(max_bytes / 2 / (REDIS_ENTRY_BYTES + self._signer.added_bytes)))
+        entry_bytes = REDIS_ENTRY_BYTES + self._signer.added_bytes
+        self._max_generation_entries = max(1, int(max_bytes / 2 / entry_bytes))
         self._pause_s = pause_s
         self._pause = Pause(pause_s, self._report, clock)
         self._write_pause = Pause(pause_s, self._report, clock)  # while Redis is full, it is still read
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and those of them that will expire unless they are written again."""
+        """Return the cached scores by key, and those of them that expire unless they are written again."""
         if not keys:
             return {}, {}
         pipeline = self._redis.pipeline(transaction=False)
@@ -114,8 +117,9 @@ class RedisStore:
         pipeline = self._redis.pipeline(transaction=False)
         values = {key: self._signer.sign(key, _encode_score(score)) for key, score in scores.items()}
         pipeline.hset(YOUNG, mapping=values)
-        pipeline.eval(ROTATE_SCRIPT, 2, YOUNG, OLD, self._max_entries, self._ttl_s * 1000)
-        self._write_pause.attempt(lambda: self._pause.attempt(lambda: self._execute(pipeline), None), None)
+        pipeline.eval(ROTATE_SCRIPT, 2, YOUNG, OLD, self._max_generation_entries, self._ttl_s * 1000)
+        write = partial(self._pause.attempt, partial(self._execute, pipeline), None)
+        self._write_pause.attempt(write, None)
 
     def close(self) -> None:
         """Close the connections."""
@@ -130,14 +134,14 @@ class RedisStore:
             self._write_pause.begin(error)
 
     def _drop_old_generation(self) -> None:
-        """Delete the old generation, and make the young generation the old one. A second call would delete that too."""
+        """Delete the old generation, and make the young generation the old one. A second call deletes these, too."""
         self._redis.unlink(OLD)
         with contextlib.suppress(ResponseError):  # there is no young generation
             self._redis.rename(YOUNG, OLD)
 
-    def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
+    def _report(self, error: Exception, begins_pause: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         ERRORS.inc()
-        if is_first:
+        if begins_pause:
             logger.warning(
                 "[cache-away] the score cache failed and is paused for %g s: %s", self._pause_s, type(error).__name__
             )
@@ -164,11 +168,10 @@ def _encode_score(value: CachedScore) -> bytes:
 def _decode_scores(keys: Sequence[bytes], values: Sequence[object], signer: EntrySigner) -> dict[bytes, CachedScore]:
     """Return the valid scores among the values, by key. Values that are not scores count as errors."""
     scores: dict[bytes, CachedScore] = {}
-    layouts: dict[
-        int, struct.Struct
-    ] = {}  # length of a value in bytes, with or without a signature -> format of its numbers
+    layouts: dict[int, struct.Struct] = {}  # length of a value -> format of its numbers
     for layout in (ONE_NUMBER, THREE_NUMBERS):
-        layouts[layout.size] = layouts[layout.size + SIGNATURE_BYTES] = layout
+        layouts[layout.size] = layout
+        layouts[layout.size + SIGNATURE_BYTES] = layout
     for key, value in zip(keys, values, strict=True):
         if value is None:
             continue

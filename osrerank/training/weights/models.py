@@ -42,10 +42,12 @@ from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 INITIAL_STD = 0.02
 """The standard deviation of new weights, which are drawn from a normal distribution truncated at two deviations."""
 HEAD_PREFIXES = ("classifier.", "pre_classifier.", "head.", "score.", "pooler.", "cls.", "lm_head.")
-"""The prefixes of a head's weights. If a checkpoint lacks weights with these prefixes, they are initialised."""
+"""The prefixes of a head's weights. Weights with these prefixes that a checkpoint lacks are initialised."""
+TOP_LEVEL_HEAD_PREFIXES = ("classifier.", "score.", "cls.", "lm_head.")
+"""The prefixes of heads outside the encoder. In a classifier, ``bert.`` precedes all other names, even ``pooler.``."""
 TWO_LOGIT_HEADS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
-"""The prefix of each head's weights in BERT. Both heads compute two logits from the pooled [CLS] state, of which the
-second is that of a relevant document."""
+"""The prefix of each head's weights in BERT. Both heads compute two logits from the pooled [CLS] state. The second one
+stands for relevant."""
 TOKEN_TYPE_TABLE = "embeddings.token_type_embeddings.weight"  # noqa: S105 - the name of a weight
 logger = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class Trainee:
         card: the model card, which determines how texts are tokenised and what the output means.
         builder: tokenises texts and joins them into sequences, as in scoring.
         config: the content of ``config.json``.
-        source: the directory from which the tokenizer and the notices are copied.
+        source: the directory from which the tokenizer and the licence files are copied.
         pad_id: the padding token's id.
     """
 
@@ -122,8 +124,9 @@ def collect_weights(network: nn.Module) -> dict[str, Tensor]:
 def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> ModelCard:
     """Return the card of the model to train: the source's card, with the kind, head and lengths that are requested."""
     source_card = _read_source_card(source, name)
-    source_kind: Kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
-    new_kind = kind or recipe.kind or source_kind
+    # a duo model's weights can also start a cross-encoder
+    default_kind: Kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
+    new_kind = kind or recipe.kind or default_kind
     if new_kind == "bi-encoder":
         head: Head = "cosine"  # the only head of a bi-encoder that can be trained
         if source_card is None or not source_card.is_bi_encoder:
@@ -132,23 +135,25 @@ def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> 
             raise ConfigError(f"{reason}; {fix}", setting="recipe.kind", source="argument")
         _check_trainable(source, source_card)
     else:
-        source_card = source_card if source_card and source_card.kind == new_kind else None
+        if source_card and source_card.kind != new_kind:
+            source_card = None
         head = recipe.head or (source_card.head if source_card else "logits2")
     config = read_config(source)
     if head == "next-sentence" and config.get("model_type") != "bert":
         reason = f"{source} is a {config.get('model_type')}, but next-sentence is a BERT head; set head=logits2"
         raise ConfigError(reason, setting="recipe.head", source="argument")
     max_positions = int(config.get("max_position_embeddings", 512))
+    base_card = source_card or ModelCard(name=name, head="logits2")
     try:
         return replace(
-            source_card or ModelCard(name=name, head="logits2"),
+            base_card,
             name=name,
             kind=new_kind,
             head=head,
             max_tokens=min(recipe.max_tokens, max_positions),
             max_query_tokens=_choose_max_query_tokens(source_card, recipe),
             length_rule=recipe.length_rule,
-            segment_rows=_count_segments(source, new_kind, config, source_card),
+            segment_rows=_count_token_types(source, new_kind, config, source_card),
             onnx={},
             provenance={},
         )
@@ -163,7 +168,7 @@ def _read_source_card(source: Path, name: str) -> ModelCard | None:
     return read_bi_encoder(source, name).card if is_bi_encoder(source) else None
 
 
-def _count_segments(source: Path, kind: str, config: Mapping[str, Any], source_card: ModelCard | None) -> int:
+def _count_token_types(source: Path, kind: str, config: Mapping[str, Any], source_card: ModelCard | None) -> int:
     """Return the number of token types.
 
     A duo model has at least 3. Another model has the number in the card of its source. A source without a card has the
@@ -186,8 +191,9 @@ def _check_trainable(source: Path, card: ModelCard) -> None:
         "modules": bool(card.modules),
         "dimensions": bool(card.dimensions),
     }
-    field = next((field for field, unsupported in is_unsupported.items() if unsupported), None)
-    if field is not None:
+    unsupported_fields = [field for field, value in is_unsupported.items() if value]
+    if unsupported_fields:
+        field = unsupported_fields[0]
         file = next((file for file in (source / CARD_FILE, source / MODULES_FILE) if file.exists()), source)
         reason = f"{file}: {field} is {card.to_json()[field]!r}, and such bi-encoders cannot be trained"
         fix = "start from a bi-encoder that compares whole [CLS] or mean vectors by their cosine"
@@ -241,9 +247,9 @@ def _load_classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Cla
     )
     if card.kind == "duo":
         config["type_vocab_size"] = max(3, int(config.get("type_vocab_size", 2)))
-        third_row_init: ThirdRow = "copy" if recipe.third_row == "copy" else "zeros"
+        third_row_init: ThirdRow = "copy" if recipe.third_row == "copy" else "zeros"  # a frozen row has zeros
         for name, tensor in weights.items():
-            if name.endswith(TOKEN_TYPE_TABLE) and len(tensor) <= 2:
+            if name.endswith(TOKEN_TYPE_TABLE) and len(tensor) <= 2:  # has no third row
                 weights[name] = add_third_row(tensor, third_row_init)
     network = build_network(choose_network_class(card), config)
     load_weights(network, _rename_head(weights, card, source), source)
@@ -257,7 +263,9 @@ def _rename_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> d
 
     If the source's head and the card's head are not equivalent, log a warning. Training then starts with a new head.
     """
-    trained_head = read_card(source).head if _is_reranker(source) else card.head
+    if not _is_reranker(source):
+        return weights
+    trained_head = read_card(source).head
     if trained_head == card.head:
         return weights
     if are_equivalent(trained_head, card.head) and read_config(source).get("model_type") == "bert":
@@ -366,8 +374,9 @@ def _normalise_names(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Te
     for name, tensor in weights.items():
         for old, new in OLD_NAMES.items():
             name = name.replace(old, new)  # noqa: PLW2901 - the PyTorch name
-        is_head = name.startswith(("classifier.", "score.", "cls.", "lm_head."))
-        named_weights[f"{prefix}{name}" if is_bare_encoder and not is_head else name] = tensor
+        is_head = name.startswith(TOP_LEVEL_HEAD_PREFIXES)
+        full_name = f"{prefix}{name}" if is_bare_encoder and not is_head else name
+        named_weights[full_name] = tensor
     return named_weights
 
 

@@ -58,7 +58,7 @@ def test_a_sample_covers_the_whole_index_and_is_reported_as_a_sample(tmp_path: P
         fill(client, texts)
         client.searcher.service.load_vectors(Rerank()).build(texts[: 2 * SAMPLE_SIZE])  # type: ignore[union-attr]
         coverage = client.coverage("notes")
-    assert (coverage.is_sample, coverage.looked_at) == (True, SAMPLE_SIZE)
+    assert (coverage.is_sample, coverage.examined) == (True, SAMPLE_SIZE)
     assert coverage.share == pytest.approx(2 / 3, abs=0.05)
     assert str(coverage).startswith("about ")
     assert str(coverage).endswith(f"of 3,000 documents lack vectors, by a sample of {SAMPLE_SIZE:,}")

@@ -13,7 +13,7 @@ import osrerank.options
 from osrerank import Reranker, connect
 from osrerank._log_throttle import LogThrottle
 from osrerank.cli.options import open_client
-from osrerank.scoring import loaded
+from osrerank.scoring import registry
 from osrerank.search import slow
 from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
 from osrerank.types import NEVER, Vectors
@@ -124,7 +124,7 @@ def test_documents_without_vectors_are_logged_once(clock, caplog):
 
 def loading(monkeypatch, clock, load):
     """Return a client whose model is loaded by a function."""
-    monkeypatch.setattr(loaded, "load", lambda *_args, **_options: load() or SlowLetters(clock))
+    monkeypatch.setattr(registry, "load", lambda *_args, **_options: load() or SlowLetters(clock))
     return connect("http://localhost:1", clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS[:10]))
 
 
@@ -151,7 +151,7 @@ def test_a_search_during_the_loading_of_the_model_says_that_the_model_is_loading
 
 def test_a_search_after_warm_up_does_not_wait_for_the_model(clock, monkeypatch):
     loads = []
-    monkeypatch.setattr(loaded, "load", lambda *_args, **_options: loads.append(1) or SlowLetters(clock))
+    monkeypatch.setattr(registry, "load", lambda *_args, **_options: loads.append(1) or SlowLetters(clock))
     connect("http://localhost:1", warm=True).close()
     assert loads == [1]
     connect("http://localhost:1").close()

@@ -22,7 +22,8 @@ from osrerank.scoring.backends.networks.packing import Int32Array, PackedBatch, 
 from osrerank.scoring.inputs import Tokens
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""A function from queries, keys and values, each ``(tokens, heads, width)``, to the context of the same shape."""
+"""A function from queries, keys and values, each ``(tokens, heads, width)``, to attention's output of the same shape,
+the *context*."""
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -76,7 +77,7 @@ class BertLayer(nn.Module):
         self.heads = config["num_attention_heads"]
         self.activation = ACTIVATIONS[config.get("hidden_act", "gelu")]
         self.projections = nn.Linear(hidden, 3 * hidden)
-        self.attended = nn.Linear(hidden, hidden)
+        self.attended = nn.Linear(hidden, hidden)  # attention's output projection
         self.attended_norm = nn.LayerNorm(hidden, eps=eps)
         self.widen = nn.Linear(hidden, inner)
         self.narrow = nn.Linear(inner, hidden)
@@ -105,6 +106,27 @@ class BertLayer(nn.Module):
     def _split_projections(self, projected: Tensor, count: int) -> tuple[Tensor, ...]:
         """Split concatenated projections into ``count`` tensors ``(tokens, heads, width)``."""
         return tuple(projected.view(len(projected), count, self.heads, -1).unbind(1))
+
+
+class PackedEncoder(Protocol):
+    """The interface of encoders that compute packed batches."""
+
+    def prepare_ids(self, packed: PackedBatch) -> list[Int32Array]:
+        """Check and return the ids that `encode` needs, each ``(tokens,)``.
+
+        Raises:
+            InferenceError: the encoder has no embedding for an id.
+        """
+
+    def encode(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
+        """Return the last states ``(tokens, hidden)``. ``ids`` are the arrays of `prepare_ids` as tensors."""
+
+    def encode_first(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
+        """Return the last state of each sequence's first token ``(n, hidden)``.
+
+        ``first_bounds`` are the bounds of the first tokens, as n sequences of one token. For the other arguments, see
+        `encode`.
+        """
 
 
 class BertEncoder(nn.Module):
@@ -136,9 +158,9 @@ class BertEncoder(nn.Module):
     def encode_first(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
         *layers, last = self.typed_layers
         states = self._run_layers(layers, ids, bounds, attention)
-        return last.forward_selected(
-            states, bounds.offsets[:-1], partial(attention, query_bounds=first_bounds, key_bounds=bounds)
-        )
+        first_tokens = bounds.offsets[:-1]
+        attend = partial(attention, query_bounds=first_bounds, key_bounds=bounds)
+        return last.forward_selected(states, first_tokens, attend)
 
     def _run_layers(
         self, layers: Sequence[BertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
@@ -182,26 +204,6 @@ def check_ids(name: str, ids: Int32Array, rows: int) -> None:
             raise InferenceError(f"{reason}; check that tokenizer.json and config.json belong to the model")
 
 
-class PackedEncoder(Protocol):
-    """The interface of encoders that compute packed batches."""
-
-    def prepare_ids(self, packed: PackedBatch) -> list[Int32Array]:
-        """Check and return the ids that `encode` needs, each ``(tokens,)``.
-
-        Raises:
-            InferenceError: the encoder has no embedding for an id.
-        """
-
-    def encode(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
-        """Return the last states ``(tokens, hidden)``. ``ids`` are the arrays of `prepare_ids` as tensors."""
-
-    def encode_first(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
-        """Return the last state of each sequence's first token ``(n, hidden)``.
-
-        ``first_bounds`` are the bounds of n sequences of one token each. For the other arguments, see `encode`.
-        """
-
-
 class PackedNetwork(nn.Module):
     """An encoder and a head, which compute a cross-encoder's logits or a bi-encoder's vectors."""
 
@@ -214,8 +216,8 @@ class PackedNetwork(nn.Module):
     def pack(self, sequences: Sequence[Tokens]) -> list[Int32Array]:
         """Return the arrays that `forward` takes as tensors.
 
-        They are the encoder's ids, the offsets of the sequences, the offsets 0, 1, ..., n of their first tokens among
-        all first tokens, and the lengths of the sequences.
+        They are the encoder's ids, the sequences' offsets, the numbers 0 to n (the offsets of n sequences of one
+        token), and the sequences' lengths.
 
         Raises:
             InferenceError: the model has no embedding for an id.
@@ -227,18 +229,18 @@ class PackedNetwork(nn.Module):
     def forward(self, inputs: Sequence[Tensor], lengths: Int32Array) -> Tensor:
         """Return the logits ``(n, labels)`` or vectors of a batch in fp32.
 
-        ``inputs`` are the arrays from `pack` as tensors on the device. ``lengths`` is the last of these arrays, in host
+        ``inputs`` are the arrays from `pack` as tensors on the device. ``lengths`` is the last of these arrays in host
         memory.
         """
-        *ids, sequence_offsets, first_offsets, _ = inputs
+        *ids, sequence_offsets, first_offsets, _device_lengths = inputs
         bounds = Bounds(sequence_offsets, lengths)
         if self.head.needs_first_only:
             first_bounds = Bounds(first_offsets, np.ones_like(lengths))
-            vectors = self.encoder.encode_first(ids, bounds, first_bounds, self.attention).float()
+            states = self.encoder.encode_first(ids, bounds, first_bounds, self.attention).float()
         else:
-            vectors = self.head.pool(self.encoder.encode(ids, bounds, self.attention).float(), bounds)
-        logits: Tensor = self.head(vectors)
-        return logits
+            states = self.head.pool(self.encoder.encode(ids, bounds, self.attention).float(), bounds)
+        outputs: Tensor = self.head(states)
+        return outputs
 
 
 class PackedTokenNetwork(PackedNetwork):
@@ -249,6 +251,7 @@ class PackedTokenNetwork(PackedNetwork):
     """
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Int32Array]:
+        """Return the encoder's ids, the sequences' bounds, and the bounds and indices of the attended tokens."""
         packed = pack(sequences)
         attended_lengths = packed.lengths - np.array([tokens.unattended for tokens in sequences], dtype=np.int32)
         is_attended = packed.positions < np.repeat(attended_lengths, packed.lengths)
@@ -261,7 +264,7 @@ class PackedTokenNetwork(PackedNetwork):
         ]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Int32Array) -> Tensor:
-        *ids, sequence_offsets, attended_offsets, attended_indices, _ = inputs
+        *ids, sequence_offsets, attended_offsets, attended_indices, _device_lengths = inputs
         sequence_lengths, attended_lengths = np.split(lengths, 2)
         attention: Attention = self.attention
         if len(attended_indices) < len(ids[0]):

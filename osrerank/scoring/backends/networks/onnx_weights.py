@@ -2,7 +2,7 @@
 
 This is the inverse of `osrerank.export.graph` and `osrerank.export.quantise`. fp32 weights are read exactly. An int8
 matrix becomes its integers times their scales, except for outlier channels, which the graph also stores in fp32. If the
-export smoothed a matrix (multiplied its rows by factors), this is undone. "Our names" are those of `bert_weights`.
+export smoothed a matrix (`osrerank.export.smoothing`), this is undone. "Our names" are those of `bert_weights`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,17 +37,18 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
     graph = _GraphWeights(_read_constants(file))
     layers = int(config["num_hidden_layers"])
     encoder = _to_tensors(graph.read_encoder(layers, int(config["type_vocab_size"])))
-    # Copies, because the tensors are views of the same matrices.
+    # cloned, because `to_bert_weights` returns views of shared matrices
     weights = {name: tensor.clone() for name, tensor in to_bert_weights(encoder, layers).items()}
     return {**weights, **_to_tensors(graph.read_head())}
 
 
 def _read_constants(file: Path) -> dict[str, Array]:
-    """Read the graph's constants by name. The smoothing factors of ``layers.0.widen`` are ``layers.0.widen.smooth``."""
+    """Read the graph's constants by name, and add the smoothing factors by the names of their layers."""
     onnx = require("onnx", extra="torch")
     graph = onnx.load(file).graph
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    for node in graph.node:  # the quantiser splits a head's Gemm into a MatMul with the transposed matrix, and an Add
+    # the quantiser splits a head's Gemm into a MatMul with the transposed matrix, and an Add
+    for node in graph.node:
         if node.op_type == "MatMul" and _is_head_weight(node.input[1]):
             constants[node.input[1]] = constants[node.input[1]].T
     return constants | _find_smoothing_factors(graph.node, constants)
@@ -63,13 +64,15 @@ def _find_smoothing_factors(nodes: Iterable[Any], constants: Mapping[str, Array]
 
     The key of the MatMul ``layers.0.widen`` is ``layers.0.widen.smooth``.
     """
+    # The smoothed value NAME.smooth is the product of NAME and the constant NAME.smooth.factor.
     factors = {name.removesuffix(".factor"): constants[name] for name in constants if name.endswith(".smooth.factor")}
     factors_by_layer: dict[str, Array] = {}
     for node in nodes:
         if "MatMul" in node.op_type:
-            states, weight = node.input[0].removesuffix("_quantized"), node.input[1]
+            states = node.input[0].removesuffix("_quantized")
+            layer = node.input[1].partition(".weight")[0]
             if states in factors:
-                factors_by_layer[f"{weight.partition('.weight')[0]}.smooth"] = factors[states]
+                factors_by_layer[f"{layer}.smooth"] = factors[states]
     return factors_by_layer
 
 
@@ -97,13 +100,14 @@ class _GraphWeights:
         return {name: array for name, array in self._constants.items() if _is_head_weight(name)}
 
     def _read_embedding_tables(self, segment_rows: int) -> dict[str, Array]:
-        word, segment = (f"embeddings.{EMBEDDINGS[table]}.weight" for table in ("word", "segment"))
-        tables = {"word.weight": self._dequantise(word), "position.weight": self._dequantise("positions")}
+        word_name = f"embeddings.{EMBEDDINGS['word']}.weight"
+        tables = {"word.weight": self._dequantise(word_name), "position.weight": self._dequantise("positions")}
         if "segment" not in self._constants:  # a cross-encoder's graph has the whole table
-            return {**tables, "segment.weight": self._dequantise(segment)}
-        first = self._constants["segment"]
-        zeros = np.zeros((segment_rows - 1, len(first)), first.dtype)
-        return {**tables, "segment.weight": np.concatenate([first[None], zeros])}
+            segment_name = f"embeddings.{EMBEDDINGS['segment']}.weight"
+            return {**tables, "segment.weight": self._dequantise(segment_name)}
+        first_row = self._constants["segment"]
+        zeros = np.zeros((segment_rows - 1, len(first_row)), first_row.dtype)
+        return {**tables, "segment.weight": np.concatenate([first_row[None], zeros])}
 
     def _read_layer(self, index: int) -> dict[str, Array]:
         """Return a layer's weights under our names, such as ``layers.0.widen.weight``.
@@ -115,10 +119,11 @@ class _GraphWeights:
         for name, theirs in LAYER.items():
             if name.endswith("norm"):
                 for parameter in PARAMETERS:
-                    constant = f"encoder.layer.{index}.{theirs}.{parameter}"
+                    constant = f"encoder.layer.{index}.{theirs}.{parameter}"  # the graph has their names of norms
                     ours[f"{layer}.{name}.{parameter}"] = self._constants[constant]
-            else:
-                ours |= self._read_linear(f"{layer}.{name}", f"{layer}.{name}")
+            else:  # and our names of matrices
+                matmul = f"{layer}.{name}"
+                ours |= self._read_linear(matmul, matmul)
         projections = [f"{layer}.projections"]
         if f"{layer}.projections.bias" not in self._constants:
             projections = [f"{layer}.query", f"{layer}.keys_values"]
@@ -156,5 +161,6 @@ class _GraphWeights:
             return blocks.reshape(len(integers), -1)
         if f"{name}.int8" in self._constants:
             return self._constants[f"{name}.int8"].astype(np.float32) * self._constants[f"{name}.scale"]
+        # int8, as ONNX Runtime's quantiser names it
         integers = self._constants[f"{name}_quantized"].astype(np.float32)
         return (integers - self._constants[f"{name}_zero_point"]) * self._constants[f"{name}_scale"]
