@@ -65,6 +65,8 @@ SAMPLE_SIZE = 20
 QUERY = "what causes low blood pressure"
 DOCUMENT = "Dehydration, bed rest and some drugs lower blood pressure."
 """A query and a document that the model scores, to find out whether it works."""
+FIRST_DOCUMENT = [(0,)]
+"""The tuples of document indices to score: only one, which contains the first document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Finding:
 
 
 def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
-    """Check all parts, also after one has failed, and yield a finding for each.
+    """Check all parts, even if one fails, and yield a finding for each.
 
     Args:
         settings: the settings of the deployment.
@@ -124,7 +126,7 @@ def read_cpu_name() -> str:
 
 def read_cpu_features() -> list[str]:
     """Return which of `FEATURES` the processor has. The list is empty if the system does not report them."""
-    flags = (_read_cpu_field("flags") or _read_cpu_field("Features")).split()
+    flags = (_read_cpu_field("flags") or _read_cpu_field("Features")).split()  # on x86, or else on ARM
     return [name for name in FEATURES if name in flags]
 
 
@@ -187,7 +189,7 @@ def _check_model(settings: Settings, index: str) -> Iterator[Finding]:
 def _model_fix(settings: Settings, index: str) -> str:
     if settings.model == DEFAULT_MODEL:
         return "install osrerank again: this model is part of it"
-    with suppress(ConfigError):  # `_check_engine` reports it
+    with suppress(ConfigError):  # `_check_engine` reports a bad settings file
         if index and settings.model in Defaults.load(settings).models_of(index):
             file = settings.find_settings_file()
             return f"correct the model of {index} in {file}; docs/models.md lists the possible values"
@@ -218,7 +220,7 @@ def choose_engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) 
 
 
 def _needs_vector_model(settings: Settings, index: str) -> bool:
-    with suppress(ConfigError):  # `_check_engine` reports it
+    with suppress(ConfigError):  # `_check_engine` reports a bad settings file
         return Defaults.load(settings).options_for(index or None).pipeline in VECTORS_MONO
     return False
 
@@ -226,7 +228,7 @@ def _needs_vector_model(settings: Settings, index: str) -> bool:
 def _check_vector_model(settings: Settings) -> Finding:
     try:
         with closing(as_scorer(load_local(settings, ENCODERS, model=settings.vector_model))) as scorer:
-            scorer.score(QUERY, [DOCUMENT], [(0,)])
+            scorer.score(QUERY, [DOCUMENT], FIRST_DOCUMENT)
     except Exception as error:  # noqa: BLE001 - any error is the finding
         fix = "correct --vector-model or OSRERANK_VECTOR_MODEL, or leave it out"
         return Finding("vector model", "failed", _first_line(error), fix)
@@ -256,16 +258,16 @@ def _describe_model(settings: Settings, card: Any, backend: Any) -> Finding:
         reason = f"the model contains ONNX graphs ({', '.join(card.onnx)})"
     else:
         reason = "the model contains weights but no ONNX graph, and torch is installed"
-    threads, precision = backend.threads, backend.precision
+    threads, precision = backend.threads, backend.precision  # each thread runs the network on its own
     facts = {"model": card.name, "backend": name, "precision": precision, "threads": threads, "why": reason}
     sentence = f"{card.name}: backend {name}, {precision}, {threads} runs at once: {reason}"
     return Finding("model", "ok", sentence, facts=facts)
 
 
 def _score_pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
-    scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)  # the first run takes longer, so it is not timed
+    scorer.score(QUERY, [DOCUMENT], FIRST_DOCUMENT, deadline=deadline)  # the first run takes longer, so it is not timed
     began_s = time.perf_counter()
-    scores = scorer.score(QUERY, [DOCUMENT], [(0,)], deadline=deadline)
+    scores = scorer.score(QUERY, [DOCUMENT], FIRST_DOCUMENT, deadline=deadline)
     took_ms = 1000 * (time.perf_counter() - began_s)
     if not scores.attempted:
         reason = f"no score within {RERANK_SERVER_TIMEOUT_MS / 1000:g} s"
@@ -318,17 +320,22 @@ def _check_fields(client: Client, index: str) -> Finding:
         return Finding("index", "failed", f"{index}: {_first_line(error)}", choose_engine_fix(error, NO_INDEX_FIX))
     text_fields = list_field_names(read_leaves_by_index(mappings).values(), TEXT_KINDS)
     search_fields = client.fields_of(index)
-    searched, read = list(search_fields.query_fields), list(search_fields.model_fields)
-    warnings = [*search_fields.warnings, *search_fields.check_names(None)]
+    query_fields, model_fields = list(search_fields.query_fields), list(search_fields.model_fields)
+    warnings = [*search_fields.warnings, *search_fields.check_names(fields_with_text=None)]
     left_out = list(search_fields.left_out)
-    facts = {"text_fields": text_fields, "searched": searched, "read": read, "left_out": left_out, "warnings": warnings}
-    if warnings or not read:
+    facts = {
+        "text_fields": text_fields,
+        "searched": query_fields,
+        "read": model_fields,
+        "left_out": left_out,
+        "warnings": warnings,
+    }
+    if warnings or not model_fields:
         names = ", ".join(text_fields) or "none"
         reason = f"{index}: {'; '.join(warnings) or 'it has no field for the model'}; its text fields: {names}"
         return Finding("index", "failed", reason, "set the fields with --fields or in the settings file", facts)
-    sentence = (
-        f"{index}: text fields {', '.join(text_fields)}; searched: {', '.join(searched)}; read: {', '.join(read)}"
-    )
+    sentence = f"{index}: text fields {', '.join(text_fields)}; searched: {', '.join(query_fields)}"
+    sentence += f"; read: {', '.join(model_fields)}"
     if left_out:
         sentence += f"; left out: {', '.join(left_out)}"
     return Finding("index", "ok", sentence, facts=facts)
@@ -401,18 +408,18 @@ def _check_vectors(settings: Settings, index: str) -> Iterator[Finding]:
 
 
 def _check_redis_servers(settings: Settings) -> Iterator[Finding]:
-    cache, broker = settings.redis_url, None
+    cache_url, broker_url = settings.redis_url, None
     if settings.backend == WORKERS:
-        broker = settings.broker_url or settings.redis_url
-    if cache is None:
+        broker_url = settings.broker_url or settings.redis_url
+    if cache_url is None:
         yield Finding("redis", "absent", "each process caches its own scores; OSRERANK_REDIS_URL shares them")
     else:
         fix = "start it, or correct --redis-url or OSRERANK_REDIS_URL; searches work without it, only slower"
-        url = cache.get_secret_value()
-        yield _check_redis("redis", url, fix, has_queues=cache == broker, cache_mb=settings.cache_mb)
-    if broker is not None and broker != cache:
+        url = cache_url.get_secret_value()
+        yield _check_redis("redis", url, fix, has_queues=cache_url == broker_url, cache_mb=settings.cache_mb)
+    if broker_url is not None and broker_url != cache_url:
         fix = "start it, or correct OSRERANK_BROKER_URL"
-        yield _check_redis("broker", broker.get_secret_value(), fix, has_queues=True, cache_mb=0)
+        yield _check_redis("broker", broker_url.get_secret_value(), fix, has_queues=True, cache_mb=0)
 
 
 def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: float) -> Finding:
@@ -440,7 +447,9 @@ def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: f
         return Finding(part, "failed", reason, explain_redis_error(error, fix))
     if not memory:
         sentence = "Redis responds and accepts writes; this user cannot read its memory limits (INFO)"
-        return Finding(part, "ok", f"{sentence}: maxmemory-policy must be noeviction" if has_queues else sentence)
+        if has_queues:
+            sentence += ": maxmemory-policy must be noeviction"
+        return Finding(part, "ok", sentence)
     policy, maxmemory = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
     facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": maxmemory}
     sentence = f"Redis {server['redis_version']} responds; maxmemory-policy {policy}, maxmemory {maxmemory} bytes"
@@ -454,7 +463,7 @@ def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: f
 
 def _read_info(client: Any, section: str) -> Mapping[str, Any]:
     """Return a section of Redis' ``INFO``. Return {} if this user may not read it, because searches do not need it."""
-    from redis.exceptions import NoPermissionError  # noqa: PLC0415 - only where it is configured
+    from redis.exceptions import NoPermissionError  # noqa: PLC0415 - imports redis
 
     with suppress(NoPermissionError):
         response: Mapping[str, Any] = client.info(section)

@@ -1,7 +1,6 @@
 """``osrerank vectors``: compute document vectors before searches need them, count them, prune them or drop them.
 
-Vectors are stored in a file on this machine, in Redis, or on the cluster. There, a *side index* beside each index
-contains the vectors of its documents.
+Vectors are stored in a file on this machine, in Redis, or on the cluster: in a *side index* beside each index.
 """
 
 import json
@@ -60,12 +59,12 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
     def report(progress: object) -> None:
         click.echo(f"{index}: {progress}", err=True)
 
-    date_field = "" if follow in (None, SEQUENCE_NUMBER) else follow  # empty if sequence numbers are followed
+    date_field = "" if follow in (None, SEQUENCE_NUMBER) else follow
     client = open_client(context)
     try:
         with end_on_signals() if follow else nullcontext():
-            if follow and not date_field:
-                Builder(client, index, to).read_heads()  # raises if the index cannot be followed
+            if follow == SEQUENCE_NUMBER:
+                Builder(client, index, to).read_heads()  # raises an error if sequence numbers cannot be followed
             result = build_on_screen(client, index, to=to, date_field=date_field)
             if follow:
                 report(result)
@@ -115,7 +114,7 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
 def _read_status(
     context: click.Context, index: str | None, *, estimates_time: bool
 ) -> "tuple[dict[str, Any], Estimate | None]":
-    """Return the sizes of the stores, and an estimate for the index: None without an index, or if it is impossible.
+    """Return the sizes of the stores, and an estimate for the index, or None if there is no index or no estimate.
 
     If ``estimates_time`` is false, the estimate contains only how many documents have vectors.
     """
@@ -162,8 +161,8 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...], all_indexes: b
     """
     from osrerank.indexing.prune import prune_everything, prune_indices
 
-    if all_indexes == bool(indexes):
-        raise click.UsageError("set --index, or pass --all")
+    if all_indexes == bool(indexes):  # both or neither
+        raise click.UsageError("pass either --index or --all")
     with closing(open_client(context)) as client:
         count = prune_everything(client) if all_indexes else prune_indices(client, indexes)
     click.echo(json.dumps({"records": count}) if wants_json(context) else f"{count:,} records remain")
@@ -223,7 +222,10 @@ def _open_configured_store(settings: Any) -> "VectorStore | None":
 
 
 def _sum_sizes(stores: "Sequence[VectorStore]") -> dict[str, Any]:
-    """Return the total size of stores of one kind, in bytes: ``stored``, and the maximum ``most`` (0 if unlimited)."""
+    """Return the total contents of stores of one kind, such as ``{"store": "file", "records": 2, "stored": 800, ...}``.
+
+    ``stored`` is their size, and ``most`` their maximum size, in bytes. The maximum is 0 if it is unlimited.
+    """
     totals: dict[str, Any] = {"store": "index", "records": 0, "stored": 0, "most": 0}
     models: Counter[str] = Counter()
     for store in stores:
@@ -232,5 +234,6 @@ def _sum_sizes(stores: "Sequence[VectorStore]") -> dict[str, Any]:
         totals["records"] += records
         totals["stored"] += stored_bytes
         totals["most"] += max_bytes
-        models.update(getattr(store, "models", dict)())  # only side indices count records per model
+        if hasattr(store, "models"):  # only side indices count records per model
+            models.update(store.models())
     return {**totals, "models": dict(models)}

@@ -63,23 +63,25 @@ class Bin:
 def fit_isotonic(scored: ScoredHits) -> Isotonic:
     """Fit a map that never decreases, by pooling adjacent blocks that violate the order.
 
-    A block contains hits with adjacent scores. Its probability is the fraction of its hits that are relevant. This is
-    smoothed as if the block contained one more hit with the overall fraction, so that no probability is 0 or 1.
+    A block contains hits with adjacent scores. Its probability is the fraction of its hits that are relevant. The
+    overall fraction counts as one more hit of each block, so that no probability is 0 or 1.
     """
     scores, indices = np.unique(scored.scores, return_inverse=True)
     n_hits = np.bincount(indices).astype(np.float64)
     n_relevant = np.bincount(indices, weights=scored.relevant)
-    blocks: list[Floats] = []  # each block: number of hits, number of relevant hits, sum of scores
+    hits, relevant = 0, 1  # the columns of a block; the third is the sum of the scores
+    blocks: list[Floats] = []
     for block in np.stack([n_hits, n_relevant, scores * n_hits], axis=1):
         merged = block
-        # merge while the block before has at least as high a fraction: a/b >= c/d, as a*d >= c*b
-        while blocks and blocks[-1][1] * merged[0] >= merged[1] * blocks[-1][0]:
+        # merge while the block before has at least as high a fraction, compared without a division
+        while blocks and blocks[-1][relevant] * merged[hits] >= merged[relevant] * blocks[-1][hits]:
             merged = merged + blocks.pop()
         blocks.append(merged)
     block_hits, block_relevant, block_score_sums = np.array(blocks).T
     overall_fraction = float(scored.relevant.mean())
-    probabilities = np.maximum.accumulate((block_relevant + overall_fraction) / (block_hits + 1))
-    mean_scores, first_indices = np.unique(block_score_sums / block_hits, return_index=True)
+    smoothed = (block_relevant + overall_fraction) / (block_hits + 1)
+    probabilities = np.maximum.accumulate(smoothed)  # smoothing changes small blocks more, which can break the order
+    mean_scores, first_indices = np.unique(block_score_sums / block_hits, return_index=True)  # rounded means may tie
     return Isotonic(tuple(mean_scores.tolist()), tuple(probabilities[first_indices].tolist()))
 
 
@@ -138,12 +140,14 @@ def precision_thresholds(probabilities: Floats, relevant: Flags, max_count: int 
     Args:
         probabilities: the hits' probabilities ``(n,)``, from maps that were fitted to other queries.
         relevant: whether each hit is relevant ``(n,)``.
-        max_count: the maximum number of thresholds. Between two thresholds, there are about equally many relevant hits.
+        max_count: the maximum number of thresholds. From each to the next, the number of relevant hits falls by about
+            the same amount.
     """
     order = np.argsort(-probabilities, kind="stable")
     values, relevant_so_far = probabilities[order], np.cumsum(relevant[order])
     last_of_value = np.flatnonzero(np.append(values[1:] < values[:-1], True))  # the last hit with each probability
-    targets = np.linspace(0, relevant_so_far[-1], max_count + 1)[1:]  # numbers of relevant hits
+    # choose the thresholds at which the number of relevant hits reaches equally spaced values
+    targets = np.linspace(0, relevant_so_far[-1], max_count + 1)[1:]
     indices = np.unique(last_of_value[np.searchsorted(relevant_so_far[last_of_value], targets)])
     pairs = []
     for index in indices[::-1]:

@@ -1,4 +1,4 @@
-"""Prepare a late-interaction model that another library saved for export: create its card, and merge its projections.
+"""Prepare the export of a late-interaction model that another library saved: create its card, merge its projections.
 
 A projection is a matrix that turns a token's state into the token's vector. Several of them are multiplied into one.
 `osrerank.scoring.modular.late_interaction` reads the model's files.
@@ -13,7 +13,7 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import WEIGHTS_FILE, max_sequence_tokens
-from osrerank.scoring.modular import late_interaction as files
+from osrerank.scoring.modular import late_interaction as saved_files
 from osrerank.scoring.modular.description import GRAPH_FAMILIES, TOKENIZER_SETTINGS_FILE, file_error
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
@@ -22,7 +22,7 @@ from osrerank.scoring.saved_encoder import PROVISIONAL_CALIBRATION, EncoderOverr
 PROJECTION = "1_Dense"
 """The folder of the merged projection in an exported model directory."""
 FIRST_PASS_WEIGHT = 0.05
-"""The first-pass weight in cosines: what the query's best first-pass score adds to its document's mean cosine."""
+"""How much the best first-pass score of a query adds to the mean cosine of its document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class LateInteractionSource:
 
     directory: Path
     card: ModelCard
-    projections: tuple[files.Projection, ...]
+    projections: tuple[saved_files.Projection, ...]
 
     def write_modules(self, source: Path, folder: Path) -> None:
-        """Multiply the projections of ``source`` into one matrix, and write it as a module of ``folder``.
+        """Multiply the projections into one matrix, and write it as a module of ``folder``, if there are any.
 
-        A model without projections needs no module.
+        ``source`` is the model's directory, to which the projections' files are relative.
 
         Raises:
             ModelLoadError: a matrix is missing.
@@ -66,7 +66,7 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         ConfigError: the options set a pooling, or more dimensions than the model has.
         ModelLoadError: a file is missing, cannot be read, or has a setting that osrerank does not support.
     """
-    description = files.read_late_interaction(directory)
+    description = saved_files.read_late_interaction(directory)
     transformer = directory / description.transformer_folder
     config = read_encoder_config(transformer, GRAPH_FAMILIES)
     if TokenizerSettings.read(transformer).truncation_side != "right":
@@ -79,7 +79,9 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
     if overrides.dimensions is not None and overrides.dimensions > width:
         reason = f"dimensions is {overrides.dimensions}, but {directory}'s vectors have only {width} dimensions"
         raise ConfigError(reason, setting="dimensions", source="argument")
-    factor = description.tokens.pool_factor if overrides.pool_factor is None else overrides.pool_factor
+    # in a card, 0 dimensions mean those of the transformer's states
+    dimensions = overrides.dimensions or (width if description.projections else 0)
+    pool_factor = description.tokens.pool_factor if overrides.pool_factor is None else overrides.pool_factor
     modules = (HeadStep("dense", f"{PROJECTION}.linear", has_bias=False),) if description.projections else ()
     card = ModelCard(
         name=name,
@@ -91,15 +93,15 @@ def read_late_interaction(directory: Path, name: str, overrides: EncoderOverride
         calibration=PROVISIONAL_CALIBRATION,
         first_pass_weight=FIRST_PASS_WEIGHT * PROVISIONAL_CALIBRATION.scale,
         modules=modules,
-        dimensions=overrides.dimensions or (width if description.projections else 0),
+        dimensions=dimensions,
         query_prefix=description.query_prefix if overrides.query_prefix is None else overrides.query_prefix,
         document_prefix=description.document_prefix if overrides.document_prefix is None else overrides.document_prefix,
-        tokens=replace(description.tokens, pool_factor=factor),
+        tokens=replace(description.tokens, pool_factor=pool_factor),
     )
     return LateInteractionSource(transformer, card, description.projections)
 
 
-def _projected_width(directory: Path, description: files.LateInteractionDescription) -> int:
+def _projected_width(directory: Path, description: saved_files.LateInteractionDescription) -> int:
     """Return the number of dimensions after the last projection, or 0 if there is no projection."""
     if not description.projections:
         return 0
@@ -109,18 +111,18 @@ def _projected_width(directory: Path, description: files.LateInteractionDescript
         rows = int(tensors.get_slice(name).get_shape()[0]) if name in tensors.keys() else 0  # noqa: SIM118 - no mapping
     if not rows:
         raise ModelLoadError(f"{file} has no tensor {name}", path=str(file))
-    if description.dimensions not in (0, rows):
+    if description.dimensions not in (0, rows):  # 0 if the config file does not say
         reason = f"{file} projects to {rows} dimensions, but the model's config file says {description.dimensions}"
         raise ModelLoadError(reason, path=str(file))
     return rows
 
 
-def _projection_matrix(file: Path, weights: Mapping[str, Any], projection: files.Projection) -> Any:
+def _projection_matrix(file: Path, weights: Mapping[str, Any], projection: saved_files.Projection) -> Any:
     """Return a projection's matrix, with its residual connection added, in fp32 ``(outputs, inputs)``."""
     torch: Any = require("torch", extra="torch")
     try:
         matrix = weights[f"{projection.name}.weight"].float()
-        if projection.residual == "same":
+        if projection.residual == "same":  # the state itself is added to the product
             return matrix + torch.eye(len(matrix))
         if projection.residual:
             matrix = matrix + weights[f"{projection.residual}.weight"].float()

@@ -23,7 +23,7 @@ from osrerank.scoring.backends.onnx import VECTOR_OUTPUT
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config
-from osrerank.scoring.modular import modern_bert as modern_shape
+from osrerank.scoring.modular import modern_bert
 from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, STATIC_MODEL_TYPE
 from osrerank.scoring.saved_encoder import check_architecture
 
@@ -34,7 +34,7 @@ PUNCTUATION_SAMPLES = 16
 SPACE_MARKERS = "\u2581\u0120"
 """The characters that stand for a space at the start of XLM-R's and RoBERTa's tokens, such as ``\u2581wine``."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
-"""Precision -> the graph's file in a model directory."""
+"""The graph's file in a model directory, by precision."""
 
 
 def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: QuantisationRecipe) -> None:
@@ -55,12 +55,12 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
     if precision == "fp32":
         _write_fp32(source, target, card)
         return
-    with tempfile.TemporaryDirectory(dir=folder.parent) as parent:
-        fp32 = Path(parent) / "model.onnx"
-        _write_fp32(source, fp32, card)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary_folder:
+        fp32_graph = Path(temporary_folder) / "model.onnx"
+        _write_fp32(source, fp32_graph, card)
         if recipe.outlier_method is None:
             recipe = replace(recipe, outlier_method="separate" if card.is_encoder else "smooth")
-        quantise(fp32, target, recipe, list(_sample_sequences(folder, card)))
+        quantise(fp32_graph, target, recipe, list(_sample_sequences(folder, card)))
 
 
 def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
@@ -72,9 +72,9 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
     builder = InputBuilder.load(folder, card)
     vocabulary = {word.lstrip(SPACE_MARKERS) for word in Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()}
     words = sorted(word for word in vocabulary if word.isalpha()) or sorted(vocabulary)
-    punctuation = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
+    numbers_and_marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
     rng = random.Random(0)  # noqa: S311 - a choice of samples, not of secrets
-    for population, count in ((words, WORD_SAMPLES), (punctuation or words, PUNCTUATION_SAMPLES)):
+    for population, count in ((words, WORD_SAMPLES), (numbers_and_marks or words, PUNCTUATION_SAMPLES)):
         for _ in range(count):
             query = builder.tokenise_query(" ".join(rng.choices(words, k=8)))
             texts = [" ".join(rng.choices(population, k=rng.randrange(20, 200))) for _ in range(2)]
@@ -88,7 +88,7 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard) -> None:
-    """Write the fp32 graph. optimum exports the families for which osrerank builds no graph."""
+    """Write the fp32 graph: osrerank's own for BERTs and ModernBERTs, and otherwise the one that optimum exports."""
     from osrerank.scoring.backends.torch import load_network, read_head, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
@@ -118,8 +118,9 @@ def _find_builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Return the function that builds a cross-encoder's graph. Returns None if only optimum can export it."""
     if can_build(config):
         return build_bert
-    is_modern = config.get("model_type") == modern_shape.MODEL_TYPE and not modern_shape.unsupported_reason(config)
-    return build_modern_bert if is_modern else None
+    if config.get("model_type") == modern_bert.MODEL_TYPE and not modern_bert.unsupported_reason(config):
+        return build_modern_bert
+    return None
 
 
 def write_onnx(network: Any, target: Path, output: str) -> None:
@@ -132,9 +133,13 @@ def write_onnx(network: Any, target: Path, output: str) -> None:
     """
     exporter: Any = require("optimum.exporters.onnx", extra="onnx")
     configs: Any = require("optimum.exporters.onnx.model_configs", extra="onnx")
-    # BERT's inputs are the fields of `PaddedBatch`.
-    config_type = type("PaddedConfig", (configs.BertOnnxConfig,), {"outputs": {output: {0: "n"}}})
+
+    class PaddedConfig(configs.BertOnnxConfig):  # type: ignore[misc]
+        """The export of a module that has BERT's inputs, which are the fields of `PaddedBatch`."""
+
+        outputs = {output: {0: "n"}}  # noqa: RUF012 - optimum declares it so
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer warns about every branch, and that it is deprecated
-        export_config = config_type(network.config, task="text-classification")
+        export_config = PaddedConfig(network.config, task="text-classification")
         exporter.export(network, export_config, target, disable_dynamic_axes_fix=True)

@@ -16,18 +16,21 @@ def read_descriptions(options: type) -> dict[str, str]:
     """
     if sys.flags.optimize > 1:
         return {}
-    text = textwrap.dedent("    " + (options.__doc__ or ""))
+    text = textwrap.dedent("    " + (options.__doc__ or ""))  # indents the first line like the others
     _, heading, section = text.partition("Attributes:\n")
     if not heading:
         raise ValueError(f"the docstring of {options.__name__} has no section Attributes")
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    return {name: " ".join(text.split()).replace("``", "`") for name, text in entries}
+    return {name: " ".join(description.split()).replace("``", "`") for name, description in entries}
 
 
 def first_sentence(description: str) -> str:
-    """Return a description's first sentence for the help of a command: "The limit." for "the limit, or `None`; ..."."""
+    """Return a description's first sentence for the help of a command.
+
+    It is "The limit, or None." for "the limit, or `None`; ...".
+    """
     if not description:
         return ""
-    unquoted = re.sub(r'`"?([^`"]*)"?`', r"\1", description)
+    unquoted = re.sub(r'`"?([^`"]*)"?`', r"\1", description)  # `x` and `"x"` become x
     sentence = re.split(r"(?<=\.) |; ", unquoted, maxsplit=1)[0].rstrip(".")
     return f"{sentence[:1].upper()}{sentence[1:]}."

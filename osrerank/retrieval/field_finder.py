@@ -21,7 +21,7 @@ from osrerank.retrieval.fields import (
     MappedTraits,
     SearchFields,
     add_body_fields,
-    group_indices,
+    choose_default_groups,
     resolve_fields,
     union,
     with_build_fields,
@@ -65,7 +65,7 @@ class _CacheEntry:
         """Replace the mapping, and forget the fields that were chosen from the old one."""
         self.leaves_by_index = leaves_by_index
         self.loaded_at_s = loaded_at_s
-        self.groups = group_indices(leaves_by_index)
+        self.groups = choose_default_groups(leaves_by_index)
         self.top_level_names |= {name.partition(".")[0] for leaves in leaves_by_index.values() for name in leaves}
         self.indices |= leaves_by_index.keys()
         self.build_fields: FieldsByIndex | None = None
@@ -108,7 +108,7 @@ class FieldFinder:
         fields = None if entry is None else entry.fields_by_choice.get(choice)
         is_fresh = entry is not None and self._clock() - entry.loaded_at_s < MIN_AGE_S
         # if the cached mapping does not have a field that the caller named, the field might have been added since
-        if fields is not None and (is_fresh or not (refresh or fields.names.missing)):
+        if fields is not None and (is_fresh or not (refresh or fields.option_names.missing)):
             return fields
         is_outdated = fields is not None
         try:

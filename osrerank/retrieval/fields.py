@@ -1,4 +1,4 @@
-"""Decide which fields of each index a query string searches, and the text of which fields the model scores.
+"""Decide which fields of each index a query string searches, and which fields' text the model scores.
 
 They are the fields that the caller names, or else text fields of the mapping.
 """
@@ -25,10 +25,7 @@ from osrerank.types.reasons import SearchWarning, WarningCode
 
 
 class FoundNames(tuple[str, ...]):
-    """Field names that osrerank, not the caller, put into options, so that these name the fields of a search.
-
-    They are not the caller's choice, so the next search with the options chooses its fields anew.
-    """
+    """Field names that osrerank, not the caller, put into options. The next search with the options chooses anew."""
 
     __slots__ = ()
 
@@ -102,9 +99,9 @@ class MappedTraits:
     """What the mappings say about fields: how a query must search them, and where a hit has their text.
 
     Attributes:
-        nested: the nested object of each field in one, such as ``{"authors.name": "authors"}``.
-        nested_indices: the indices in which an object is nested, such as ``{"authors": ("papers",)}``, for objects that
-            are not nested in all indices.
+        nested: for each field in a nested object, that object, such as ``{"authors.name": "authors"}``.
+        nested_indices: for each object that is nested only in some indices, those indices, such as
+            ``{"authors": ("papers",)}``.
         semantic: fields of the type ``semantic_text``, each of which needs a separate clause.
         non_text: keyword fields, numbers and other fields without text. Ignored in comparisons, because requests do not
             depend on them.
@@ -128,14 +125,14 @@ class OptionNames:
 
     Attributes:
         paths: the fields that each name stands for, such as ``{"authors": ("authors.name", "authors.bio")}``.
-        is_searched: whether a query string searches each name, such as ``{"title": True}``. Empty if the names were
-            already checked.
+        names_to_check: the names to check, each with whether a query string searches it, such as ``{"title": True}``.
+            Empty if the names were already checked.
         missing: the names that are not in the mapping.
         similar: the most similar name in the mapping for each name, such as ``{"titel": "title"}``.
     """
 
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    is_searched: Mapping[str, bool] = field(default_factory=dict)
+    names_to_check: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     similar: Mapping[str, str] = field(default_factory=dict)
 
@@ -150,7 +147,7 @@ class SearchFields:
         groups: groups of indices with the same fields. Empty if a search uses the same fields in all indices.
         left_out: text fields that are not searched, because the caller names none and the mapping has too many.
         traits: what the mappings say about the fields.
-        names: the field names in the options.
+        option_names: the field names in the options.
         warnings: warnings about the mapping request.
         timed_out: whether the mapping request timed out. Further requests would probably time out too.
     """
@@ -160,7 +157,7 @@ class SearchFields:
     groups: tuple[IndexGroup, ...] = ()
     left_out: tuple[str, ...] = ()
     traits: MappedTraits = field(default_factory=MappedTraits)
-    names: OptionNames = field(default_factory=OptionNames)
+    option_names: OptionNames = field(default_factory=OptionNames)
     warnings: tuple[SearchWarning, ...] = ()
     timed_out: bool = False
 
@@ -172,16 +169,17 @@ class SearchFields:
     @classmethod
     def from_names(cls, query_fields: tuple[str, ...], model_fields: tuple[str, ...]) -> Self:
         """Return the fields with these names, without looking them up in a mapping."""
-        names = union([map(without_boost, model_fields or query_fields)])
-        paths = {name: (name,) for name in names}
-        return cls(query_fields, names, names=OptionNames(paths, is_searched=dict.fromkeys(names, False)))
+        names = tuple(dict.fromkeys(map(without_boost, model_fields or query_fields)))
+        # whether a name is searched counts only if it is missing in a mapping
+        option_names = OptionNames({name: (name,) for name in names}, names_to_check=dict.fromkeys(names, False))
+        return cls(query_fields, names, option_names=option_names)
 
     def resolve_model_fields(self, names: Sequence[str] | None) -> tuple[str, ...]:
         """Return the fields that a ranking's option ``fields`` stands for, or `model_fields` if it names none."""
         if not caller_names(names):
             return self.model_fields
         unboosted = [without_boost(name) for name in caller_names(names)]
-        return union(self.names.paths.get(name, (name,)) for name in unboosted)
+        return union(self.option_names.paths.get(name, (name,)) for name in unboosted)
 
     def model_fields_by_index(self, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
         """Return the fields whose text the model scores, by index: ``{"papers": ("title", "body")}``.
@@ -208,27 +206,29 @@ class SearchFields:
         ``fields_with_text`` are the fields that have text in at least one hit, or None if the search has no hits.
         """
         warnings = []
-        for name, is_searched in self.names.is_searched.items():
-            paths = self.names.paths.get(name, (name,))
+        for name, is_searched in self.option_names.names_to_check.items():
+            is_read_by_model = name in self.option_names.paths
+            paths = self.option_names.paths.get(name, (name,))
             has_text = fields_with_text is not None and any(path in fields_with_text for path in paths)
-            similar_name = self.names.similar.get(name)
+            similar_name = self.option_names.similar.get(name)
             hint = f"; the nearest name is {similar_name}" if similar_name else ""
-            if name in self.names.missing and (is_searched or not has_text):
+            if name in self.option_names.missing and (is_searched or not has_text):
                 warnings.append(SearchWarning(f"the mapping has no {name}{hint}", WarningCode.FIELDS_MISSING))
-            elif fields_with_text is not None and not has_text and name in self.names.paths:
+            elif fields_with_text is not None and not has_text and is_read_by_model:
                 warnings.append(
                     SearchWarning(f"{name} has no text in any of the hits{hint}", WarningCode.FIELDS_MISSING)
                 )
         return warnings
 
 
-def group_indices(leaves_by_index: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
+def choose_default_groups(leaves_by_index: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
     """Choose each index's fields for a search that names none. Return the indices in groups with the same fields."""
     groups = []
     for text_leaves, names in group_by_text_fields(leaves_by_index):
+        # the indices of a group have the same text fields, so that any of them will do
         used_leaves = prefer_unnested(text_leaves)[:MAX_FIELDS]
-        groups.append(make_group(names, used_leaves, leaves_by_index[names[0]]))
-    return merge_groups(groups)
+        groups.append(create_group(names, used_leaves, leaves_by_index[names[0]]))
+    return merge_equal_groups(groups)
 
 
 def with_build_fields(
@@ -239,9 +239,9 @@ def with_build_fields(
     for group in groups:
         for index in group.indices:
             names = build_fields.get(index, ())
-            is_usable = bool(names) and leaves_by_index[index].keys() >= {*names}
+            is_usable = bool(names) and set(names) <= leaves_by_index[index].keys()
             new_groups.append(IndexGroup((index,), group.query_fields, names if is_usable else group.model_fields))
-    return merge_groups(new_groups)
+    return merge_equal_groups(new_groups)
 
 
 def group_by_text_fields(leaves_by_index: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple[str, ...]]]:
@@ -258,7 +258,7 @@ def group_by_text_fields(leaves_by_index: Mapping[str, Leaves]) -> list[tuple[tu
     return sorted(groups, key=lambda group: (-len(group[1]), group[1]))
 
 
-def make_group(indices: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Leaves) -> IndexGroup:
+def create_group(indices: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Leaves) -> IndexGroup:
     """Return the group of the indices, in which a search uses the fields ``text_leaves``.
 
     Fields of the type ``semantic_text`` are searched only if there are no other text fields, because a search of them
@@ -269,7 +269,7 @@ def make_group(indices: tuple[str, ...], text_leaves: Sequence[Leaf], leaves: Le
     return IndexGroup(indices, tuple(leaf.path for leaf in query_leaves), model_fields)
 
 
-def merge_groups(groups: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
+def merge_equal_groups(groups: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
     """Merge groups with the same fields into one."""
     names_by_fields: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for group in groups:
@@ -314,7 +314,7 @@ def resolve_fields(
         model_fields = model_fields or _choose_query_text_fields(mappings, (), choice)
     query_fields = _expand_objects(mappings, choice.query_fields) or union(group.query_fields for group in groups)
     searched_names = set(map(without_boost, choice.query_fields))
-    if not choice.model_fields:
+    if not choice.model_fields:  # `check_names` needs to know where the text of each searched name is
         paths |= {name: _find_fields_with_same_text(mappings, name, model_fields) for name in searched_names}
     all_names = map(without_boost, (*choice.query_fields, *model_names))
     is_searched = {name: name in searched_names for name in all_names}
@@ -326,9 +326,9 @@ def resolve_fields(
         groups=tuple(groups) if have_different_fields and not choice.query_fields else (),
         left_out=tuple(_find_unsearched_fields(mappings, query_fields)) if can_leave_out else (),
         traits=_read_traits(leaves_by_index, mappings, query_fields, union([model_fields, *paths.values()])),
-        names=OptionNames(
+        option_names=OptionNames(
             paths,
-            is_searched={} if choice.is_checked else is_searched,
+            names_to_check={} if choice.is_checked else is_searched,
             missing=tuple(find_missing_names(mappings, is_searched)),
             similar={name: find_most_similar_field(mappings, name) for name in is_searched},
         ),
@@ -339,24 +339,25 @@ def _read_traits(
     leaves_by_index: Mapping[str, Leaves],
     mappings: Sequence[Leaves],
     query_fields: Sequence[str],
-    model_fields: Sequence[str],
+    text_names: Sequence[str],
 ) -> MappedTraits:
     """Collect what the mappings say about fields.
 
     ``mappings`` are those of ``leaves_by_index``, together with the fields that the caller's body defines.
+    ``text_names`` are the fields whose text might be read from a hit.
     """
     leaves = {leaf.path: leaf for mapping in mappings for leaf in mapping.values()}
     text_paths = {leaf.path for mapping in mappings for leaf in mapping.values() if leaf.kind in TEXT_KINDS}
     nested = {leaf.path: leaf.nested for mapping in mappings for leaf in mapping.values() if leaf.nested}
     searched_leaves = [leaves[without_boost(name)] for name in query_fields if without_boost(name) in leaves]
     return MappedTraits(
-        nested,
-        _find_nested_indices(leaves_by_index, nested),
+        nested=nested,
+        nested_indices=_find_nested_indices(leaves_by_index, nested),
         semantic=frozenset(name for name, leaf in leaves.items() if leaf.kind == SEMANTIC_TEXT),
-        non_text=frozenset(leaf.path for leaf in leaves.values() if leaf.kind not in TEXT_KINDS) - text_paths,
+        non_text=frozenset(leaves) - text_paths,  # a field that is text in only one of the indices counts as text
         needs_lenient=any(leaf.kind not in TEXT_KINDS for leaf in searched_leaves),
         absent_from_source=frozenset(name for name, leaf in leaves.items() if not leaf.is_in_source),
-        source_only=frozenset(name for name in model_fields if _may_alter_values(mappings, name)),
+        source_only=frozenset(name for name in text_names if _may_alter_values(mappings, name)),
     )
 
 
@@ -411,6 +412,7 @@ def _resolve_all(mappings: Sequence[Leaves], name: str) -> list[Leaf]:
 
 def _resolve_to_paths(mappings: Sequence[Leaves], name: str) -> tuple[str, ...]:
     """Return the fields that a name in the options stands for, or the name itself if no mapping contains it."""
+    # names with a colon, such as highlight:body, are parts of a hit instead of fields
     leaves = [] if ":" in name else _resolve_all(mappings, name)
     return union(_find_text_paths(leaf) for leaf in leaves) or (without_boost(name),)
 
@@ -432,8 +434,8 @@ def _drop_repeated_texts(mappings: Sequence[Leaves], names: Iterable[str]) -> tu
         unmapped_leaf = Leaf(without_boost(name), source=without_boost(name))
         for leaf in _resolve_all(mappings, name) or [unmapped_leaf]:
             for path in _find_text_paths(leaf):
-                source = leaf.source if path == leaf.path and leaf.source else path
-                path_by_source.setdefault(source, path)
+                source = leaf.source if path == leaf.path else ""
+                path_by_source.setdefault(source or path, path)
     return tuple(path_by_source.values())
 
 
@@ -474,7 +476,8 @@ def _expand_objects(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[s
     expanded: list[str] = []
     for name in names:
         leaves = _resolve_all(mappings, name)
-        is_object = "*" not in name and [leaf.path for leaf in leaves] != [without_boost(name)]
+        paths = [leaf.path for leaf in leaves]
+        is_object = "*" not in name and paths != [without_boost(name)]  # an object stands for fields with other paths
         boost = name[len(without_boost(name)) :]
         expanded += [leaf.path + boost for leaf in leaves if is_object or leaf.nested] or [name]
         if "*" in name and any(leaf.nested for leaf in leaves):

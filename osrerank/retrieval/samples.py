@@ -1,4 +1,4 @@
-"""Request sample documents of indices, and choose the indices' text fields by the values in them, for `osrerank init`.
+"""Request sample documents of indices, and choose text fields by the documents' values, for `osrerank init`.
 
 The functions yield their requests instead of sending them.
 """
@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from osrerank.response import parse_hits
-from osrerank.retrieval.fields import IndexGroup, group_by_text_fields, make_group, merge_groups
+from osrerank.retrieval.fields import IndexGroup, create_group, group_by_text_fields, merge_equal_groups
 from osrerank.retrieval.mapping import Leaf, Leaves
 from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.retrieval.sampled_fields import choose_fields, read_field_values
@@ -25,7 +25,7 @@ MAX_MISSING_FIELDS = 200
 def choose_fields_by_samples(
     index: Any, leaves_by_index: Mapping[str, Leaves], pipeline: str | Mapping[str, Any] | None = None
 ) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
-    """Choose the text fields of each group of indices from sampled documents. Empty if no index has documents.
+    """Choose the text fields of each group of indices from sampled documents. Return no groups without documents.
 
     Args:
         index: the indices as the caller names them.
@@ -35,12 +35,14 @@ def choose_fields_by_samples(
     groups = [(prefer_unnested(leaves), names) for leaves, names in group_by_text_fields(leaves_by_index)]
     samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}  # sources by the names of a group's indices
     for leaves, names in groups[:MAX_SAMPLED_GROUPS]:
+        filtered_names = names if len(groups) > 1 else ()  # a single group contains all indices
         if leaves:
-            samples[names] = yield from _sample_documents(index, leaves, names if len(groups) > 1 else (), pipeline)
+            samples[names] = yield from _sample_documents(index, leaves, filtered_names, pipeline)
     if not any(samples.values()):
         return ()
-    return merge_groups(
-        make_group(names, choose_fields(leaves, samples.get(names, [])), leaves_by_index[names[0]])
+    # the indices of a group have the same text fields, so that any of them will do
+    return merge_equal_groups(
+        create_group(names, choose_fields(leaves, samples.get(names, [])), leaves_by_index[names[0]])
         for leaves, names in groups
     )
 
@@ -48,13 +50,14 @@ def choose_fields_by_samples(
 def _sample_documents(
     index: Any, leaves: Sequence[Leaf], names: Sequence[str], pipeline: str | Mapping[str, Any] | None
 ) -> Generator[SideRequest, Any, list[Mapping[str, Any]]]:
-    """Return the sources of some documents of the indices ``names``, or of all indices of ``index`` if it is empty."""
+    """Return the sources of some documents of ``index``, only of those indices in ``names`` unless that is empty."""
     paths = sorted({path for leaf in leaves for path in leaf.copied_from or (leaf.source,)})
     filters = [{"terms": {"_index": list(names)}}] if names else [{"match_all": {}}]
 
     def request(**clauses: Any) -> SideRequest:
         body = {"query": {"bool": {"filter": filters, **clauses}}, "size": SAMPLE_SIZE, "_source": paths}
-        return SideRequest("POST", build_path(index, "_search"), *add_pipeline(pipeline, body, {}))
+        body, params = add_pipeline(pipeline, body, {})
+        return SideRequest("POST", build_path(index, "_search"), body, params)
 
     first_response = yield request()
     sources = [hit.get("_source") or {} for hit in parse_hits(first_response)]

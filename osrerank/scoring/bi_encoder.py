@@ -67,6 +67,7 @@ class BiEncoder(LocalModel):
             _file_digest(tokenizer_file(self._directory)),
             self.card.document_prefix,
             str(self.card.max_tokens),
+            # the default is left out, so that vectors stay valid that were stored before there was another value
             *([self.card.normalization] if self.card.normalization != "tokenizer" else []),
             *(json.dumps(step.to_json(), sort_keys=True) for step in self.card.vector_head.steps),
         )
@@ -77,7 +78,8 @@ class BiEncoder(LocalModel):
         """A string that differs whenever the same texts might get another similarity."""
         key = hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
         query_identity = f"/{self._query_encoder.identity}" if self._query_encoder else ""
-        return f"{self._digest(())}/{key}/{self.card.kind}/{self._length_policy}{query_identity}"
+        card_digest = self._digest(weights=())  # `key` contains the weights
+        return f"{card_digest}/{key}/{self.card.kind}/{self._length_policy}{query_identity}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         """Encode texts into vectors. Query vectors are cached, and queries ignore the deadline.
@@ -97,10 +99,11 @@ class BiEncoder(LocalModel):
         return Vectors(rows, outcome.failures, truncated_indices)
 
     def _encode_queries(self, texts: Sequence[str]) -> tuple[list[Floats], frozenset[int]]:
-        """Return the vectors of each query ``(n, dimensions)``, and the indices of the truncated queries."""
+        """Return each query's vector ``(1, dimensions)`` (or token vectors), and the indices of truncated queries."""
         queries = [self._builder.tokenise_query(text) for text in texts]
-        vectors = [self._cached_query_vector(self._builder.build_single(pieces).ids.tobytes()) for pieces in queries]
-        return vectors, frozenset(index for index, pieces in enumerate(queries) if pieces.is_truncated)
+        inputs = [self._builder.build_single(query) for query in queries]
+        vectors = [self._cached_query_vector(tokens.ids.tobytes()) for tokens in inputs]  # bytes can be cache keys
+        return vectors, frozenset(index for index, query in enumerate(queries) if query.is_truncated)
 
     def _encode_documents(
         self, texts: Sequence[str], deadline: Deadline
@@ -114,9 +117,9 @@ class BiEncoder(LocalModel):
                     break
                 documents = self._builder.tokenise_documents(texts[chunk], self._empty_query)
                 truncated_indices += [
-                    index for index, pieces in enumerate(documents, chunk.start) if pieces.is_truncated
+                    index for index, document in enumerate(documents, chunk.start) if document.is_truncated
                 ]
-                new_sequences = [self._builder.build_single(pieces) for pieces in documents]
+                new_sequences = [self._builder.build_single(document) for document in documents]
                 sequences += new_sequences
                 call.add(new_sequences)
             return sequences, call.result(), frozenset(truncated_indices)
@@ -149,7 +152,8 @@ def weights_digest(directory: Path, card: ModelCard) -> str:
     """Return a digest of an encoder's weights and pooling.
 
     If the card contains this digest, it is returned. Otherwise, the ONNX graph or the safetensors are hashed.
-    Safetensors, and graphs that osrerank did not export, do not contain the pooling, so its name follows their digest.
+    Safetensors, and graphs that osrerank did not export, do not contain the pooling, so the digest is followed by the
+    pooling's name.
     """
     if card.weights:
         return card.weights
@@ -157,7 +161,7 @@ def weights_digest(directory: Path, card: ModelCard) -> str:
         graph = card.onnx.get(precision)
         if not graph:
             continue
-        if (directory / CARD_FILE).exists():
+        if (directory / CARD_FILE).exists():  # osrerank exported the graph
             return _file_digest(directory / graph)
         files = [name for name in (graph, f"{graph}_data") if (directory / name).exists()]
         return f"{hash_files(directory, files)}/{card.pooling}"

@@ -71,8 +71,8 @@ class EncoderScorer:
             count_leading_attempts(values, failures),
             cuts=cuts,
             inferences=len(records),
-            encoded=vectors.encoded,
-            known=vectors.already_stored,
+            encoded=vectors.n_encoded,
+            known=vectors.n_stored,
             query_truncated=bool(query_vectors.cut),
         )
         return replace(scores, truncated=len(scores.cut_documents(tuples)))

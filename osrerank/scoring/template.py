@@ -16,7 +16,7 @@ class Template:
         head: token ids before the query.
         middle: token ids between query and document, and between two documents.
         tail: token ids at the end.
-        query_middle_tokens: number of tokens in ``middle`` that have the query's segment id, 0: for BERT, 1.
+        query_middle_tokens: number of tokens in ``middle`` that have the query's segment id, which is 0. BERT has one.
         document_segment: segment id of the document: 1 for BERT, 0 for models without segments.
         second_document_segment: segment id of a duo model's second document. Other models do not use it.
     """
@@ -40,13 +40,14 @@ def single_template(tokenizer: Tokenizer) -> Template:
         ValueError: the tokenizer adds no special tokens.
     """
     encoding = tokenizer.encode("a")
-    text = [index for index, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
-    has_special_tokens = len(text) < len(encoding.ids)
+    text_positions = [index for index, is_special in enumerate(encoding.special_tokens_mask) if not is_special]
+    has_special_tokens = len(text_positions) < len(encoding.ids)
     # a StaticEmbedding has a template without special tokens
     may_have_none = isinstance(tokenizer.post_processor, TemplateProcessing)
-    if not text or not (has_special_tokens or may_have_none):
+    if not text_positions or not (has_special_tokens or may_have_none):
         raise ValueError("it does not put special tokens around a text (no post-processor)")
-    head, tail = tuple(encoding.ids[: text[0]]), tuple(encoding.ids[text[-1] + 1 :])
+    head = tuple(encoding.ids[: text_positions[0]])
+    tail = tuple(encoding.ids[text_positions[-1] + 1 :])
     return Template(head, (*tail, *head), tail, query_middle_tokens=len(tail), document_segment=1)
 
 
@@ -57,11 +58,16 @@ def pair_template(tokenizer: Tokenizer) -> Template:
         ValueError: the tokenizer adds no special tokens.
     """
     encoding = tokenizer.encode("a", "b")
-    query = [index for index, sequence in enumerate(encoding.sequence_ids) if sequence == 0]
-    document = [index for index, sequence in enumerate(encoding.sequence_ids) if sequence == 1]
-    if not query or not document or len(encoding.ids) - len(query) - len(document) < 3:
+    query_positions = [index for index, sequence in enumerate(encoding.sequence_ids) if sequence == 0]
+    document_positions = [index for index, sequence in enumerate(encoding.sequence_ids) if sequence == 1]
+    n_special = len(encoding.ids) - len(query_positions) - len(document_positions)
+    if not query_positions or not document_positions or n_special < 3:  # one each before, between and after the texts
         raise ValueError("it does not put special tokens around a pair of texts (no post-processor)")
-    head, tail = tuple(encoding.ids[: query[0]]), tuple(encoding.ids[document[-1] + 1 :])
-    middle = slice(query[-1] + 1, document[0])
-    query_middle_tokens = sum(segment == 0 for segment in encoding.type_ids[middle])
-    return Template(head, tuple(encoding.ids[middle]), tail, query_middle_tokens, encoding.type_ids[document[0]])
+    middle = slice(query_positions[-1] + 1, document_positions[0])
+    return Template(
+        head=tuple(encoding.ids[: query_positions[0]]),
+        middle=tuple(encoding.ids[middle]),
+        tail=tuple(encoding.ids[document_positions[-1] + 1 :]),
+        query_middle_tokens=sum(segment == 0 for segment in encoding.type_ids[middle]),
+        document_segment=encoding.type_ids[document_positions[0]],
+    )

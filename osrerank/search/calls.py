@@ -63,11 +63,20 @@ def search_steps(
     content = {} if body is None else decode_body(body)
     content, params = with_url_query(content, params)
     if options is None and not isinstance(query, str):
+        # a clause needs no fields
         return (yield SearchRequest(with_query(query, content, SearchFields()), params))
-    exclusion: Reason | None = None
+    traffic_exclusion: Reason | None = None
     if options is not None:
-        options, exclusion = apply_traffic(options, query, content)
-    call = SearchCall(query, content, params, index, options, exclusion, is_json=isinstance(body, str | bytes))
+        options, traffic_exclusion = apply_traffic(options, query, content)
+    call = SearchCall(
+        query=query,
+        body=content,
+        params=params,
+        index=index,
+        options=options,
+        exclusion=traffic_exclusion,
+        is_json=isinstance(body, str | bytes),
+    )
     return (yield from run_one(search(call, searcher), searcher.vectors))
 
 
@@ -87,7 +96,9 @@ def with_url_query(body: Mapping[str, Any], params: Mapping[str, Any]) -> tuple[
 def multi_search_steps(
     searcher: Searcher, body: Any, index: Any, *, rerank: RerankArgument, params: Mapping[str, Any]
 ) -> ClientSteps:
-    """Perform a multi-search, and return its response. Each search is reranked, or its ``rerank`` entry says why not.
+    """Yield the requests and computations of a client's multi-search, and return its response.
+
+    Each search is reranked, or the ``rerank`` entry in its response says why not.
 
     Args:
         searcher: the client's searcher.
@@ -101,27 +112,36 @@ def multi_search_steps(
         EngineError: the search engine refused the multi-search.
     """
     searcher = searcher.for_user(params.get("headers"))
-    lines, is_json = parse_lines(body), isinstance(body, str | bytes)
-    all_params = {**(params.get("params") or {}), **params}
-    shared_params = {name: all_params[name] for name in SHARED_PARAMS if all_params.get(name)}
+    lines = parse_lines(body)
+    url_params = {**(params.get("params") or {}), **params}
+    shared_params = {name: url_params[name] for name in SHARED_PARAMS if url_params.get(name)}
     calls = []
-    for position, (header, line) in enumerate(zip(lines[::2], lines[1::2], strict=True), start=1):
-        searched_index, search_body = header.get("index", index), decode_body(line or {})
-        options = Rerank.of(rerank, searcher.defaults.options_for(searched_index)) or Rerank()
+    for position, (header, raw_body) in enumerate(zip(lines[::2], lines[1::2], strict=True), start=1):
+        searched_index, search_body = header.get("index", index), decode_body(raw_body or {})
+        options = Rerank.of(rerank, searcher.defaults.options_for(searched_index))
+        assert options is not None, "clients send a multi-search with rerank=False themselves"
         if options.rm3 is not None:
             reason = "rm3 sends requests before the search, and a multi-search is one request"
             raise ConfigError(f"{reason}; use search for these queries", setting="rerank.rm3", source="argument")
-        options, exclusion = apply_traffic(options, None, search_body)
-        calls.append(
-            SearchCall(None, search_body, shared_params, searched_index, options, exclusion, position, header, is_json)
+        options, traffic_exclusion = apply_traffic(options, None, search_body)
+        call = SearchCall(
+            body=search_body,
+            params=shared_params,
+            index=searched_index,
+            options=options,
+            exclusion=traffic_exclusion,
+            position=position,
+            header=header,
+            is_json=isinstance(body, str | bytes),
         )
-    if not calls:  # the engine says that the multi-search is empty
+        calls.append(call)
+    if not calls:  # the engine responds with its error for an empty multi-search
         return (yield MultiSearchRequest(lines))
     return (yield from _multi_search(searcher, calls))
 
 
 def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientSteps:
-    """Perform several searches together, and return the response of the multi-search.
+    """Yield the requests and computations of several searches, and return the response of the multi-search.
 
     A search that cannot be reranked is sent unchanged, and its response says why. If the first passes of some searches
     are refused or incomplete, one more request sends these searches as the caller wrote them. The engine's error
@@ -138,16 +158,19 @@ def _multi_search(searcher: Searcher, calls: Sequence[SearchCall]) -> ClientStep
     """
     outcomes = yield from run_in_lockstep([(call.header, search(call, searcher)) for call in calls], searcher.vectors)
     for outcome in outcomes.by_search:
+        # the cause is an exception if the whole request failed, and the error response of one search otherwise
         if isinstance(outcome, EngineError) and isinstance(outcome.cause, Exception):
             raise outcome
-    if not outcomes.has_responses:
+    if not outcomes.has_responses:  # the caller's filter_path hides them
         return outcomes.envelope
     responses = [outcome.cause if isinstance(outcome, EngineError) else outcome for outcome in outcomes.by_search]
     return {**outcomes.envelope, "responses": responses}
 
 
 def parse_lines(body: Any) -> list[Mapping[str, Any]]:
-    """Return a list with a header and a body for each search, such as ``[{"index": "notes"}, {"query": {...}}]``.
+    """Return the lines of a multi-search: each search's header, then its body.
+
+    For example, ``[{"index": "notes"}, {"query": {...}}]`` is one search.
 
     Raises:
         ConfigError: a line is not JSON, or a header has no body.

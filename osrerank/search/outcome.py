@@ -110,7 +110,7 @@ def _add_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleav
         fields_by_index = plan.fields.model_fields_by_index(plan.options.fields)
         if fields_by_index:
             report = report.with_entries(fields_by_index={name: list(names) for name, names in fields_by_index.items()})
-        if plan.fields.names.is_searched or plan.fields.warnings:
+        if plan.fields.option_names.names_to_check or plan.fields.warnings:
             candidates = [*outcome.candidates, *(interleaved.candidates if interleaved is not None else ())]
             fields_with_text = {
                 section.field for candidate in candidates for section in candidate.sections if section.text.strip()

@@ -23,7 +23,7 @@ GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
 slow_search_throttle = LogThrottle()
 missing_vectors_throttle = LogThrottle(math.inf)
 LogLine = Callable[[str], None]
-"""A function that logs a line of advice. The argument says what must be done before a build of vectors, if anything."""
+"""A function that logs a line of advice. Its argument ``before_building`` says what to do before a build of vectors."""
 
 
 def build_command(index: str, note: str) -> str:
@@ -50,8 +50,9 @@ def advise(
     advice = [*_slow_search_advice(stages, plan.options, took_s, index), *_missing_vectors_advice(stages, index)]
     if not advice:
         return
-    defaults, options = searcher.defaults.options_for(index), plan.options
-    named_fields, default_fields = (options.fields, options.query_fields), (defaults.fields, defaults.query_fields)
+    defaults = searcher.defaults.options_for(index)
+    named_fields = (plan.options.fields, plan.options.query_fields)
+    default_fields = (defaults.fields, defaults.query_fields)
     may_use_other_fields = not isinstance(plan.call.query, str) or named_fields != default_fields
     if index and may_use_other_fields and plan.model_fields:
         yield SendLater(_log_with_build_fields(advice, index, plan.model_fields, searcher))
@@ -89,8 +90,10 @@ def _slow_search_advice(stages: Sequence[StageReport], options: Rerank, took_s: 
 
 
 def _log_slow_search(stage: StageReport, options: Rerank, took_s: float, index: str, before_building: str) -> None:
-    work = f"{stage.inferences} inferences for {stage.candidates} candidates with {stage.model}"
-    details = [work if stage.candidates else stage.reason, _suggest_remedy(stage, options, index, before_building)]
+    work = stage.reason
+    if stage.candidates:
+        work = f"{stage.inferences} inferences for {stage.candidates} candidates with {stage.model}"
+    details = [work, _suggest_remedy(stage, options, index, before_building)]
     logger.warning(
         "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: %s (%s)",
         took_s,
@@ -122,10 +125,11 @@ def _log_missing_vectors(note: str, index: str, before_building: str) -> None:
 def _suggest_remedy(stage: StageReport, options: Rerank, index: str, before_building: str) -> str:
     """Return what would make a slow stage faster: stored vectors or, for a cross-encoder, other options."""
     n_unstored = stage.encoded + stage.lacking
+    has_no_vectors = stage.name == "vectors" and stage.code is ReasonCode.DEADLINE and not stage.known
     note = ""
     if n_unstored:
         note = f"{n_unstored} texts of this search had no stored vectors"
-    elif stage.name == "vectors" and stage.code is ReasonCode.DEADLINE and not stage.known:
+    elif has_no_vectors:
         note = "no text was encoded in time"
     if note:
         return f"{before_building}build the vectors beforehand: {build_command(index or 'NAME', note)}"

@@ -227,7 +227,7 @@ class VectorStage:
         n_reached, n_unfinished = len(scorable), 0
         failures: dict[str, str] = {}
         reasons: list[Reason] = []
-        if len(scored) < len(scorable) or not all(document.is_complete for document in documents):
+        if len(scored) < len(scorable) or not all(document.has_all_records for document in documents):
             scored_ids = {scored_candidate.candidate.doc_id for scored_candidate in scored}
             failures = {
                 candidate.doc_id: next(iter(document.failures.values()))
@@ -237,12 +237,12 @@ class VectorStage:
             }
             attempted_ids = scored_ids | failures.keys()
             n_reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in attempted_ids, scorable))
-            n_unfinished = sum(document.is_unfinished for document in documents) + len(scorable) - len(documents)
+            n_unfinished = sum(document.has_open_parts for document in documents) + len(scorable) - len(documents)
             reasons = self._explain_gaps(documents, len(scorable))
         counts = {
             "inferences": sum([len(document.records) for document in documents]),
-            "encoded": completed.encoded,
-            "known": completed.already_stored,
+            "encoded": completed.n_encoded,
+            "known": completed.n_stored,
             "lacking": n_unfinished,
             "truncated": sum([scored_candidate.is_truncated for scored_candidate in scored]),
             "query_truncated": bool(query.cut),

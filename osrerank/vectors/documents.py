@@ -52,15 +52,15 @@ class CompletedRecords(NamedTuple):
     """The records of the texts to compare with a query, after the missing ones were computed.
 
     Attributes:
-        documents: the texts with their records. If the deadline was too short, these are only the first texts.
-        already_stored: the number of texts or passages with a stored record.
-        encoded: the number of texts or passages that were encoded.
+        documents: the texts with their records. If the deadline passed early, these are only the first texts.
+        n_stored: the number of texts or passages with a stored record.
+        n_encoded: the number of texts or passages that were encoded.
         new_records: the records that were computed, by key.
     """
 
     documents: "list[DocumentRecords]"
-    already_stored: int
-    encoded: int
+    n_stored: int
+    n_encoded: int
     new_records: Mapping[bytes, TextRecord] = EMPTY_MAPPING
 
 
@@ -95,8 +95,12 @@ class DocumentVectors:
         side_indices: Sequence[VectorStore] = (),
     ) -> None:
         self.encoder, self._clock, self._side_indices = encoder, clock, side_indices
-        storage, has_token_vectors = storage or VectorStorage(), encoder.advice.kind == "late-interaction"
-        self.records = Records(encoder.key, encoder.dimensions, storage, has_token_vectors=has_token_vectors)
+        self.records = Records(
+            encoder.key,
+            encoder.dimensions,
+            storage or VectorStorage(),
+            has_token_vectors=encoder.advice.kind == "late-interaction",
+        )
         self._late_tasks = BackgroundTasks(MAX_QUEUED_LATE_TEXTS, newest_first=True)
         self.renew()
         renew_after_fork(self)
@@ -192,8 +196,8 @@ class DocumentVectors:
             n_encoded = self._encode_documents(missing_documents, deadline, raise_error=not n_stored)
             new_records = _collect_text_records(missing)
             self.records.write_later(new_records)
-            if not deadline.is_withdrawn:
-                self._encode_later([document.text for document in documents if document.is_unfinished])
+            if not deadline.is_withdrawn:  # the caller still needs the vectors
+                self._encode_later([document.text for document in documents if document.has_open_parts])
             return CompletedRecords(documents, n_stored, n_encoded, new_records)
         finally:
             self._running_searches.discard(search)
@@ -238,10 +242,10 @@ class DocumentVectors:
         texts_by_key = dict(zip(self.records.compute_keys(texts), texts, strict=True))
         stored_records = self.records.read_from(store, list(texts_by_key))
         missing_texts = {key: text for key, text in texts_by_key.items() if key not in stored_records}
-        local_records = {} if store is self.store else self.records.read_stored(list(missing_texts))  # to be copied
-        new_texts = {key: text for key, text in missing_texts.items() if key not in local_records}
+        copied_records = {} if store is self.store else self.records.read_stored(list(missing_texts))
+        new_texts = {key: text for key, text in missing_texts.items() if key not in copied_records}
         new_records, n_encoded = self._compute_records(new_texts, deadline)
-        added_records = {**local_records, **new_records}
+        added_records = {**copied_records, **new_records}
         if added_records and not self.records.write(store, added_records):
             raise OsrerankError(f"could not write document vectors to the store {store.name!r}; the log has the error")
         if new_records and self.store is not None and store is not self.store:
@@ -260,7 +264,7 @@ class DocumentVectors:
     def _encode_documents(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
         """Encode documents until the deadline, and return the number of encoded passages.
 
-        Documents are split and encoded in groups, so that splitting does not use up the time to the deadline.
+        Documents are split and encoded in groups, and splitting a group takes at most half of the remaining time.
 
         Args:
             documents: the documents.
@@ -296,7 +300,8 @@ class DocumentVectors:
             batch = passages[start : start + batch_size]
             vectors = self._encode(batch, deadline, raise_error=raise_error and not n_encoded)
             for index, passage in enumerate(batch):
-                row, record = vectors.rows[index], None
+                row = vectors.rows[index]
+                record = None
                 if np.isfinite(row).all():  # NaN marks a text that was not encoded
                     record = VectorRecord.from_vector(row, self.records.bits, is_truncated=index in vectors.cut)
                     n_encoded += 1
@@ -373,6 +378,7 @@ class DocumentRecords:
             self.records, self.spans = dict(enumerate(stored_record.passages)), stored_record.spans
         elif isinstance(stored_record, VectorRecord) and not isinstance(text, LongText):
             self.records = {0: stored_record}
+        # a record of the other kind of text is ignored
 
     def split(self) -> None:
         """Split the document into parts, unless it was split before."""
@@ -388,12 +394,12 @@ class DocumentRecords:
             self.failures = {**self.failures, part: failure}
 
     @property
-    def is_complete(self) -> bool:
+    def has_all_records(self) -> bool:
         """Whether every part has a record."""
         return len(self.records) == len(self.spans) and not self.failures
 
     @property
-    def is_unfinished(self) -> bool:
+    def has_open_parts(self) -> bool:
         """Whether a deadline left a part without a record or a failure."""
         return len(self.records) + len(self.failures) < len(self.spans)
 
@@ -415,7 +421,7 @@ def _collect_text_records(documents: Iterable[tuple[bytes, DocumentRecords]]) ->
 
 def take_half_the_time(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:
     """Yield items until half of the time to a deadline has passed, but at least one item."""
-    half_time = deadline.within_ms(500 * deadline.remaining_s())
+    half_time = deadline.within_ms(1000 * deadline.remaining_s() / 2)
     for item in items:
         yield item
         if half_time.passed:

@@ -34,7 +34,7 @@ DIGEST_BYTES = 16
 MAX_INT8 = 127
 """The maximum absolute value in an int8 vector."""
 PERSON = b"osrerank-vectors"
-"""BLAKE2b's parameter ``person``. Other programs with the same secret get other digests."""
+"""BLAKE2b's parameter ``person``, by which other programs get other digests from the same secret."""
 NORM_TOLERANCE = 1e-3
 """The maximum difference between 1 and the norm of a vector that counts as a unit vector."""
 
@@ -58,7 +58,8 @@ class VectorRecord(NamedTuple):
         scale: the factor that turns int8 values into the original numbers, such as 0.002. For late interaction, these
             are factors ``(tokens, 1)``. For float32, the scale is 1.
         is_truncated: whether the text was truncated to the model's maximum length.
-        is_unit: whether the vector had norm 1 before it was rounded. `stack_vectors` restores the norm of all vectors.
+        is_unit: whether the vector had norm 1 before it was rounded. `stack_vectors` restores it. Another vector gets
+            about its old norm by ``scale``.
     """
 
     vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
@@ -109,15 +110,15 @@ class VectorRecord(NamedTuple):
         length = _body_bytes(bits, dimensions, tokens)
         if len(content) < length:
             return invalid
-        count = tokens or 1
+        n_vectors = tokens or 1
         vector: npt.NDArray[Any]
         scale: float | Floats
         if bits == EXACT_BITS:
-            vector, scale = np.frombuffer(content, FLOAT32, count * dimensions, HEADER.size), 1.0
+            vector, scale = np.frombuffer(content, FLOAT32, n_vectors * dimensions, HEADER.size), 1.0
             is_valid = bool(np.isfinite(vector).all())
         else:
-            scales = np.frombuffer(content, FLOAT16, count, HEADER.size)
-            vector = np.frombuffer(content, INT8, count * dimensions, HEADER.size + scales.nbytes)
+            scales = np.frombuffer(content, FLOAT16, n_vectors, HEADER.size)
+            vector = np.frombuffer(content, INT8, n_vectors * dimensions, HEADER.size + scales.nbytes)
             scale = scales.astype(np.float32)[:, None] if tokens else float(scales[0])
             is_valid = bool(scales.min() > 0 and scales.max() < math.inf)
         if not is_valid or not vector.any():
@@ -142,9 +143,9 @@ class VectorRecord(NamedTuple):
 
     def body(self) -> bytes:
         """Return the record as bytes, without a digest."""
-        *tokens, dimensions = self.vector.shape
-        count = tokens[0] if tokens else 0
-        header = HEADER.pack(MAGIC, self.bits, 0, self.is_truncated, not self.is_unit, dimensions, count)
+        n_tokens = len(self.vector) if self.vector.ndim > 1 else 0
+        dimensions = self.vector.shape[-1]
+        header = HEADER.pack(MAGIC, self.bits, 0, self.is_truncated, not self.is_unit, dimensions, n_tokens)
         scale = b"" if self.bits == EXACT_BITS else np.float16(self.scale).tobytes()
         return header + scale + self.vector.tobytes()
 
@@ -158,12 +159,13 @@ def parse_single_vectors(
     layout = np.dtype([("header", f"V{HEADER.size}"), *scale_field, vector_field, ("digest", f"V{DIGEST_BYTES}")])
     keys = [key for key, content in contents.items() if len(content) == layout.itemsize]
     rows = np.frombuffer(b"".join([contents[key] for key in keys]), layout)
-    flags_by_header = {
+    flags_by_header = {  # all valid headers
         HEADER.pack(MAGIC, bits, 0, is_truncated, not is_unit, dimensions, 0): (is_truncated, is_unit)
         for is_truncated in (False, True)
         for is_unit in (False, True)
     }
-    vectors, scales = rows["vector"], np.ones(len(keys)) if bits == EXACT_BITS else rows["scale"].astype(np.float64)
+    vectors = rows["vector"]
+    scales = np.ones(len(keys)) if bits == EXACT_BITS else rows["scale"].astype(np.float64)
     validity = vectors.any(axis=1) & np.isfinite(scales) & (scales > 0)
     if bits == EXACT_BITS:
         validity &= np.isfinite(vectors).all(axis=1)
@@ -192,17 +194,18 @@ class TokenRows:
 def stack_vectors(records: Sequence[VectorRecord]) -> Rows:
     """Return the vectors of at least one record, float32 ``(n, dimensions)``, or `TokenRows` for late interaction.
 
-    The vectors have the norms that they had before they were rounded.
+    Unit vectors have norm 1 again, although they were rounded.
     """
     if records[0].vector.ndim > 1:
         return TokenRows(records)
     numbers = np.concatenate([record.vector for record in records])  # much faster than np.stack
     rows: Floats = numbers.reshape(len(records), -1).astype(np.float32)
-    if numbers.dtype != FLOAT32:  # rounding changed the norms
+    if numbers.dtype != FLOAT32:
+        # a unit vector is divided by the norm that it has after rounding, another one is multiplied by its scale
         divisors = np.sqrt(np.einsum("ij,ij->i", rows, rows))
         for index, record in enumerate(records):
             if not record.is_unit:
-                divisors[index] = 1 / record.scale  # the division then multiplies by the scale
+                divisors[index] = 1 / record.scale
         rows /= divisors[:, None]
     return rows
 

@@ -137,7 +137,7 @@ class _Load:
         state = self._create_or_resume()
         if state.complete:
             return self._summarize_complete(state)
-        reader = RecordReader(self._read_records(self._byte_counter), skip_bad=self._options.skip_bad)
+        reader = RecordReader(self._read_records(self._byte_counter), max_skipped=self._options.skip_bad)
         checkpoint = self._send(reader, state)
         if reader.final_error is not None:
             raise reader.final_error
@@ -232,7 +232,7 @@ class _Load:
         """
         checkpoint_at_s = time.monotonic()
         has_rejection = False
-        batches = reader.read_batches(self._bulk_options, n_loaded=state.records)
+        batches = reader.read_batches(self._bulk_options, n_done=state.records)
         for batch, outcome in send_all(self._client, self._index, batches, self._bulk_options):
             self._record_outcome(batch, outcome)
             has_rejection = has_rejection or bool(outcome.rejections)

@@ -21,45 +21,46 @@ class RecordReader:
         final_error: the error that ended the reading early, or None if all records were read.
     """
 
-    def __init__(self, records: Iterable[Record], *, skip_bad: int = 0) -> None:
+    def __init__(self, records: Iterable[Record], *, max_skipped: int = 0) -> None:
         self._records = records
-        self._skip_bad = skip_bad
+        self._max_skipped = max_skipped
         self.n_read = 0
         self.n_skipped = 0
         self.errors: list[FormatError] = []
         self.final_error: FormatError | None = None
 
-    def read_batches(self, options: BulkOptions, *, n_loaded: int = 0) -> Iterator[BulkBatch]:
-        """Yield the documents after the first ``n_loaded`` records, in batches.
+    def read_batches(self, options: BulkOptions, *, n_done: int = 0) -> Iterator[BulkBatch]:
+        """Yield the documents after the first ``n_done`` records, in batches.
 
-        If the reading ends with an error, `final_error` is set, and the documents before it are yielded.
+        If an error ends the reading, the documents before it are yielded, and `final_error` is set.
         """
         entries: list[BulkEntry] = []
         n_bytes = 0
-        for entry in self._read_entries(n_loaded):
+        for entry in self._read_entries(n_done):
             if entries and (n_bytes + len(entry.body) > options.max_bytes or len(entries) == options.max_documents):
-                yield BulkBatch(tuple(entries), self.n_read - 1)
+                yield BulkBatch(tuple(entries), n_read=self.n_read - 1)  # the record just read begins the next batch
                 entries, n_bytes = [], 0
             entries.append(entry)
             n_bytes += len(entry.body)
         if entries:
-            yield BulkBatch(tuple(entries), self.n_read if self.final_error is None else self.n_read - 1)
+            n_bad_at_end = 0 if self.final_error is None else 1
+            yield BulkBatch(tuple(entries), n_read=self.n_read - n_bad_at_end)
 
-    def _read_entries(self, n_loaded: int) -> Iterator[BulkEntry]:
+    def _read_entries(self, n_done: int) -> Iterator[BulkEntry]:
         try:
             for record in self._records:
                 self.n_read += 1
                 entry = record if isinstance(record, FormatError) else self._encode(record)
                 if isinstance(entry, FormatError):
                     self._skip(entry)
-                elif self.n_read > n_loaded:
+                elif self.n_read > n_done:
                     yield entry
         except FormatError as error:
             self.final_error = error
 
     def _skip(self, error: FormatError) -> None:
-        """Count a bad record. Raise its error if ``skip_bad`` records were skipped before."""
-        if self.n_skipped == self._skip_bad:
+        """Count a bad record. Raise its error if the maximum number of records was skipped before."""
+        if self.n_skipped == self._max_skipped:
             raise error
         self.n_skipped += 1
         if len(self.errors) < _MAX_ERRORS:

@@ -48,7 +48,7 @@ class IndexAdvice:
         verdict: the comparison of the current setting with the first pass. If the index is not reranked, it is the
             verdict of ``choice``.
         choice: the best setting, and its comparison with the current setting.
-        best_by_key: the best setting with the current hits, then the best with those of each alternative. Empty if
+        best_by_hits: the best setting with the current hits, then the best with those of each alternative. Empty if
             there are no alternatives.
 
         current_hits: the hits of each judged query with the current model, fields and form of query.
@@ -57,9 +57,9 @@ class IndexAdvice:
         values: for each setting, the measure of each query ``(queries,)``, in the same order.
 
         judged_shares: the fractions of the top ten hits that are judged: in the first pass and after reranking.
-        missing_documents: the number of documents judged relevant that are not in the index, and the number of all
+        missing_counts: the number of documents judged relevant that are not in the index, and the number of all
             documents judged relevant.
-        self_hits: the number of queries whose top ten hits contain a document with the query's id.
+        n_queries_with_own_hit: the number of queries whose top ten hits contain a document with the query's id.
     """
 
     index: str
@@ -69,7 +69,7 @@ class IndexAdvice:
 
     verdict: Verdict
     choice: Choice
-    best_by_key: tuple[Choice, ...]
+    best_by_hits: tuple[Choice, ...]
 
     current_hits: tuple[QueryHits, ...]
     alternative_hits: Mapping[HitsKey, tuple[QueryHits, ...]]
@@ -77,8 +77,8 @@ class IndexAdvice:
     values: Mapping[SearchSetting, Floats]
 
     judged_shares: tuple[float, float]
-    missing_documents: tuple[int, int]
-    self_hits: int
+    missing_counts: tuple[int, int]
+    n_queries_with_own_hit: int
 
     def find_hits(self, setting: SearchSetting) -> tuple[QueryHits, ...]:
         """Return the hits from which a setting's rankings are computed."""
@@ -225,7 +225,7 @@ def advise(
             values[setting] = measure_setting(hits_by_key[key], qrels, measure, setting)
     query_ids = [query_hits.query.query_id for query_hits in current_hits]
     choice = choose(query_ids, values[current], values)
-    best_by_key = [
+    best_by_hits = [
         choose(query_ids, values[current], {setting: values[setting] for setting in settings})
         for settings in settings_by_key.values()
     ]
@@ -236,14 +236,14 @@ def advise(
         current=current,
         verdict=choice.verdict if current.is_first_pass else decide(first_pass_values, values[current]),
         choice=choice,
-        best_by_key=tuple(best_by_key) if alternatives else (),
+        best_by_hits=tuple(best_by_hits) if alternatives else (),
         current_hits=current_hits,
         alternative_hits={key: hits for key, hits in hits_by_key.items() if key != current.hits_key},
         first_pass_values=first_pass_values,
         values=values,
         judged_shares=(_judged_share(current_hits, qrels, None), _judged_share(current_hits, qrels, current)),
-        missing_documents=_count_missing_documents(client, index, qrels, query_ids),
-        self_hits=count_self_hits({query_hits.query.query_id: query_hits.order(None) for query_hits in current_hits}),
+        missing_counts=_count_missing_documents(client, index, qrels, query_ids),
+        n_queries_with_own_hit=count_self_hits({hits.query.query_id: hits.order(None) for hits in current_hits}),
     )
 
 

@@ -36,8 +36,8 @@ CHOICE_TEXTS: dict[Outcome, str] = {
     "hurts": "worse on unseen queries than the current setting, which stays",
     "undecided": "not shown to be better than the current setting, which stays",
 }
-NAMES = {NO_STAGES: "first pass", AUTO_PIPELINE: "mono"}
-"""The names in the report of pipelines whose option value, ``none`` or ``auto``, is less clear."""
+PIPELINE_NAMES = {NO_STAGES: "first pass", AUTO_PIPELINE: "mono"}
+"""Clearer names for the pipelines ``none`` and ``auto``."""
 CSS_CLASSES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
 
@@ -64,16 +64,17 @@ def _number_lines(advice: IndexAdvice) -> Iterator[str]:
             "without a judgment counts as not relevant, so reranking might be better than it looks; judge more hits"
         )
     yield from _alternative_lines(advice)
-    if any(query_hits.vector_candidates for query_hits in advice.current_hits):
+    compares_pipelines = any(query_hits.vector_candidates for query_hits in advice.current_hits)
+    if compares_pipelines:
         for setting in advice.best_by_pipeline():
             mean = float(advice.values[setting].mean())
-            name = NAMES.get(setting.pipeline, setting.pipeline)
+            name = PIPELINE_NAMES.get(setting.pipeline, setting.pipeline)
             yield f"{name}: {advice.measure} {mean:.4f}, {_time_text(advice, setting)} ({setting})"
-    choice = advice.choice
-    if choice.setting == advice.current:
+    if advice.best == advice.current:
         yield "best: the current setting"
         return
-    yield f"best: {choice.setting}"
+    choice = advice.choice
+    yield f"best: {advice.best}"
     yield f"expected on unseen queries (cross-validation): {choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
     yield f"{CHOICE_TEXTS[choice.verdict.outcome]}: {_difference_text(advice.measure, choice.verdict)}"
     yield from _queries_needed_lines(choice.verdict)
@@ -81,38 +82,35 @@ def _number_lines(advice: IndexAdvice) -> Iterator[str]:
 
 def _warnings(advice: IndexAdvice) -> Iterator[str]:
     """Yield warnings about judgments and queries that make the measure too low."""
-    missing, relevant = advice.missing_documents
-    if missing:
+    n_missing, n_relevant = advice.missing_counts
+    if n_missing:
         yield (
-            f"{missing} of {relevant} documents judged relevant are not in the index {advice.index}, so no search can "
-            "return them; each counts as missed"
+            f"{n_missing} of {n_relevant} documents judged relevant are not in the index {advice.index}, so no search "
+            "can return them; each counts as missed"
         )
-    if advice.self_hits:
+    if advice.n_queries_with_own_hit:
         yield (
-            f"{advice.self_hits} of {len(advice.current_hits)} queries have a hit with the query's own id; if it is "
-            "the query text itself, exclude it with --exclude-query-ids, as BEIR does"
+            f"{advice.n_queries_with_own_hit} of {len(advice.current_hits)} queries have a hit with the query's own "
+            "id; if it is the query text itself, exclude it with --exclude-query-ids, as BEIR does"
         )
 
 
 def _alternative_lines(advice: IndexAdvice) -> Iterator[str]:
     """Yield a line for each alternative, such as "  fields title: 0.512 [0.480, 0.544], +0.010 against now, ..."."""
-    if not advice.best_by_key:
+    if not advice.best_by_hits:
         return
     current_mean = float(advice.values[advice.current].mean())
     compared = "fields, models and queries compared, each with its best depth and blend, on unseen queries"
     yield f"{compared} (now {current_mean:.4f}):"
-    for choice in advice.best_by_key:
+    for choice in advice.best_by_hits:
         verdict = choice.verdict
         difference = f"{verdict.difference:+.4f} against now, {format_p_value(verdict.p_value)}"
-        promised = f"{choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
-        yield f"  {_alternative_name(advice, choice)}: {promised}, {difference}{_first_pass_text(advice, choice)}"
+        expected = f"{choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
+        yield f"  {_alternative_name(advice, choice)}: {expected}, {difference}{_first_pass_text(advice, choice)}"
 
 
 def _first_pass_text(advice: IndexAdvice, choice: Choice) -> str:
-    """Return the first pass's mean with the query template, such as "; not reranked 0.4120".
-
-    It is empty if the choice does not use the template.
-    """
+    """Return the mean without reranking for a choice that uses the query template, such as "; not reranked 0.4120"."""
     if not choice.setting.query:
         return ""
     for setting, values in advice.values.items():
@@ -122,7 +120,7 @@ def _first_pass_text(advice: IndexAdvice, choice: Choice) -> str:
 
 
 def _alternative_name(advice: IndexAdvice, choice: Choice) -> str:
-    """Name an alternative by its query, fields or model, whichever differs from the current setting."""
+    """Name an alternative by its query template, fields or model, whichever differs from the current setting."""
     setting = choice.setting
     if setting.query:
         return f"your query {setting.query}"
@@ -193,9 +191,9 @@ def as_json(advice: IndexAdvice) -> dict[str, Any]:
             {**_setting_as_json(setting), "mean": float(values.mean()), "took_ms": advice.took_ms(setting)}
             for setting, values in advice.values.items()
         ],
-        "compared": [{**_setting_as_json(choice.setting), **asdict(choice)} for choice in advice.best_by_key],
-        "lacking": {"documents": advice.missing_documents[0], "relevant": advice.missing_documents[1]},
-        "own_hits": advice.self_hits,
+        "compared": [{**_setting_as_json(choice.setting), **asdict(choice)} for choice in advice.best_by_hits],
+        "lacking": {"documents": advice.missing_counts[0], "relevant": advice.missing_counts[1]},
+        "own_hits": advice.n_queries_with_own_hit,
         "judged": {"first_pass": advice.judged_shares[0], "reranked": advice.judged_shares[1]},
         "gains": [_example_as_json(advice, row) for row in gaining],
         "losses": [_example_as_json(advice, row) for row in losing],
@@ -242,9 +240,10 @@ def _settings_table(advice: IndexAdvice) -> str:
     """Return a table of the best setting, the current one, and the best blend for each model, pipeline and depth."""
     means = {setting: float(values.mean()) for setting, values in advice.values.items()}
     best: dict[tuple[object, ...], SearchSetting] = {}
-    for setting in means:
+    for setting, mean in means.items():
         group = setting.hits_key, setting.pipeline, setting.duo_depth, setting.depth, setting.mono_depth
-        best[group] = max(best.get(group, setting), setting, key=means.__getitem__)
+        if group not in best or mean > means[best[group]]:
+            best[group] = setting
     labels = {advice.current: " (now)", advice.best: " (best)"}
     first_pass = float(advice.first_pass_values.mean())
     rows = [
@@ -270,6 +269,7 @@ def _compare_hits(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
 
 
 def _list_hits(query_hits: QueryHits, setting: SearchSetting | None, grades: Mapping[str, int]) -> Iterator[str]:
+    """Yield list items of the top hits with a setting. For None, yield those of the first pass."""
     for doc_id in query_hits.order(setting)[:SHOWN_HITS]:
         text = escape(f"{doc_id}: {query_hits.texts[doc_id][:SNIPPET_CHARACTERS]}")
         yield f'<li class="good">✓ {text}</li>' if grades.get(doc_id, 0) > 0 else f"<li>{text}</li>"

@@ -19,7 +19,7 @@ ALPHA, POWER = 0.05, 0.8
 MIN_QUERIES = 10
 """The minimum number of judged queries for a test."""
 MAX_QUERIES = 1_000_000
-"""The maximum number of queries that `more_queries` estimates."""
+"""The maximum total number of queries that `more_queries` considers."""
 TOLERANCE = 1e-12
 """Differences up to this size are rounding errors."""
 Outcome = Literal["helps", "hurts", "undecided"]

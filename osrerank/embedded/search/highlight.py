@@ -35,7 +35,11 @@ AVERAGE_PASSAGE_CHARACTERS = 87
 # The following expressions find sentences and words nearly as Java's BreakIterator does.
 _CLOSING_MARKS = r"""["')\]}\u2019\u201d]*"""
 _SENTENCE = re.compile(
-    rf"""(?s:.*?)(?:\.+{_CLOSING_MARKS}\s+(?=["'(\[{{\u201c\u2018]*[^\W_a-z0-9])|[.!?]*[!?]+{_CLOSING_MARKS}\s*|\Z)"""
+    rf"""(?s:.*?)(?:
+        \.+{_CLOSING_MARKS}\s+(?=["'(\[{{\u201c\u2018]*[^\W_a-z0-9])  # full stop and spaces before a capital letter
+        |[.!?]*[!?]+{_CLOSING_MARKS}\s*  # exclamation or question mark
+        |\Z)""",
+    re.VERBOSE,
 )
 _WORD = re.compile(r"\w+(?:['.-]\w+)*|\s|.", re.DOTALL)
 
@@ -60,7 +64,7 @@ class Highlighter:
                 f"highlight of {pattern}", require_object(options, f"highlight.fields.{pattern}"), _OPTIONS
             )
             for field in snapshot.fields.find(pattern):
-                if field.column in ("text", "keyword"):
+                if field.column in ("text", "keyword"):  # numbers and dates are not highlighted
                     self._fields[field.path] = (field, {**common_options, **options})
 
     def highlight(self, source: Json) -> dict[str, list[str]]:
@@ -68,7 +72,9 @@ class Highlighter:
         highlights = {}
         for field, options in self._fields.values():
             terms = self._terms.get(field.path, set())
-            values = [value for path, value in iterate_values(source) if path == field.source] if terms else []
+            if not terms:
+                continue
+            values = [value for path, value in iterate_values(source) if path == field.source]
             texts = [text for value in values if (text := field.convert(value)) is not None]
             fragments = self._build_fragments(field, options, texts, terms)
             if fragments:
@@ -80,12 +86,12 @@ class Highlighter:
         tags = [_read_tag(options, "pre_tags", "<em>"), _read_tag(options, "post_tags", "</em>")]
         limit = parse_count(options.get("number_of_fragments", 5), "highlight.number_of_fragments")
         scored_fragments: list[tuple[float, str]] = []
-        total_length = sum(map(len, texts)) + len(texts) - 1
+        total_length = sum(map(len, texts)) + len(texts) - 1  # the texts count as joined by a separator
         matches = [[token for token in self._analyse(field, text) if token.term in terms] for text in texts]
         term_counts = Counter(token.term for tokens in matches for token in tokens)
         text_start = 0
         for text, tokens in zip(texts, matches, strict=True):
-            returns_whole_text = limit == 0 and bool(tokens)
+            returns_whole_text = limit == 0 and bool(tokens)  # a number_of_fragments of 0 means whole texts
             passages = [_Passage(0, len(text), tokens)] if returns_whole_text else _find_passages(text, tokens)
             for passage in passages:
                 score = _score_passage(passage, term_counts, total_length, text_start + passage.start)
@@ -125,7 +131,8 @@ def _find_passages(text: str, matches: list[Token]) -> Iterator[_Passage]:
     A passage consists of as many whole sentences as fit, or of the part of a longer sentence around its first match.
     """
     sentences, words = _boundaries(_SENTENCE, text), _boundaries(_WORD, text)
-    sentence_end = start = end = 0
+    start = end = 0  # of the current passage
+    sentence_end = 0  # the end of its last sentence, from which it may be only a part
     tokens: list[Token] = []
     for token in matches:
         is_in_passage = bool(tokens) and token.start < end
@@ -142,7 +149,7 @@ def _find_passages(text: str, matches: list[Token]) -> Iterator[_Passage]:
                 end = next_end
             sentence_end = end
         if end - start > PASSAGE_CHARACTERS:  # take only the words around the token
-            offset = token.start + 1
+            offset = token.start + 1  # Lucene looks for boundaries around this offset
             start = max(start, _boundary_before(words, offset - PASSAGE_CHARACTERS))
             remaining = max(0, PASSAGE_CHARACTERS - (offset - start))
             end = min(sentence_end, _boundary_after(words, offset + remaining))
@@ -168,7 +175,7 @@ def _boundary_after(boundaries: list[int], offset: int) -> int:
 
 
 def _score_passage(passage: _Passage, term_counts: Mapping[str, int], field_length: int, field_offset: int) -> float:
-    """Return a passage's BM25 as Lucene's PassageScorer computes it. Passages at the beginning of a field get a bonus.
+    """Return a passage's BM25 score as Lucene's PassageScorer computes it. Passages near a field's start get a bonus.
 
     Args:
         passage: the passage.

@@ -1,4 +1,4 @@
-"""Divide the tuples of texts that a search scores into chunks for workers, and join the scores of the chunks."""
+"""Divide the tuples that a search scores (single documents or pairs) into chunks for workers, and join the scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,13 +36,12 @@ class Chunk:
     characters: int = 0
     max_tuples: int = MAX_CHUNK_TUPLES
 
-    def tuples(self, tuples: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Return the chunk's tuples with indices into its documents: (7, 9) becomes (0, 1) in the example above.
+    def local_tuples(self, tuples: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Select the chunk's tuples from all tuples of the search, with the chunk's indices of documents.
 
-        Args:
-            tuples: all tuples of the search.
+        The tuple (7, 9) becomes (0, 1) if ``documents`` is ``{7: 0, 9: 1}``.
         """
-        return [tuple(self.documents[document] for document in tuples[index]) for index in self.indices]
+        return [tuple(self.documents[document_index] for document_index in tuples[index]) for index in self.indices]
 
     def has_room(self, characters: int) -> bool:
         """Return whether a tuple of this length fits into the chunk. An empty chunk has room for any tuple."""
@@ -50,19 +49,19 @@ class Chunk:
             return True
         return len(self.indices) < self.max_tuples and self.characters + characters <= MAX_CHUNK_CHARACTERS
 
-    def add(self, index: int, documents: tuple[int, ...], lengths: Sequence[int]) -> None:
+    def add(self, index: int, document_indices: tuple[int, ...], lengths: Sequence[int]) -> None:
         """Add a tuple.
 
         Args:
             index: the tuple's index among the search's tuples.
-            documents: the tuple: indices of documents.
+            document_indices: the tuple.
             lengths: the length of each document of the search, in characters.
         """
         self.indices.append(index)
-        for document in documents:
-            self.documents.setdefault(document, len(self.documents))
-        self.cost += _cost(documents, lengths)
-        self.characters += sum(lengths[document] for document in documents)
+        for document_index in document_indices:
+            self.documents.setdefault(document_index, len(self.documents))
+        self.cost += _cost(document_indices, lengths)
+        self.characters += sum(lengths[document_index] for document_index in document_indices)
 
 
 def divide_tuples(
@@ -80,17 +79,18 @@ def divide_tuples(
         max_tuples: maximum number of tuples in a chunk.
     """
     lengths = [len(document) for document in documents]
-    total_cost = sum(_cost(indices, lengths) for indices in tuples)
+    total_cost = sum(_cost(document_indices, lengths) for document_indices in tuples)
     chunks_per_round = max(1, min(n_workers, total_cost // CHARACTERS_PER_WORKER))
     chunks: list[Chunk] = []
     current_round: list[Chunk] = []
-    for index, indices in enumerate(tuples):
-        chunk = min(current_round, key=lambda chunk: chunk.cost, default=None)
-        if chunk is None or not chunk.has_room(sum(lengths[document] for document in indices)):
+    for index, document_indices in enumerate(tuples):
+        chunk = min(current_round, key=lambda candidate: candidate.cost, default=None)
+        n_characters = sum(lengths[document_index] for document_index in document_indices)
+        if chunk is None or not chunk.has_room(n_characters):
             current_round = [Chunk(max_tuples=max_tuples) for _ in range(chunks_per_round)]
             chunks += current_round
             chunk = current_round[0]
-        chunk.add(index, indices, lengths)
+        chunk.add(index, document_indices, lengths)
     return [chunk for chunk in chunks if chunk.indices]
 
 
@@ -117,11 +117,17 @@ def join_replies(
             if reply.cuts is not None:
                 cuts[chunk.indices] = reply.cuts
     scored_replies = [reply for reply in replies if isinstance(reply, Scores)]
-    odds = Scores.joined_odds(replies, [chunk.indices for chunk in chunks], n_tuples)
-    reached = count_leading_attempts(values, failures)
-    return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(scored_replies))
+    return Scores(
+        values,
+        failures,
+        reached=count_leading_attempts(values, failures),
+        identity=identity,
+        odds=Scores.joined_odds(replies, [chunk.indices for chunk in chunks], n_tuples),
+        cuts=cuts,
+        **Counts.total(scored_replies),
+    )
 
 
-def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:
+def _cost(document_indices: tuple[int, ...], lengths: Sequence[int]) -> int:
     """Return the estimated number of characters that a model reads, plus 1 per text, so that no tuple costs 0."""
-    return sum(min(lengths[index], WINDOW_CHARACTERS) + 1 for index in indices)
+    return sum(min(lengths[index], WINDOW_CHARACTERS) + 1 for index in document_indices)

@@ -302,7 +302,7 @@ class RemoteScorer:
             deadline_s=None if deadline.at_s is None else clock.to_server(deadline.at_s - _margin_s(deadline)),
             query=query,
             documents=[documents[index] for index in chunk.documents],
-            tuples=[] if vector_bits else chunk.tuples(tuples),
+            tuples=[] if vector_bits else chunk.local_tuples(tuples),
             vector_bits=vector_bits,
         )
         message = self._signer.sign("request", request.encode())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from osrerank.errors import ResponseFormatError
-from osrerank.retrieval.fields import group_indices
+from osrerank.retrieval.fields import choose_default_groups
 from osrerank.retrieval.mapping import (
     find_missing_names,
     find_most_similar_field,
@@ -35,14 +35,14 @@ LEFT_OUT = {
 
 
 def chosen(properties: dict[str, Any]) -> list[str]:
-    (group,) = group_indices({"index": read_leaves({"properties": properties})}) or ((),)
+    (group,) = choose_default_groups({"index": read_leaves({"properties": properties})}) or ((),)
     return list(group.query_fields)
 
 
 @pytest.mark.parametrize("of", JUDGED)
 def test_the_five_text_fields_read_include_most_that_an_engineer_would_choose(of: str) -> None:
     judged = JUDGED[of]
-    (group,) = group_indices({"index": read_leaves({"properties": judged.properties})})
+    (group,) = choose_default_groups({"index": read_leaves({"properties": judged.properties})})
     assert judged.read - set(group.model_fields) == LEFT_OUT.get(of, set())
     assert len(group.query_fields) <= 5
     assert len(group.query_fields) == 5 or of not in LEFT_OUT
@@ -51,7 +51,7 @@ def test_the_five_text_fields_read_include_most_that_an_engineer_would_choose(of
 def test_every_text_field_and_every_keyword_with_a_text_subfield_is_searched() -> None:
     name = {"type": "keyword", "fields": {"text": TEXT}}
     assert chosen({"name": name, "summary": TEXT, "section": {"type": "keyword"}}) == ["name.text", "summary"]
-    (group,) = group_indices({"index": read_leaves({"properties": {"name": name, "summary": TEXT}})})
+    (group,) = choose_default_groups({"index": read_leaves({"properties": {"name": name, "summary": TEXT}})})
     assert group.model_fields == ("name", "summary")
 
 

@@ -134,7 +134,7 @@ DRIVERS = (searched, in_asyncio, in_a_multi_search)
 MODELS = ("scorer", "duo", "stage", "pipeline", "query", "document", "similarity", "probabilities")
 STEPS = (
     "complete_page", "fields_have_changed", "extract_boost_scores", "hits_with_texts", "read_ranking",
-    "load_models_and_vectors", "run_stages", "make_report", "record_search", "finish",
+    "load_models_and_vectors", "run_stages", "make_report", "record_search", "finish_search",
 )  # fmt: skip
 FOLLOW_UPS = ("_count_outcome", "_save_order", "_write_vectors", "advise")
 FIRST = [f"d{number}" for number in range(10)]

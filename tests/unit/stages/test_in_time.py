@@ -77,7 +77,7 @@ def test_documents_are_cut_lazily_before_encoding(clock, vectors: DocumentVector
     scored = [bool(document.records) for document in records.documents]
     assert scored == sorted(scored, reverse=True)
     assert 4 <= sum(scored) < 20
-    assert all(document.is_unfinished for document in records.documents[sum(scored) :])
+    assert all(document.has_open_parts for document in records.documents[sum(scored) :])
 
 
 def test_texts_of_documents_are_prepared_lazily(clock, vectors: DocumentVectors):

@@ -123,7 +123,9 @@ def test_workers_send_second_logit_and_log_odds() -> None:
     texts = ["low", "wing", "heat"]
     tuples = [(0,), (1,), (2,)]
     chunks = divide_tuples(texts, tuples, 1, max_tuples=2)
-    scores = [BOTH.score("q", [texts[index] for index in chunk.documents], chunk.tuples(tuples)) for chunk in chunks]
+    scores = [
+        BOTH.score("q", [texts[index] for index in chunk.documents], chunk.local_tuples(tuples)) for chunk in chunks
+    ]
     replies = [Reply.decode(Reply("1", "w", "m", score).encode()).scores for score in scores]
     joined = join_replies(3, chunks, replies, "m")
     assert (joined.values.tolist(), joined.log_odds.tolist()) == ([-1.0, 1.0, 0.25], [2.0, -1.0, -0.25])

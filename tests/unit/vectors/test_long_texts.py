@@ -84,7 +84,7 @@ def test_a_long_document_with_a_record_is_not_cut_again(vectors: DocumentVectors
     cold = vectors.find(texts_of(vectors))
     vectors.records.flush()
     warm = vectors.find([uncuttable(text) for text in texts_of(vectors)])
-    assert (cold.encoded, cold.already_stored, warm.encoded, warm.already_stored) == (14, 0, 0, 14)
+    assert (cold.n_encoded, cold.n_stored, warm.n_encoded, warm.n_stored) == (14, 0, 0, 14)
     assert [len(document.records) for document in warm.documents] == COUNTS
     assert bodies(warm.documents) == bodies(cold.documents)
     assert [list(document.spans) for document in warm.documents] == [
@@ -158,7 +158,7 @@ def test_a_search_keeps_computed_passage_vectors(vectors: DocumentVectors, tmp_p
     elsewhere = of(tmp_path / "elsewhere", ArithmeticEncoder()).vectors
     texts, received = texts_of(vectors), elsewhere.parse_and_store(vectors.records.to_contents(cold.new_records))
     warm = elsewhere.encode_missing(texts, elsewhere.records.compute_keys(texts), received)
-    assert (warm.encoded, warm.already_stored) == (0, 14)
+    assert (warm.n_encoded, warm.n_stored) == (0, 14)
     assert bodies(warm.documents) == bodies(cold.documents)
     elsewhere.close()
 

@@ -68,7 +68,7 @@ def test_each_alternative_is_compared_with_the_present_setting_on_held_out_queri
     _client, found_advice = advice
     compared = {
         (setting.setting.fields, setting.setting.model, setting.setting.query): setting
-        for setting in found_advice.best_by_key
+        for setting in found_advice.best_by_hits
     }
     model = found_advice.current.model
     assert list(compared) == [
@@ -119,7 +119,7 @@ def test_the_report_shows_alternatives_in_one_table(advice: tuple[Any, IndexAdvi
 @pytest.mark.long
 def test_judged_documents_that_the_index_lacks_are_counted(advice: tuple[Any, IndexAdvice]) -> None:
     _client, found_advice = advice
-    assert found_advice.missing_documents == (20, 40)
+    assert found_advice.missing_counts == (20, 40)
     assert any(
         "20 of 40 documents judged relevant are not in the index packages" in line for line in lines(found_advice)
     )
@@ -132,9 +132,9 @@ def test_hits_that_are_the_querys_own_document_are_named_or_left_out(url: str) -
     with connect(url, scorer=FunctionScorer(by_name), encoder=Letters(), rerank={"depth": 20}) as client:
         advice_by_depth = advise(client, INDEX, queries, qrels, depths=(5,))
         without = advise(client, INDEX, queries, qrels, depths=(5,), exclude_query_ids=True)
-    assert advice_by_depth.self_hits == COUNT
+    assert advice_by_depth.n_queries_with_own_hit == COUNT
     assert any("exclude it with --exclude-query-ids" in line for line in lines(advice_by_depth))
-    assert without.self_hits == 0
+    assert without.n_queries_with_own_hit == 0
     assert all(query_hits.query.query_id not in query_hits.order(without.best) for query_hits in without.current_hits)
 
 

@@ -196,11 +196,11 @@ class TestReading:
         (batch,) = reader.read_batches(BulkOptions())
         assert ([item.doc_id for item in batch.entries], batch.n_read) == (["1"], 1)
         assert reader.final_error is error
-        reader = RecordReader([CorpusFormatError("a"), Document("1", "x"), CorpusFormatError("b")], skip_bad=2)
+        reader = RecordReader([CorpusFormatError("a"), Document("1", "x"), CorpusFormatError("b")], max_skipped=2)
         (batch,) = reader.read_batches(BulkOptions())
         assert (reader.n_read, reader.n_skipped, reader.final_error, batch.n_read) == (3, 2, None, 3)
         assert [str(error) for error in reader.errors] == ["a", "b"]
-        reader = RecordReader([Document("1", "x\ud800")], skip_bad=1)
+        reader = RecordReader([Document("1", "x\ud800")], max_skipped=1)
         assert list(reader.read_batches(BulkOptions())) == []
         assert "record 1 of the collection: document '1' cannot be written as JSON in UTF-8" in str(reader.errors[0])
 
@@ -209,11 +209,11 @@ class TestReading:
             yield Document("1", "x")
             raise CorpusFormatError("is truncated or damaged")
 
-        reader = RecordReader(records(), skip_bad=100)
+        reader = RecordReader(records(), max_skipped=100)
         assert len(list(reader.read_batches(BulkOptions()))) == 1
         assert (reader.n_skipped, str(reader.final_error)) == (0, "is truncated or damaged")
 
     def test_a_resumed_load_sends_only_the_remaining_documents(self) -> None:
         reader = RecordReader([Document(str(number), "x") for number in range(5)])
-        (batch,) = reader.read_batches(BulkOptions(), n_loaded=3)
+        (batch,) = reader.read_batches(BulkOptions(), n_done=3)
         assert ([item.doc_id for item in batch.entries], batch.n_read, reader.n_read) == (["3", "4"], 5, 5)

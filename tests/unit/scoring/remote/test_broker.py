@@ -201,7 +201,7 @@ def test_every_tuple_is_in_one_chunk_that_has_its_documents(lengths, workers, wi
         assert len(chunk.indices) <= chunks.MAX_CHUNK_TUPLES
         assert chunk.characters <= chunks.MAX_CHUNK_CHARACTERS or len(chunk.indices) == 1
         chunk_documents = list(chunk.documents)
-        members = [tuple(chunk_documents[i] for i in indices) for indices in chunk.tuples(tuples)]
+        members = [tuple(chunk_documents[i] for i in indices) for indices in chunk.local_tuples(tuples)]
         assert members == [tuples[index] for index in chunk.indices]
 
 
