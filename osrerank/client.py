@@ -1,4 +1,7 @@
-"""The client: an ``opensearchpy.OpenSearch`` whose searches can rerank."""
+"""The client: an ``opensearchpy.OpenSearch`` whose searches can rerank.
+
+A search is a generator of steps, such as requests. The client sends each request, and passes the response back.
+"""
 
 import difflib
 import inspect
@@ -40,8 +43,8 @@ from osrerank.vectors.background import BackgroundTasks
 
 EMBEDDED_PREFIX = "embedded:"
 """The prefix of a URL that names the folder of the embedded engine instead of a server."""
-FORWARDED_OPTIONS = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
-"""Options that `connect` accepts and forwards, although no signature of opensearch-py contains their names."""
+FURTHER_OPTIONS = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
+"""Options that `connect` accepts, although no signature of opensearch-py contains their names."""
 CONNECTIONS_PER_HOST = 32
 """The number of open connections to each host. With the default of one, threads would wait for each other."""
 
@@ -154,7 +157,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         """Send a step's request with opensearch-py, and return the response.
 
         Args:
-            step: the step: the search itself, or an additional request.
+            step: the search itself, or an additional request.
             index: the index that the caller searches.
             headers: the caller's headers.
             options: the caller's keyword arguments.
@@ -267,7 +270,7 @@ def split_params(params: Mapping[str, Any], options: Mapping[str, Any]) -> tuple
 
     Args:
         params: the parameters of the request.
-        options: the caller's keyword arguments. Parameters with their names stay keyword arguments.
+        options: the caller's keyword arguments. Parameters with the same names are returned as keyword arguments.
     """
     keywords = {name: value for name, value in params.items() if name in options}
     url_params = {name: value for name, value in params.items() if name not in options}
@@ -275,7 +278,7 @@ def split_params(params: Mapping[str, Any], options: Mapping[str, Any]) -> tuple
 
 
 def with_params(options: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the caller's keyword arguments with more URL parameters in ``params``."""
+    """Return the caller's keyword arguments, with the URL parameters ``params`` added to those of the caller."""
     if not params:
         return dict(options)
     callers_params = options.get("params") or {}
@@ -400,9 +403,9 @@ class ChangeObserver:
             response = send()
         finally:  # a failed request might have changed some indices
             self._on_change()
-        return self._finish(response) if inspect.isawaitable(response) else response
+        return self._await_response(response) if inspect.isawaitable(response) else response
 
-    async def _finish(self, response: Awaitable[Any]) -> Any:
+    async def _await_response(self, response: Awaitable[Any]) -> Any:
         """Return the response of an asynchronous client, which may arrive after `perform_request` has returned."""
         try:
             return await response
@@ -424,7 +427,7 @@ def refuse_unknown(options: Mapping[str, Any], *classes: type) -> None:
     """
     if {"transport_class", "connection_class", "connection_pool_class"} & set(options):
         return
-    accepted_names = set(FORWARDED_OPTIONS)
+    accepted_names = set(FURTHER_OPTIONS)
     bases = {base for opensearch_class in classes for base in opensearch_class.__mro__} - {object}
     for base in bases:
         accepted_names |= set(inspect.signature(base).parameters) - {"args", "kwargs"}

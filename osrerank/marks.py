@@ -1,4 +1,4 @@
-"""Types for annotating what reranking adds to a response: ``response["rerank"]`` and each hit's ``_rerank``.
+"""Types of the entries that reranking adds to a response, its *marks*: ``response["rerank"]`` and a hit's ``_rerank``.
 
 ``client.search`` returns an untyped response, as opensearch-py does, so a caller annotates the entries:
 
@@ -56,7 +56,7 @@ class CutMarks(TypedDict):
     """The effect of a threshold that removes hits: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        by: the option that sets the threshold, ``min_probability`` or ``precision``.
+        by: the option that sets the threshold: ``min_probability``, or ``precision`` in ``cutoff``.
         value: the option's value.
         hits: the number of removed hits.
         least_probability: the minimum probability of the remaining hits, or None if the threshold sets no minimum.
@@ -75,8 +75,8 @@ class CutMarks(TypedDict):
 class InterleaveMarks(TypedDict):
     """The effect of interleaving two rankings: ``response["rerank"]["interleave"]``.
 
-    Ranking A has the search's options, and ranking B has the options of ``with``. A hit's team is the ranking that the
-    hit was picked from.
+    Ranking A has the search's options, and ranking B has those in the option ``interleave``, under ``with``. A hit's
+    team is the ranking that the hit was picked from.
 
     Attributes:
         applied: whether the page is interleaved.
@@ -130,7 +130,7 @@ class RerankMarks(TypedDict):
         reason_code: the kind of the reason, such as ``deadline``. None without a reason.
         first_pass_took_ms: the ``took`` of the first pass, in milliseconds.
         stages: the report of each stage.
-        warnings: sentences about differences from the request, or about wrong field names.
+        warnings: sentences about what was done otherwise than requested, or about wrong field names.
         fields: the fields whose texts the model scored. Absent if OpenSearch reranked, or if nothing was reranked.
         fields_left_out: text fields that were not searched. Only if no fields are set and there are more than five.
         fields_by_index: the scored fields of each index, such as ``{"news": ["title", "body"]}``. Only if no fields are
@@ -168,7 +168,7 @@ class StageScoreMarks(TypedDict):
         probability: the probability of relevance, in [0, 1]. Only from stages that compute one.
         truncated: True if the text was longer than the model's input. Absent otherwise.
         text: the score without boosts. In ``first_pass``, it is the score of the query's text clauses, if the query has
-            boosts. In ``boosts``, it is the text score that the hit gets for its place in the model's order.
+            boosts. In ``boosts``, it is the text score that belongs to the hit's place in the model's order.
         exact_name: True in ``first_pass`` if the query is exactly the hit's name. Absent otherwise.
         boost: the value of the query's boost, for example a number that is added to the text score. A second boost has
             the key ``boost_2``.

@@ -46,7 +46,7 @@ class HttpSettings(BaseModel):
     @classmethod
     def _validate_url(cls, url: str | None) -> str | None:
         if url is not None and not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", url):
-            raise ValueError("it must be http(s)://host:port/path; set a key as OSRERANK_RERANK_KEY")
+            raise ValueError("it must be http(s)://host:port/path; set an API key in OSRERANK_RERANK_KEY")
         return url
 
     @classmethod
@@ -59,7 +59,7 @@ class HttpSettings(BaseModel):
         file = settings.find_settings_file()
         if file is None:
             return cls()
-        if not settings.settings_file:
+        if not settings.settings_file:  # osrerank found the file, which the user might not expect
             logger.info("the backend http uses the server in %s", file.absolute())
         return cls.of(read_file(file).get("http", {}), file)
 
@@ -118,7 +118,7 @@ def _check_tables(content: Mapping[str, Any], path: Path) -> None:
         reason = f"the settings file {path} contains {unknown[0]!r}; it can contain only {allowed}"
         raise ConfigError(reason, setting=unknown[0], source=str(path))
     for name, table in index_tables.items():
-        model = table.get("model", "-")
-        if not isinstance(model, str) or not model.strip():
+        model = table.get("model")
+        if "model" in table and not (isinstance(model, str) and model.strip()):
             reason = f"{path} [index.{name!r}] model is {model!r}; it must be a model's name, as for --model"
             raise ConfigError(reason, setting=f"index.{name}.model", source=str(path))

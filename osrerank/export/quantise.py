@@ -16,7 +16,7 @@ from osrerank.export.smoothing import smooth
 from osrerank.scoring.inputs import Tokens
 
 MIN_TABLE_ROWS = 512
-"""The smallest number of rows with which an embedding table is quantised. The table of segments stays in fp32."""
+"""Embedding tables with fewer rows, such as the table of segments, stay in fp32."""
 ROW_OPERATORS = frozenset({"Gather", "Slice"})
 """The operators that read rows of a table: Gather reads rows by their ids, and Slice reads the first rows."""
 
@@ -29,8 +29,8 @@ class QuantisationRecipe:
         reduce_range: whether weights have 7 instead of 8 bits. On CPUs without VNNI, sums of 8-bit products can
             overflow.
         outlier_method: "separate" multiplies outlier channels in fp32 (`osrerank.export.outliers`). "smooth", which is
-            faster, moves their scale into the weights (`osrerank.export.smoothing`). If it is None, cross-encoders use
-            "smooth", and other models use "separate".
+            faster, moves their scale into the weights (`osrerank.export.smoothing`). None stands for "separate" here.
+            `osrerank.export.write_graphs` replaces it by "smooth" for cross-encoders.
         max_outliers: how many of a matrix product's input channels, the largest ones, can be outliers. 0 means that no
             channel is treated as an outlier.
         min_outlier_gain: the channels are outliers only if the largest of them is at least this many times as large as
@@ -71,15 +71,15 @@ def quantise(
         per_channel=True,
         reduce_range=recipe.reduce_range,
         weight_type=quantization.QuantType.QInt8,
-        # ONNX's shape inference does not see through ONNX Runtime's own operators.
+        # ONNX cannot infer the types of tensors after ONNX Runtime's own operators, so they are taken for floats
         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
     )
 
 
 def _names_of_fp32_nodes(model: Any) -> list[str]:
     """Return the names of products that stay in fp32: those of outlier channels, of activations and of the head."""
-    products = {node.name for node in matrix_products(model)}
-    fp32_products = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in products]
+    quantised = {node.name for node in matrix_products(model)}
+    fp32_products = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.name not in quantised]
     # A head's Gemm multiplies a single row per sequence. The quantiser first turns it into a MatMul of this name.
     return fp32_products + [f"{node.name}_MatMul" for node in model.graph.node if node.op_type == "Gemm"]
 
@@ -96,7 +96,7 @@ def quantise_tables(model: Any) -> None:
     }
     nodes = []
     for node in graph.node:
-        reads_rows = node.op_type in ROW_OPERATORS and not node.attribute
+        reads_rows = node.op_type in ROW_OPERATORS and not node.attribute  # without attributes, Gather reads rows
         table = tables.get(node.input[0]) if reads_rows else None
         if table is None:
             nodes.append(node)

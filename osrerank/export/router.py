@@ -32,17 +32,17 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
     """Write the models for queries and documents into the folder, as sentence-transformers saves bi-encoders.
 
     Returns:
-        the directory of the model for each of "query" and "document".
+        The model's directory for each route: "query" and "document".
 
     Raises:
         ModelLoadError: a route is missing, or the Router's file sets an unknown parameter.
     """
     router, *later_modules = read_json(directory / MODULES_FILE, expected_type=list)
     router_folder = directory / str(router["path"])
-    config_files = [router_folder / name for name in ROUTER_FILES]
-    file = next((path for path in config_files if path.exists()), config_files[0])
-    config = read_json(file)
-    refuse_unknown_fields(file, config.get("parameters") or {}, IGNORED_PARAMETERS, "Router")
+    possible_files = [router_folder / name for name in ROUTER_FILES]
+    config_file = next((path for path in possible_files if path.exists()), possible_files[0])
+    config = read_json(config_file)
+    refuse_unknown_fields(config_file, config.get("parameters") or {}, IGNORED_PARAMETERS, "Router")
     # The modules after the Router belong to both models.
     common_modules = [_Module(directory, str(module["path"]), str(module["type"])) for module in later_modules]
     models = {}
@@ -50,9 +50,9 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
         try:
             types = {str(name): str(config["types"][name]) for name in config["structure"][route]}
         except (KeyError, TypeError) as error:
-            raise file_error(file, f"it has no route {route!r}, or a module without a type: {error!r}") from None
+            raise file_error(config_file, f"it has no route {route!r}, or a module without a type: {error!r}") from None
         route_modules = [_Module(router_folder, name, module_type) for name, module_type in types.items()]
-        models[route] = _write_model(directory, file, [*route_modules, *common_modules], folder / route)
+        models[route] = _write_model(directory, config_file, [*route_modules, *common_modules], folder / route)
     return models
 
 
@@ -64,12 +64,13 @@ class _Module(NamedTuple):
     module_type: str
 
 
-def _write_model(directory: Path, file: Path, modules: Sequence[_Module], target: Path) -> Path:
-    """Write a bi-encoder of these modules to ``target``, and return ``target``. Errors name ``file``."""
+def _write_model(directory: Path, config_file: Path, modules: Sequence[_Module], target: Path) -> Path:
+    """Write a bi-encoder of these modules to ``target``, and return ``target``. Errors are about ``config_file``."""
     target.mkdir()
     for parent, name, _type in modules:
-        if Path(name).name != name:
-            raise file_error(file, f"a module's folder is {name!r}; it must be a folder next to this file")
+        is_nested = Path(name).name != name
+        if is_nested:
+            raise file_error(config_file, f"a module's folder is {name!r}; it must be a folder next to this file")
         if (parent / name).is_dir():
             shutil.copytree(parent / name, target / name)
     entries = [{"path": module.name, "type": module.module_type} for module in modules]

@@ -31,10 +31,10 @@ def match_names(index: Any, names: Collection[str]) -> set[str | None]:
 
 
 def _match_name(name: str, names_by_precedence: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
-    """Yield the entries of the file that apply to one searched name or pattern, and None if it might have none."""
+    """Yield the entries of the file that apply to a searched name or pattern, and None if an index might have none."""
     name = WILDCARD if name == "_all" else name
     for pattern in names_by_precedence:
-        if fnmatchcase(name, pattern):  # it applies to every searched index to which no earlier entry applies
+        if fnmatchcase(name, pattern):  # this pattern applies to all remaining indices
             yield pattern
             return
         if WILDCARD in name and pattern in not_excluded and _overlap(name, pattern):
@@ -45,7 +45,7 @@ def _match_name(name: str, names_by_precedence: Sequence[str], not_excluded: Col
 @lru_cache(maxsize=1000)
 def _overlap(pattern: str, other: str) -> bool:
     """Return whether some name matches both patterns: ``ab`` matches ``a*`` and ``*b``."""
-    if not pattern or not other:
+    if not pattern or not other:  # one is empty, so the other one must consist of wildcards
         return not (pattern + other).strip(WILDCARD)
     if pattern[0] == WILDCARD:
         return _overlap(pattern[1:], other) or _overlap(pattern, other[1:])

@@ -206,13 +206,14 @@ class SearchFields:
         ``fields_with_text`` are the fields that have text in at least one hit, or None if the search has no hits.
         """
         warnings = []
-        for name, is_searched in self.option_names.names_to_check.items():
-            is_read_by_model = name in self.option_names.paths
-            paths = self.option_names.paths.get(name, (name,))
+        option_names = self.option_names
+        for name, is_searched in option_names.names_to_check.items():
+            is_read_by_model = name in option_names.paths
+            paths = option_names.paths.get(name, (name,))
             has_text = fields_with_text is not None and any(path in fields_with_text for path in paths)
-            similar_name = self.option_names.similar.get(name)
+            similar_name = option_names.similar.get(name)
             hint = f"; the nearest name is {similar_name}" if similar_name else ""
-            if name in self.option_names.missing and (is_searched or not has_text):
+            if name in option_names.missing and (is_searched or not has_text):
                 warnings.append(SearchWarning(f"the mapping has no {name}{hint}", WarningCode.FIELDS_MISSING))
             elif fields_with_text is not None and not has_text and is_read_by_model:
                 warnings.append(
@@ -225,9 +226,9 @@ def choose_default_groups(leaves_by_index: Mapping[str, Leaves]) -> tuple[IndexG
     """Choose each index's fields for a search that names none. Return the indices in groups with the same fields."""
     groups = []
     for text_leaves, names in group_by_text_fields(leaves_by_index):
-        # the indices of a group have the same text fields, so that any of them will do
         used_leaves = prefer_unnested(text_leaves)[:MAX_FIELDS]
-        groups.append(create_group(names, used_leaves, leaves_by_index[names[0]]))
+        any_index = names[0]  # all indices of the group have the same text fields
+        groups.append(create_group(names, used_leaves, leaves_by_index[any_index]))
     return merge_equal_groups(groups)
 
 
@@ -431,7 +432,7 @@ def _drop_repeated_texts(mappings: Sequence[Leaves], names: Iterable[str]) -> tu
     """
     path_by_source: dict[str, str] = {}
     for name in names:
-        unmapped_leaf = Leaf(without_boost(name), source=without_boost(name))
+        unmapped_leaf = Leaf(without_boost(name), source=without_boost(name))  # no mapping contains the name
         for leaf in _resolve_all(mappings, name) or [unmapped_leaf]:
             for path in _find_text_paths(leaf):
                 source = leaf.source if path == leaf.path else ""

@@ -25,7 +25,7 @@ MAX_MISSING_FIELDS = 200
 def choose_fields_by_samples(
     index: Any, leaves_by_index: Mapping[str, Leaves], pipeline: str | Mapping[str, Any] | None = None
 ) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
-    """Choose the text fields of each group of indices from sampled documents. Return no groups without documents.
+    """Choose the text fields of each group of indices from sampled documents. Return () if no index has documents.
 
     Args:
         index: the indices as the caller names them.
@@ -40,7 +40,7 @@ def choose_fields_by_samples(
             samples[names] = yield from _sample_documents(index, leaves, filtered_names, pipeline)
     if not any(samples.values()):
         return ()
-    # the indices of a group have the same text fields, so that any of them will do
+    # the first index stands for its group, whose indices have the same text fields
     return merge_equal_groups(
         create_group(names, choose_fields(leaves, samples.get(names, [])), leaves_by_index[names[0]])
         for leaves, names in groups

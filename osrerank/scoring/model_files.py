@@ -29,7 +29,7 @@ ONNX_FILES = {
 }
 """Paths of graphs that other programs export, by precision. Graphs for one processor (qint8_avx512) are ignored."""
 GRAPH_PATTERNS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
-"""Lists of patterns of graph files, best first. Of these, only the first list that matches any file is downloaded."""
+"""Lists of patterns of graph files, best first. Only the files of the first list that matches any are downloaded."""
 WEIGHT_PATTERNS = (
     ("*.safetensors", WEIGHTS_INDEX_FILE),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
@@ -65,6 +65,7 @@ _MODERN_BERT = {
     "pad_token_id": 50283,
 }
 """ModernBERT has further defaults in `osrerank.scoring.modular.modern_bert`, because they changed in transformers 5."""
+# The following dictionaries contain only what differs from _BERT.
 _ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _ALBERT = {
     "vocab_size": 30000,
@@ -129,7 +130,7 @@ def read_padding_id(directory: Path) -> int:
 
 
 def is_pickled(file: Path) -> bool:
-    """Return whether torch.save wrote a file, judged by its content."""
+    """Return whether the content of a file is what torch.save writes."""
     if not file.is_file():
         return False
     with file.open("rb") as stream:
@@ -189,7 +190,8 @@ def find_graphs(directory: Path) -> dict[str, str]:
     for precision, names in ONNX_FILES.items():
         for name in names:
             if (directory / name).exists():
-                graphs.setdefault(precision, name)
+                graphs[precision] = name
+                break
     return graphs
 
 

@@ -85,7 +85,7 @@ def without_ubi(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _user_query(value: Any) -> str:
-    """Return the user's query from a text or, as newer versions of the plugin, from an object ``{"text": "..."}``."""
+    """Return the user's query from a text or, as in newer versions of the plugin, an object ``{"text": "..."}``."""
     text = value.get("text", "") if isinstance(value, Mapping) else value
     if text is None:
         return ""

@@ -26,15 +26,15 @@ def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -
         InstallError: the index does not exist, it has no suitable field, a field is missing, or the cluster cannot
             send a field.
     """
-    options: RerankOptions | bool = True
+    options: RerankOptions | bool = True  # the default options
     if field_names:
         options = {"fields": list(field_names), "query_fields": list(field_names)}
     with explain_failures(STEP):
         if not _read_leaves(client, index):
             raise InstallError(f"there is no index {index}: create it first, or use another index", step=STEP)
         fields = client.fields_of(index, rerank=options)
-    problems: list[str] = [*fields.warnings, *fields.check_names(None)]
-    if client.engine.reranks_by_endpoint:
+    problems: list[str] = [*fields.warnings, *fields.check_names(fields_with_text=None)]
+    if client.engine.reranks_by_endpoint:  # as Elasticsearch does
         nested = [name for name in fields.model_fields if name in fields.traits.nested]
         if nested:
             problems.append(f"Elasticsearch's retriever does not support nested fields, such as {', '.join(nested)}")
@@ -61,24 +61,24 @@ def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequenc
     """
     with explain_failures(STEP):
         try:
-            leaves_per_index = _read_leaves(client, index or "*")
+            mappings = _read_leaves(client, index or "*")
         except AuthorizationException:
             if not index:  # the user is not allowed to read the mappings of all indices
                 return []
             raise
-    if not leaves_per_index:
+    if not mappings:
         return [f"there is no index behind {index}"] if index else []
     scope = f"index behind {index}" if index else "index"
     sentences = []
-    for name in find_missing_names(leaves_per_index, field_names):
-        similar_name = find_most_similar_field(leaves_per_index, name)
+    for name in find_missing_names(mappings, field_names):
+        similar_name = find_most_similar_field(mappings, name)
         suggestion = f"; the nearest name is {similar_name}" if similar_name else ""
         sentences.append(f"no {scope} has {name}{suggestion}")
     return sentences
 
 
 def _read_leaves(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
-    """Return the fields of each index that matches a name, alias or pattern: a dict with keys such as "author.name"."""
+    """Return a dict of fields, by names such as "author.name", for each index that matches a name, alias or pattern."""
     try:
         return list(read_leaves_by_index(client.indices.get_mapping(index=index)).values())
     except NotFoundError:

@@ -49,7 +49,7 @@ class HeaderTimeoutProtocol(H11Protocol):
 
     def _update_timeout(self) -> None:
         """Start the timeout when the server begins to wait for headers, and cancel it when the headers have arrived."""
-        cycle: Any = self.cycle  # the latest request and its response; None before the first, despite its annotation
+        cycle: Any = self.cycle  # the latest request and its response, or None before the first (though not annotated)
         waits_for_headers = cycle is None or cycle.response_complete
         if not waits_for_headers:
             self._cancel_timeout()
@@ -70,14 +70,14 @@ class Access:
         hosts: host names to accept in addition to this machine's names, such as ``search.example.org``. Names are
             checked only if the server has the comparison page.
         origins: the origins of other sites whose pages are allowed to call the server, such as ``https://example.org``.
-        log: the file of the access log, ``-`` for standard output, or None for no log.
-        texts: whether the log contains queries and documents.
+        log_file: the file of the access log, ``-`` for standard output, or None for no log.
+        logs_texts: whether the log contains queries and documents.
     """
 
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
-    log: str | None = None
-    texts: bool = False
+    log_file: str | None = None
+    logs_texts: bool = False
 
 
 def run(
@@ -104,11 +104,11 @@ def run(
     """
     access = access or Access()
     export_traces("osrerank-server")
-    log = None if access.log is None else AccessLog(access.log, texts=access.texts)
+    log = None if access.log_file is None else AccessLog(access.log_file, texts=access.logs_texts)
     secret = reranker.settings.server_token
     token = None if secret is None else secret.get_secret_value()
     app = create_app(reranker, limits, token=token, access_log=log)
-    hosts = None
+    hosts = None  # host names are not checked
     if comparison is not None:
         add_page(app, comparison)
         hosts = {*access.hosts, *list_host_names(host)}

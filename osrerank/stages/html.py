@@ -43,7 +43,8 @@ def is_html(text: str) -> bool:
     if "</" not in text:
         return False
     minimum = 1 if _BEGIN.match(text) else MIN_CLOSING_TAGS
-    return sum(1 for _ in islice(_CLOSING_TAG.finditer(text), minimum)) == minimum
+    first_tags = islice(_CLOSING_TAG.finditer(text), minimum)
+    return sum(1 for _ in first_tags) == minimum
 
 
 def without_markup(text: str) -> str:

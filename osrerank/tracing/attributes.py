@@ -48,13 +48,15 @@ def join_names(index: Any) -> str | None:
 def describe_request(method: str, path: str) -> tuple[str, str | None]:
     """Return the operation and the index names of a request: "get_mapping" and "notes" for ``GET /notes/_mapping``.
 
-    The index names are None if the path has none.
+    ``POST`` is not part of the operation: it is "search" for ``POST /_search``. The path has no index names, so they
+    are None.
     """
     parts = [unquote(part) for part in path.split("/") if part]
     if not parts:
         return "info", None
     names = None if parts[0].startswith("_") else parts[0]
-    action = next((part for part in parts if part.startswith("_")), "").lstrip("_") or "index"
+    action = next((part for part in parts if part.startswith("_")), "").lstrip("_")
+    action = action or "index"  # a path such as /notes
     return (action if method == "POST" else f"{method.lower()}_{action}"), names
 
 
@@ -80,7 +82,10 @@ def set_http_status(span: Span, status: int) -> None:
 
 
 def set_stage_attributes(span: Span, report: StageReport) -> None:
-    """Record a stage's report on its span. If the stage was not fully applied, add an event to the current span."""
+    """Record a stage's report on its span. If it was not fully applied, add an event to the current span.
+
+    A stage that the pipeline intentionally skipped adds no event.
+    """
     attributes: Attributes = {
         "gen_ai.operation.name": "rerank",
         "gen_ai.request.model": report.model or None,
@@ -117,5 +122,5 @@ def reason_attributes(reason: str, code: str | None) -> Attributes:
 
     The sentence can quote a message of the engine or the model, which can quote a query or a document.
     """
-    attributes: Attributes = {"osrerank.reason.code": code and str(code)}
+    attributes: Attributes = {"osrerank.reason.code": None if code is None else str(code)}
     return {**attributes, "osrerank.reason": reason or None} if spans.may_record_queries() else attributes

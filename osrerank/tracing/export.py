@@ -1,4 +1,4 @@
-"""Set up OpenTelemetry's SDK for ``osrerank serve`` and ``osrerank worker``, by the ``OTEL_*`` environment variables.
+"""Set up OpenTelemetry's SDK for ``osrerank serve`` and ``osrerank worker``, as the variables ``OTEL_*`` specify.
 
 Classes of the SDK read most of the variables. In other processes, the application sets up the SDK.
 """
@@ -66,11 +66,12 @@ def _create_exporter(name: str) -> Any:
         ImportError: no package has such an exporter.
     """
     if name == "otlp":
-        protocol = next(filter(None, map(os.environ.get, PROTOCOLS)), "http/protobuf")
+        protocol = os.environ.get(PROTOCOLS[0]) or os.environ.get(PROTOCOLS[1]) or "http/protobuf"
         name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        return entry_point.load()()
-    raise ImportError(f"there is no exporter {name}", name=f"the exporter {name}")
+        exporter_class = entry_point.load()
+        return exporter_class()
+    raise ImportError(f"there is no exporter {name}", name=f"the exporter {name}")  # the log says what is not installed
 
 
 def _service_attributes(service: str) -> dict[str, str]:

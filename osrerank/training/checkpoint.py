@@ -44,7 +44,7 @@ class State:
 
 
 class Checkpoints:
-    """The checkpoints in a training's folder, which keeps only the newest checkpoint and the best weights."""
+    """The checkpoints in a training's folder: only the newest one, and the best weights."""
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self._folder = folder

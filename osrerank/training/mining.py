@@ -43,7 +43,7 @@ def mine(
     recipe: Recipe,
     is_time_over: Callable[[], bool],
 ) -> MinedExamples | None:
-    """Write each example with its relevant documents and, if ``negatives`` is 7, its 14 hardest negatives.
+    """Write each example with its relevant documents and its hardest negatives: 14 if the recipe's ``negatives`` is 7.
 
     Args:
         folder: the folder of the file. If an earlier call did not finish the file, this call continues it.
@@ -59,9 +59,9 @@ def mine(
     path = folder / MINED_FILE
     unfinished = folder / f"{MINED_FILE}.part"
     if not path.exists():
-        line_count = _count_whole_lines(unfinished)
+        n_mined = _count_whole_lines(unfinished)
         with unfinished.open("a", encoding="utf-8") as file:
-            for example in islice(examples, line_count, None):
+            for example in islice(examples, n_mined, None):
                 if is_time_over():
                     return None
                 mined = _mine_example(example, trainee, scorer, recipe)
@@ -72,9 +72,9 @@ def mine(
 
 
 def _mine_example(example: Example, trainee: Trainee, scorer: NetworkScorer, recipe: Recipe) -> Example:
-    negatives = example.indices(relevant=False)[: recipe.depth]
-    scores = next(scorer.score_documents(trainee, [example.select(negatives)]))
-    return select_hardest(example, negatives, scores, KEPT_PER_NEGATIVE * recipe.negatives)
+    negative_indices = example.indices(relevant=False)[: recipe.depth]
+    scores = next(scorer.score_documents(trainee, [example.select(negative_indices)]))
+    return select_hardest(example, negative_indices, scores, KEPT_PER_NEGATIVE * recipe.negatives)
 
 
 def _count_whole_lines(path: Path) -> int:

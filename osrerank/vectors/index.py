@@ -31,7 +31,7 @@ READ_BATCH_SIZE = 250
 BULK_BYTES = 4 << 20
 """The approximate maximum size of the records in a bulk request, in bytes. The last record can exceed it."""
 BUILD_PREFIX = "position-"
-"""The prefix of the ids of documents in which builds store their progress and fields. They have no `MODEL_FIELD`."""
+"""The prefix of the ids of *build states*: documents with a build's progress or fields. They have no `MODEL_FIELD`."""
 REPORT_PREFIX = "lacking-"
 """The prefix of the ids of reports, in which searches list documents without vectors for the next build."""
 MAX_REPORTS = 16
@@ -71,7 +71,7 @@ class RecordRequests(NamedTuple):
         return self._request_ids(sorted(indices), [key.hex() for key in keys], track_total_hits=False, sort=["_doc"])
 
     def request_build_states(self, indices: Sequence[str], keys: Sequence[bytes]) -> PostRequest:
-        """Return the request for what builds stored under these keys."""
+        """Return the request for the build states with these keys."""
         return self._request_ids(indices, [f"{BUILD_PREFIX}{key.hex()}" for key in keys], seq_no_primary_term=True)
 
     def request_reports(self, index: str) -> PostRequest:
@@ -86,17 +86,20 @@ class RecordRequests(NamedTuple):
 
     def parse_records(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the records in a response to `request_records`, by key."""
-        return self._read_contents(self._read_hits(response))
+        return self._read_contents((hit["_id"], hit) for hit in self._read_hits(response))
 
     def parse_build_state(self, response: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the content and the hit in a response to `request_build_states` for one key. Both can be empty."""
+        """Return the content and the hit in a response to `request_build_states` for one key. Both can be empty.
+
+        The hit has the sequence number, which tells whether another builder changed the build state.
+        """
         hits = self._read_hits(response)
         return (self._read_content(hits[0]), hits[0]) if hits else (b"", {})
 
     def parse_build_states(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the contents of a response to `request_build_states`, by key."""
         hits = self._read_hits(response)
-        return self._read_contents({**hit, "_id": hit["_id"].removeprefix(BUILD_PREFIX)} for hit in hits)
+        return self._read_contents((hit["_id"].removeprefix(BUILD_PREFIX), hit) for hit in hits)
 
     def parse_reports(self, response: Mapping[str, Any]) -> dict[str, MissingVectorCounts]:
         """Return the counts of each report in a response to `request_reports`, by report id, such as ``lacking-0``."""
@@ -117,12 +120,15 @@ class RecordRequests(NamedTuple):
         """Return the part of a search body that asks for the records of hits."""
         return {} if self.engine.is_embedded else {"docvalue_fields": [RECORD_FIELD], "_source": False}
 
-    def _read_contents(self, hits: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
-        """Return the contents of hits by key. Documents that another program wrote are left out."""
+    def _read_contents(self, hits: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[bytes, bytes]:
+        """Return the contents of hits by key, given pairs (key in hexadecimal, hit).
+
+        Documents that another program wrote are left out.
+        """
         contents: dict[bytes, bytes] = {}
-        for hit in hits:
-            with suppress(TypeError, ValueError):  # another program wrote it
-                contents[bytes.fromhex(hit["_id"])] = self._read_content(hit)
+        for hexadecimal_key, hit in hits:
+            with suppress(TypeError, ValueError):
+                contents[bytes.fromhex(hexadecimal_key)] = self._read_content(hit)
         return {key: content for key, content in contents.items() if content}
 
     def _read_content(self, hit: Mapping[str, Any]) -> bytes:

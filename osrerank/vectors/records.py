@@ -12,7 +12,8 @@ from typing import Any
 
 from osrerank.types import LongText
 from osrerank.vectors.background import BackgroundTasks
-from osrerank.vectors.long_record import MAGIC, LongRecord
+from osrerank.vectors.long_record import MAGIC as LONG_MAGIC
+from osrerank.vectors.long_record import LongRecord
 from osrerank.vectors.record import VectorRecord, parse_single_vectors
 from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.store import VectorStore
@@ -55,6 +56,8 @@ class Records:
     def compute_progress_key(self, index_identity: str, text_options: str) -> bytes:
         """Return the key of an index's build progress (`osrerank.vectors.build_progress`).
 
+        It depends on the secret, because a build with another secret must write all records again.
+
         Args:
             index_identity: the index's name and UUID.
             text_options: the fields and options that determine which text of a document is encoded.
@@ -67,8 +70,7 @@ class Records:
 
     def read_from(self, store: VectorStore, keys: Sequence[bytes]) -> dict[bytes, TextRecord]:
         """Return the valid records in a store, by key."""
-        contents = store.read(keys) if keys else {}
-        return self.parse(contents) if contents else {}
+        return self.parse(store.read(keys)) if keys else {}
 
     def parse(self, contents: Mapping[bytes, bytes]) -> dict[bytes, TextRecord]:
         """Parse stored bytes, and return the valid records of this model by key."""
@@ -77,7 +79,7 @@ class Records:
             records |= parse_single_vectors(contents, self._dimensions, self.bits, self._secret)
         for key, content in contents.items():
             if key not in records:
-                record_type = LongRecord if content[: len(MAGIC)] == MAGIC else VectorRecord
+                record_type = LongRecord if content[: len(LONG_MAGIC)] == LONG_MAGIC else VectorRecord
                 record = record_type.from_bytes(content, key, self._secret)
                 if record and record.fits(self._dimensions, self.bits, has_token_vectors=self._has_token_vectors):
                     records[key] = record
@@ -97,7 +99,7 @@ class Records:
         return {key: record.to_bytes(key, self._secret) for key, record in records.items()}
 
     def flush(self) -> None:
-        """Wait for the writes of `write_later`."""
+        """Wait for the writes of `write_later`. More can follow."""
         self._writer.close()
 
     def close(self) -> None:

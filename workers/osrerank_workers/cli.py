@@ -22,7 +22,7 @@ from osrerank.scoring.names import WORKER_BACKENDS
 @click.option("--check", is_flag=True, help="Start no worker: exit with 0 if one on this host is ready, else with 1.")
 @click.pass_obj
 @end_on_signals()
-def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -> None:
+def worker(group_options: dict[str, Any] | None, /, *, check: bool, **options: Any) -> None:
     """Score for clients with --backend workers, until stopped by SIGTERM or SIGINT.
 
     A stopping worker finishes the accepted chunks. On a machine with several GPUs, start one worker per GPU, each with
@@ -30,7 +30,7 @@ def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -
     """
     from osrerank.settings import Settings  # noqa: PLC0415 - imports pydantic
 
-    global_options = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}
+    global_options = {name: (group_options or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}
     worker_options = {name: value for name, value in options.items() if value is not None}
     settings = Settings.load(**{**global_options, **worker_options})
     if check:

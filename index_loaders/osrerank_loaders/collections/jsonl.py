@@ -1,4 +1,4 @@
-"""Read JSON lines with one document each, as in osrerank's common layout and BEIR's ``corpus.jsonl``.
+"""Read JSON lines with one document each, as in osrerank's own layout and BEIR's ``corpus.jsonl``.
 
 The id is in ``id``, ``_id``, ``doc_id`` or ``docid``, and the text in ``text``, ``contents`` or ``body``. ``title`` is
 optional. All other fields become metadata, as do the fields in BEIR's object ``metadata``.
@@ -20,7 +20,7 @@ _ID_KEYS = ("id", "_id", "doc_id", "docid")
 _TEXT_KEYS = ("text", "contents", "body")
 _TWEET_ID_KEY = "id_str"
 _NO_METADATA: Mapping[str, Any] = {}
-"""The mapping of all documents without metadata, which share it to save memory."""
+"""Shared by all documents without metadata, to save memory."""
 
 
 def read_jsonl(source: SourceFile) -> Iterator[Record]:
@@ -39,6 +39,7 @@ def _document(record: dict[str, Any]) -> Document:
     if _TWEET_ID_KEY in record:
         doc_id = record.pop(_TWEET_ID_KEY)
         text = _pop_first(record, ("full_text", *_TEXT_KEYS))
+        # the number id_str is repeated in id, and a part of full_text in text
         record = {name: value for name, value in record.items() if name not in ("id", "text")}
     else:
         doc_id = _pop_first(record, _ID_KEYS)

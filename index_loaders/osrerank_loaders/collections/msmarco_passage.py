@@ -12,7 +12,8 @@ from osrerank_loaders.collections.jsonl import read_jsonl
 
 def read_passages(source: SourceFile) -> Iterator[Record]:
     """Read ``pid TAB passage`` lines, or ``{"id", "contents"}`` lines if the file begins with a brace."""
-    is_json = source.stream.peek(512)[:512].lstrip().startswith(b"{")
+    start = source.stream.peek(512)[:512]  # peek may return more
+    is_json = start.lstrip().startswith(b"{")
     return read_jsonl(source) if is_json else _read_tsv(source)
 
 
@@ -43,18 +44,18 @@ def read_passages_v2(source: SourceFile) -> Iterator[Record]:
         if isinstance(record, FormatError):
             yield record
             continue
-        try:
-            doc_id, text = record["pid"], record["passage"]
+        missing = [name for name in ("pid", "passage", "spans", "docid") if name not in record]
+        if missing:
+            reason = f"the record has no field {missing[0]!r}; its fields are {', '.join(record)}"
+            yield record_error(source, reason, line=number)
+            continue
+        doc_id, text = record["pid"], record["passage"]
+        if isinstance(doc_id, str) and doc_id and isinstance(text, str):
             metadata = {"spans": record["spans"], "docid": record["docid"]}
-        except KeyError as error:
-            yield record_error(
-                source, f"the record has no field {error}; its fields are {', '.join(record)}", line=number
-            )
+            yield check_id(source, Document(doc_id, text, "", metadata), number)
         else:
-            if isinstance(doc_id, str) and doc_id and isinstance(text, str):
-                yield check_id(source, Document(doc_id, text, "", metadata), number)
-            else:
-                yield record_error(source, f"pid and passage must be strings, found {doc_id!r}", line=number)
+            reason = f"pid must be a non-empty string, and passage a string; pid is {doc_id!r}"
+            yield record_error(source, reason, line=number)
 
 
 MSMARCO_PASSAGE = Loader(

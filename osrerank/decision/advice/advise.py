@@ -56,7 +56,7 @@ class IndexAdvice:
         first_pass_values: the measure of each query in the first pass ``(queries,)``, in the order of ``current_hits``.
         values: for each setting, the measure of each query ``(queries,)``, in the same order.
 
-        judged_shares: the fractions of the top ten hits that are judged: in the first pass and after reranking.
+        judged_fractions: the fractions of the top ten hits that are judged: in the first pass and after reranking.
         missing_counts: the number of documents judged relevant that are not in the index, and the number of all
             documents judged relevant.
         n_queries_with_own_hit: the number of queries whose top ten hits contain a document with the query's id.
@@ -76,7 +76,7 @@ class IndexAdvice:
     first_pass_values: Floats
     values: Mapping[SearchSetting, Floats]
 
-    judged_shares: tuple[float, float]
+    judged_fractions: tuple[float, float]
     missing_counts: tuple[int, int]
     n_queries_with_own_hit: int
 
@@ -241,7 +241,7 @@ def advise(
         alternative_hits={key: hits for key, hits in hits_by_key.items() if key != current.hits_key},
         first_pass_values=first_pass_values,
         values=values,
-        judged_shares=(_judged_share(current_hits, qrels, None), _judged_share(current_hits, qrels, current)),
+        judged_fractions=(_judged_share(current_hits, qrels, None), _judged_share(current_hits, qrels, current)),
         missing_counts=_count_missing_documents(client, index, qrels, query_ids),
         n_queries_with_own_hit=count_self_hits({hits.query.query_id: hits.order(None) for hits in current_hits}),
     )

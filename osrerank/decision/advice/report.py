@@ -57,11 +57,12 @@ def _number_lines(advice: IndexAdvice) -> Iterator[str]:
     yield _difference_text(advice.measure, advice.verdict)
     yield from _queries_needed_lines(advice.verdict)
     yield from _warnings(advice)
-    before, after = advice.judged_shares
-    if before - after > MAX_JUDGED_DIFFERENCE:
+    judged_before, judged_after = advice.judged_fractions
+    if judged_before - judged_after > MAX_JUDGED_DIFFERENCE:
         yield (
-            f"{before:.0%} of the first pass's top ten hits are judged, and {after:.0%} of the reranked ones. A hit "
-            "without a judgment counts as not relevant, so reranking might be better than it looks; judge more hits"
+            f"{judged_before:.0%} of the first pass's top ten hits are judged, and {judged_after:.0%} of the reranked "
+            "ones. A hit without a judgment counts as not relevant, so reranking might be better than it looks; judge "
+            "more hits"
         )
     yield from _alternative_lines(advice)
     compares_pipelines = any(query_hits.vector_candidates for query_hits in advice.current_hits)
@@ -194,7 +195,7 @@ def as_json(advice: IndexAdvice) -> dict[str, Any]:
         "compared": [{**_setting_as_json(choice.setting), **asdict(choice)} for choice in advice.best_by_hits],
         "lacking": {"documents": advice.missing_counts[0], "relevant": advice.missing_counts[1]},
         "own_hits": advice.n_queries_with_own_hit,
-        "judged": {"first_pass": advice.judged_shares[0], "reranked": advice.judged_shares[1]},
+        "judged": {"first_pass": advice.judged_fractions[0], "reranked": advice.judged_fractions[1]},
         "gains": [_example_as_json(advice, row) for row in gaining],
         "losses": [_example_as_json(advice, row) for row in losing],
     }

@@ -26,7 +26,7 @@ class ShownPage:
         doc_ids: the ids of the page's documents, from top to bottom.
         clicked: the ids of the clicked documents, all of which are on the page.
         session: the id of the user's session, or "" if unknown.
-        first_rank: the rank of the page's first document: 1 for the first page, and 11 for the second page of ten.
+        first_rank: the rank of the page's first document: 1 on the first page, and 11 on the second of ten documents.
         teams: the ranking that each document of an interleaved page comes from, such as ``ABBA``. Empty for other
             pages.
         experiment: the name of the page's experiment, or "".

@@ -21,7 +21,7 @@ Kind = Literal["request", "reply", "heartbeat"]
 KINDS: tuple[Kind, ...] = ("request", "reply", "heartbeat")
 
 PURPOSE = b"osrerank workers 3 "
-"""The keys of messages are derived for this purpose, followed by the kind of message."""
+"""The key of a message is derived from this text followed by the kind of message."""
 SIGNED = b"\xc1"
 """First byte of a signed message, before the signature and the content. No MessagePack begins with this byte."""
 SIGNATURE_BYTES = 32

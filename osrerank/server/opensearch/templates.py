@@ -31,9 +31,9 @@ def build_template(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
     }
     page_parameters = ""
     for name, default in PAGE_DEFAULTS.items():
-        value_if_set = f"{{{{#{name}}}}}{{{{{name}}}}}{{{{/{name}}}}}"
-        value_if_unset = f"{{{{^{name}}}}}{default}{{{{/{name}}}}}"
-        page_parameters += f'"{name}":{value_if_set}{value_if_unset},'
+        entry = '"NAME":{{#NAME}}{{NAME}}{{/NAME}}{{^NAME}}DEFAULT{{/NAME}},'
+        page_parameters += entry.replace("NAME", name).replace("DEFAULT", str(default))
+    # the page parameters become JSON only when the template is rendered, so they cannot be in ``body``
     body_without_brace = json.dumps(body, separators=(",", ":")).removeprefix("{")
     return "{" + page_parameters + body_without_brace
 

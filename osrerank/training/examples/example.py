@@ -104,7 +104,8 @@ class Example:
         title = self.titles[index] if self.titles else ""
         fields = {"title": title, "text": text.removeprefix(title.strip())}
         sections = tuple(Section(name, value) for name, value in fields.items() if value)
-        return Candidate(self.doc_ids[index] if self.doc_ids else "", text, 0.0, index + 1, sections=sections)
+        doc_id = self.doc_ids[index] if self.doc_ids else ""
+        return Candidate(doc_id, text, score=0.0, rank=index + 1, sections=sections)
 
 
 def read_examples(path: Path) -> Iterator[Example]:
@@ -123,33 +124,40 @@ def read_examples(path: Path) -> Iterator[Example]:
             raise line_error(path, number, f"expected query, documents and relevance: {error!r}") from None
         if not isinstance(query, str) or not query.strip():
             raise line_error(path, number, "the query has no text")
-        if len(documents) != len(relevance):
-            raise line_error(path, number, f"{len(documents)} documents and {len(relevance)} relevances")
-        if not all(isinstance(text, str) for text in documents):
-            raise line_error(path, number, "a document is not a string")
-        if not all(type(grade) is int for grade in relevance):
-            raise line_error(path, number, "a relevance is not a whole number")
-        scores = tuple(map(float, _read_list(value, "scores", _is_number, "numbers", path, number)))
-        titles = _read_list(value, "titles", _is_text, "texts", path, number)
+        try:
+            _check_documents(documents, relevance)
+            scores = tuple(map(float, _read_list(value, "scores", _is_number, "numbers")))
+            titles = _read_list(value, "titles", _is_text, "texts")
+            doc_ids = _read_list(value, "doc_ids", _is_text, "texts")
+        except ValueError as error:
+            raise line_error(path, number, str(error)) from None
         for document_number, (title, text) in enumerate(zip(titles, documents, strict=False), start=1):
             if not text.startswith(title.strip()):
                 raise line_error(path, number, f"document {document_number} does not begin with its title")
-        doc_ids = _read_list(value, "doc_ids", _is_text, "texts", path, number)
         missed = value.get("missed", 0)
         if type(missed) is not int or missed < 0:
             raise line_error(path, number, f"missed is {missed!r}; it must be a whole number from 0 on")
         yield Example(query, documents, relevance, f"{path}, line {number}", scores, titles, doc_ids, missed)
 
 
-def _read_list(
-    value: Mapping[str, Any], name: str, is_valid: Callable[[Any], bool], kind: str, path: Path, line: int
-) -> tuple[Any, ...]:
-    """Return the optional field ``name`` of a line, with one entry for each document, or () if the line lacks it."""
+def _check_documents(documents: Sequence[Any], relevance: Sequence[Any]) -> None:
+    """Raise a `ValueError` unless the documents are strings, and each has a whole number as its relevance."""
+    if len(documents) != len(relevance):
+        raise ValueError(f"{len(documents)} documents and {len(relevance)} relevances")
+    for number, (text, grade) in enumerate(zip(documents, relevance, strict=True), start=1):
+        if not isinstance(text, str):
+            raise ValueError(f"document {number} is not a string")  # noqa: TRY004 - bad data, not misuse
+        if type(grade) is not int:
+            raise ValueError(f"the relevance of document {number} is not a whole number")
+
+
+def _read_list(value: Mapping[str, Any], name: str, is_valid: Callable[[Any], bool], kind: str) -> tuple[Any, ...]:
+    """Return the field ``name`` with its entry for each document, or () without the field. Raise `ValueError` if bad."""
     entries = value.get(name, ())
     if not isinstance(entries, list | tuple) or not all(is_valid(entry) for entry in entries):
-        raise line_error(path, line, f"{name} must be {kind}, one for each document")
+        raise ValueError(f"{name} must be {kind}, one for each document")
     if entries and len(entries) != len(value["documents"]):
-        raise line_error(path, line, f"{len(value['documents'])} documents and {len(entries)} {name}")
+        raise ValueError(f"{len(value['documents'])} documents and {len(entries)} {name}")
     return tuple(entries)
 
 

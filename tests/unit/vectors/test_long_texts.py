@@ -148,7 +148,7 @@ def test_a_passage_that_cannot_be_encoded_leaves_the_other_passages(tmp_path: Pa
     failing[:] = [b"no text any more"]
     again = scorer.vectors.find(texts_of(scorer.vectors))
     assert not any(document.failures for document in again.documents)
-    assert again.encoded == COUNTS[number]  # no part of it was kept
+    assert again.n_encoded == COUNTS[number]  # no part of it was kept
     scorer.close()
 
 

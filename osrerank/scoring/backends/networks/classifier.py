@@ -17,7 +17,7 @@ class Classifier(nn.Module):
         self.has_segments = getattr(network.config, "type_vocab_size", 0) > 1
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return the logits. The network gets token types only if it has segments."""
+        """Return the logits. Only networks with segments take ``token_type_ids``."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         logits: Tensor = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).logits
         return logits
@@ -31,7 +31,7 @@ class EmbeddingTable(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(vectors.shape[0], vectors.shape[1], _weight=vectors)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:  # noqa: ARG002 - encoders need it
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:  # noqa: ARG002 - encoders take a mask
         """Return the tokens' vectors as ``last_hidden_state``, as encoders do."""
         return SimpleNamespace(last_hidden_state=self.embedding(input_ids))
 
@@ -48,5 +48,5 @@ class ModularClassifier(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         states = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
-        logits: Tensor = self.head(self.head.pool_grid(states, attention_mask))
-        return logits
+        outputs: Tensor = self.head(self.head.pool_grid(states, attention_mask))
+        return outputs

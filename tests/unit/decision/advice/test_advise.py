@@ -131,7 +131,7 @@ def test_offline_orders_of_vectors_mono_equal_orders_of_searches(collection: Col
 
 
 def test_unjudged_hits_are_pointed_out_and_the_report_needs_no_other_file(advice, collection):
-    advice_lines = lines(replace(advice, judged_shares=(0.9, 0.5)))
+    advice_lines = lines(replace(advice, judged_fractions=(0.9, 0.5)))
     assert any("90% of the first pass's top ten hits are judged, and 50% of the" in line for line in advice_lines)
     page, values = html_page(advice, collection.qrels, "[rerank]\n"), json.loads(json.dumps(as_json(advice)))
     assert page.count('<div class="pair">') == len(values["gains"] + values["losses"]) > 0

@@ -251,7 +251,7 @@ def test_the_scorers_identity_differs_by_server_dialect_and_model_and_hides_the_
     "url", ["http://user:secret@host", "http://host?key=secret", "http://host#secret", "ftp://host", "http://", "h ost"]
 )
 def test_no_error_shows_credentials_of_the_address_or_the_key(target, url):
-    with pytest.raises(ConfigError, match=r"toml \[http\] url: .*set a key as OSRERANK_RERANK_KEY") as caught:
+    with pytest.raises(ConfigError, match=r"toml \[http\] url: .*set an API key in OSRERANK_RERANK_KEY") as caught:
         target(url)
     assert "secret" not in str(caught.value)
     with pytest.raises(ConfigError) as caught:
