@@ -1,4 +1,4 @@
-"""Open Redis connections with bounded times, so that a failing Redis cannot delay a search for long."""
+"""Open Redis connections with timeouts, so that a failing Redis cannot delay a search for long."""
 
 from typing import Any
 
@@ -25,7 +25,8 @@ def open_redis(url: str, *, connect_s: float, response_s: float, **options: Any)
         socket_connect_timeout=connect_s,
         socket_timeout=response_s,
         retry=Retry(NoBackoff(), 0),
-        retry_on_error=[ReadOnlyError],  # closes the connection, so that the next call reaches the new master
+        # without retries, redis-py only closes the connection after this error: the next call reaches the new master
+        retry_on_error=[ReadOnlyError],
         max_connections=MAX_CONNECTIONS,
         **options,
     )

@@ -36,7 +36,7 @@ Document = str | Mapping[str, Any]
 ID_FIELDS = ("id", "doc_id", "docno")
 """The keys that can hold a document's id. The first one in the document is used."""
 UNSCORED_GAP = 1.0
-"""In a DataFrame, the difference between the score of an unscored text and the higher score of the text above it."""
+"""In a DataFrame, how far the score of an unscored text lies below that of the text above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class RankedText:
 
     Attributes:
         doc_id: the document's ``id``, ``doc_id`` or ``docno``, or else its position in ``documents``, from 0.
-        score: the last stage's score, which is a logit if it is the only stage. None if the text was not scored.
+        score: the last stage's score, which is a logit if there is only one stage. None if the text was not scored.
         probability: the model's probability of relevance, in [0, 1]. None if the text was not scored.
         rank: the rank in the new order, from 1.
-        text: the model's input: title and text.
-        truncated: whether the text was longer than the model's input.
+        text: the title and text, as the model reads them.
+        truncated: whether the text was longer than the model can read.
     """
 
     doc_id: Any
@@ -136,10 +136,10 @@ class Reranker:
         if not rows:
             return []
         ranking = rerank_ranking(self._service, self._options, make_ranking(query, rows, self._options.separator))
-        original_ids = {str(row["id"]): row["id"] for row in rows}
+        original_ids = {str(row["id"]): row["id"] for row in rows}  # the ids of candidates are strings
         candidates: Sequence[Candidate] = ranking.candidates
         if find_applied(ranking.reports) and self._options.min_score is not None:
-            candidates, _ = filter_by_probability(candidates, self._options.min_score, ranking.reports)
+            candidates, _n_removed = filter_by_probability(candidates, self._options.min_score, ranking.reports)
         return [_ranked_text(candidate, original_ids[candidate.doc_id]) for candidate in candidates[:top_k]]
 
     def rank_frame(self, frame: Any, *, top_k: int | None = None) -> Any:
@@ -160,7 +160,7 @@ class Reranker:
         if not is_frame(frame):
             raise _argument_error("frame", f"the frame is {_describe_type(frame)}; pass a DataFrame of pandas")
         rows_by_query = group_by_query(frame)
-        queries = [_read_query_text(qid, rows) for qid, rows in rows_by_query.items()]
+        queries = [_check_query_rows(qid, rows) for qid, rows in rows_by_query.items()]
         documents = [[_make_document(number, row) for number, row in rows] for rows in rows_by_query.values()]
         order: list[int] = []
         scores: list[float] = []
@@ -252,8 +252,8 @@ def _parse_document(index: int, document: Any) -> dict[str, Any]:
     return {"id": doc_id, TEXT: text, "title": title, "score": document.get("score")}
 
 
-def _read_query_text(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    """Return the text of a query. Check that all its rows have this text, and that no document occurs twice.
+def _check_query_rows(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+    """Check that all rows of a query have the same query text, and that no document occurs twice. Return the text.
 
     Args:
         query_id: the query's ``qid``.
@@ -305,6 +305,13 @@ def _argument_error(argument: str, reason: str) -> ConfigError:
 
 def _ranked_text(candidate: Candidate, doc_id: Any) -> RankedText:
     probability = last_probability(candidate)
-    score = None if probability is None else candidate.score
+    is_scored = probability is not None
     truncated = any(entry.cut for entry in candidate.trace)
-    return RankedText(doc_id, score, probability, candidate.rank, candidate.text or "", truncated)
+    return RankedText(
+        doc_id,
+        score=candidate.score if is_scored else None,
+        probability=probability,
+        rank=candidate.rank,
+        text=candidate.text or "",
+        truncated=truncated,
+    )

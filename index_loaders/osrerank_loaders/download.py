@@ -110,11 +110,11 @@ def fetch(
         part.unlink(missing_ok=True)
         version_file.write_text(version, encoding="utf-8")
     part.touch()
-    wait = retry_budget.start(remote.url)
+    wait = retry_budget.start_waits(remote.url)
     previous_bytes = 0
     while (bytes_on_disk := part.stat().st_size) < (remote.bytes or 0):
         if bytes_on_disk > previous_bytes:
-            wait = retry_budget.start(remote.url)
+            wait = retry_budget.start_waits(remote.url)
             previous_bytes = bytes_on_disk
         failure = _append_missing(remote, part, version, retry_budget.timeout_s, report)
         if failure is not None:
@@ -153,7 +153,7 @@ def _request_size_and_version(remote: RemoteFile, retry_budget: RetryBudget) -> 
             version = response.headers["Last-Modified"] or ""
         descriptions.append((length, version))
 
-    wait = retry_budget.start(remote.url)
+    wait = retry_budget.start_waits(remote.url)
     while True:
         failure = _request(remote, "HEAD", {}, retry_budget.timeout_s, read_headers)
         if failure is None:

@@ -22,7 +22,7 @@ from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
 Differences = npt.NDArray[np.float64]
 TestName = Literal["t", "randomisation"]
 Marks = Literal["holm", "raw"]
-"""Whether `letter_significant_runs` uses corrected p-values (``holm``) or uncorrected ones (``raw``)."""
+"""Whether the letters that mark runs are based on corrected p-values (``holm``) or on uncorrected ones (``raw``)."""
 
 SAMPLES = 100_000
 """The number of random sign patterns of the randomisation test."""
@@ -136,18 +136,18 @@ def randomisation_test(differences: Differences, *, seed: int = 0, samples: int 
     observed one.
     """
     n_queries = len(differences)
-    observed_sum = abs(differences.sum()) - _TOLERANCE
+    threshold = abs(differences.sum()) - _TOLERANCE
     if n_queries <= _MAX_EXACT_QUERIES:
         bits = np.arange(2**n_queries)[:, None] >> np.arange(n_queries) & 1  # row i: the binary digits of i
         signs_of_patterns = 1 - 2 * bits
-        return float(np.mean(np.abs(signs_of_patterns @ differences) >= observed_sum))
+        return float(np.mean(np.abs(signs_of_patterns @ differences) >= threshold))
     generator = np.random.default_rng(seed)
     chunk_size = max(1, _CHUNK_ELEMENTS // n_queries)
     n_extreme = 0
     for start in range(0, samples, chunk_size):
         n_patterns = min(chunk_size, samples - start)
         signs = 1.0 - 2.0 * generator.integers(0, 2, size=(n_patterns, n_queries), dtype=np.int8)
-        n_extreme += int(np.count_nonzero(np.abs(signs @ differences) >= observed_sum))
+        n_extreme += int(np.count_nonzero(np.abs(signs @ differences) >= threshold))
     return (n_extreme + 1) / (samples + 1)
 
 
@@ -196,7 +196,7 @@ def letter_significant_runs(
         names: the runs' names in the table's order. The letter ``a`` stands for the first run.
         test: the test whose p-values are used.
         alpha: the significance level. Lower p-values are significant.
-        marks: whether p-values are corrected, and which of two runs gets a letter.
+        marks: ``holm`` or ``raw``, as above.
 
     Returns:
         (run, measure) -> letters in alphabetical order, for example ``ac``. Runs without letters are absent.
@@ -227,6 +227,7 @@ def _check_comparable(evaluations: Sequence[Evaluation]) -> None:
     for other in evaluations[1:]:
         for measure, values in first.per_query.items():
             if values.keys() != other.per_query[measure].keys():
+                # the queries are the same, but the measure is undefined for some of them
                 if _collect_query_ids(first) == _collect_query_ids(other):
                     raise EvaluationError(
                         f"{first.run} and {other.run} cannot be compared by {measure}, because it has no value for "

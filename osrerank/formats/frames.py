@@ -40,7 +40,7 @@ def read_frame_rows(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, A
 
 
 def group_by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
-    """Return the rows of each query of a frame with their numbers, highest score first.
+    """Return each query's rows, with their positions in the frame from 0, highest score first.
 
     Rows without scores come last, by rank. Rows without ranks stay in the order of the frame.
 
@@ -49,7 +49,7 @@ def group_by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
     """
 
     def sort_key(numbered_row: tuple[int, dict[str, Any]]) -> tuple[int, Any]:
-        row = numbered_row[1]
+        _position, row = numbered_row
         return (0, -row[SCORE]) if SCORE in row else (1, row.get(RANK, 0))
 
     groups: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
@@ -61,7 +61,7 @@ def group_by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
 
 
 def with_scores(frame: Any, order: Sequence[int], scores: Sequence[float], ranks: Sequence[int]) -> Any:
-    """Return a new frame with new scores and ranks, whose rows are those with the numbers in ``order``."""
+    """Return a new frame with the rows at the positions in ``order``, in this order, with new scores and ranks."""
     new_columns = {SCORE: np.array(scores, dtype=np.float64), RANK: np.array(ranks, dtype=np.int64)}
     return frame.iloc[list(order)].assign(**new_columns).reset_index(drop=True)
 
@@ -95,7 +95,8 @@ def frame_to_qrels(frame: Any) -> Qrels:
         relevance = int(label)
         if relevance != float(label):
             raise frame_error(f"the label of document {doc_id} for query {query_id} is {label}, not a whole number")
-        if judgments.setdefault(query_id, {}).setdefault(doc_id, relevance) != relevance:
+        documents = judgments.setdefault(query_id, {})
+        if documents.setdefault(doc_id, relevance) != relevance:
             raise frame_error(f"the DataFrame has document {doc_id} twice for query {query_id}, with different labels")
     return Qrels(judgments)
 

@@ -1,7 +1,7 @@
 """Read the lines of text files and of JSON lines, with their numbers from 1.
 
 For a bad line, `read_text_lines` and `read_json_lines` yield an error in place of its content, so that a caller can
-count bad lines and go on. `raise_errors` raises the first of these errors.
+count bad lines and go on. `raise_errors` raises the first of these errors, as the other functions do.
 """
 
 import json
@@ -15,7 +15,7 @@ from osrerank.errors import FormatError
 from osrerank.formats.sources import SourceFile, file_errors, open_paths, record_error
 
 Content = TypeVar("Content")
-ONLY_CR = "lines end with CR alone; convert the file first: tr '\\r' '\\n'"
+ONLY_CR_REASON = "lines end with CR alone; convert the file first: tr '\\r' '\\n'"
 WORD = re.compile(r"\S+", re.ASCII)
 """A word as trec_eval defines it. Only ASCII white space separates words, so a word can contain a no-break space."""
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -34,7 +34,7 @@ def read_text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError
             yield number, not_utf8_error(source, number, error)
         else:
             has_only_cr = number == 1 and "\r" in line and not raw.endswith(b"\n")
-            yield number, record_error(source, ONLY_CR, line=1) if has_only_cr else line
+            yield number, record_error(source, ONLY_CR_REASON, line=1) if has_only_cr else line
 
 
 def read_json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
@@ -48,7 +48,7 @@ def read_json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | 
         except (ValueError, RecursionError) as error:
             if raw.strip():
                 has_only_cr = number == 1 and b"\r" in raw.strip() and not raw.endswith(b"\n")
-                reason = ONLY_CR if has_only_cr else f"not a JSON object ({error}): {quote_start(raw)}"
+                reason = ONLY_CR_REASON if has_only_cr else f"not a JSON object ({error}): {quote_start(raw)}"
                 yield number, record_error(source, reason, line=number)
         else:
             if isinstance(value, dict):
@@ -73,7 +73,7 @@ def read_column_lines(source: SourceFile) -> Iterator[tuple[int, str]]:
     """
     for number, line in raise_errors(read_text_lines(source)):
         if "\r" in line:
-            raise record_error(source, ONLY_CR, line=number)
+            raise record_error(source, ONLY_CR_REASON, line=number)
         yield number, line
 
 
@@ -107,7 +107,7 @@ def read_json_file(path: Path) -> Any:
         FormatError: the file is in UTF-16, truncated or damaged.
     """
     sources = open_paths(path)
-    source = next(sources)
+    source = next(sources)  # one path is one source
     with file_errors(source):
         return json.loads(source.stream.read())
 
@@ -140,7 +140,7 @@ def not_utf8_error(source: SourceFile, line: int, error: UnicodeDecodeError) -> 
 
 
 def quote_start(raw: bytes | str) -> str:
-    """Return the beginning of a record in quotation marks, short enough for a message."""
+    """Return the beginning of a line in quotation marks, short enough for a message."""
     text = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
     text = text.rstrip("\n")
     return repr(text if len(text) <= _EXCERPT_CHARACTERS else f"{text[:_EXCERPT_CHARACTERS]}...")

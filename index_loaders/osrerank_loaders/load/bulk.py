@@ -136,7 +136,7 @@ def _send_until_processed(
     n_created = 0
     existing_ids, rejected = [], []
     remaining = entries
-    wait = retry_budget.start()
+    wait = retry_budget.start_waits()
     while remaining:
         retried, retry_reason = [], ""
         for entry, status, reason in _send_once(client, index, remaining, retry_budget.timeout_s):

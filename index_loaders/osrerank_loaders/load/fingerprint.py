@@ -1,4 +1,4 @@
-"""Compute a digest of each input of a load, so that a resumed load notices other content under the same name."""
+"""Compute a digest of each input of a load, so that a resumed load notices if an input's content has changed."""
 
 import hashlib
 import secrets
@@ -19,7 +19,7 @@ class Fingerprints(NamedTuple):
 
     Attributes:
         digests: one digest per input, with 16 hexadecimal digits.
-        consumed: the bytes of standard input that were read for its digest, if they cannot be read again.
+        consumed: the bytes of standard input that were read for its digest, or empty if they can be read again.
     """
 
     digests: tuple[str, ...]
@@ -41,11 +41,13 @@ def compute_fingerprints(files: Sequence[str]) -> Fingerprints:
 
 
 def _read_stdin_block() -> tuple[bytes, bytes]:
+    """Return the first block of standard input, and the bytes that cannot be read again."""
     stream = sys.stdin.buffer
-    start = stream.tell() if stream.seekable() else None
-    block = stream.read(BLOCK_BYTES)
-    if start is None:
+    if not stream.seekable():
+        block = stream.read(BLOCK_BYTES)
         return block, block
+    start = stream.tell()
+    block = stream.read(BLOCK_BYTES)
     stream.seek(start)
     return block, b""
 

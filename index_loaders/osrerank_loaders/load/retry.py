@@ -21,11 +21,12 @@ RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 class RetryBudget:
     """How long to retry a call, and how long to pause between attempts.
 
-    Each pause is twice as long as the previous one. Up to 50% is added at random, so that clients retry at other times.
+    Each pause is twice as long as the previous one. Up to 50% is added at random, so that clients do not all retry at
+    the same time.
 
     Attributes:
-        first_s: the pause before the first retry, in seconds.
-        longest_s: the maximum pause without the random part, in seconds.
+        first_pause_s: the pause before the first retry, in seconds.
+        longest_pause_s: the longest pause, before the random part is added, in seconds.
         give_up_s: the time after which a call is no longer retried, in seconds.
         timeout_s: the timeout of one attempt, in seconds.
         server: the server's name in messages.
@@ -33,8 +34,8 @@ class RetryBudget:
         sleep: a function that waits for a number of seconds.
     """
 
-    first_s: float = 0.2
-    longest_s: float = 5.0
+    first_pause_s: float = 0.2
+    longest_pause_s: float = 5.0
     give_up_s: float = 300.0
     timeout_s: float = 90.0
     server: str = "OpenSearch"
@@ -48,7 +49,7 @@ class RetryBudget:
             LoaderError: the server was busy or did not respond for ``give_up_s`` seconds.
             TransportError: the server refused the request for another reason.
         """
-        wait = self.start()
+        wait = self.start_waits()
         while True:
             try:
                 return attempt()
@@ -57,13 +58,14 @@ class RetryBudget:
                     raise
                 wait(str(error.error))
 
-    def start(self, server: str = "") -> Callable[[str], None]:
-        """Return a function that sleeps before a retry, such as ``wait("503 Service Unavailable")``.
+    def start_waits(self, server: str = "") -> Callable[[str], None]:
+        """Return a function that pauses before a retry, such as ``wait("503 Service Unavailable")``.
 
-        The argument is the reason of the failure. Each call sleeps longer than the previous one. A call that would end
-        more than ``give_up_s`` seconds after `start` raises `LoaderError` instead.
+        The argument is the reason of the failure. Each pause is longer than the previous one. If a pause would end more
+        than ``give_up_s`` seconds from now, the function raises `LoaderError` instead, which names ``server`` or, if it
+        is empty, the budget's server.
         """
-        pause_s, give_up_at_s = self.first_s, self.clock() + self.give_up_s
+        pause_s, give_up_at_s = self.first_pause_s, self.clock() + self.give_up_s
 
         def wait(reason: str) -> None:
             nonlocal pause_s
@@ -73,7 +75,7 @@ class RetryBudget:
                     "no finished work is lost: run the same command again to continue"
                 )
             self.sleep(pause_s * random.uniform(1, 1.5))  # noqa: S311 - spreads retries, guards nothing
-            pause_s = min(2 * pause_s, self.longest_s)
+            pause_s = min(2 * pause_s, self.longest_pause_s)
 
         return wait
 

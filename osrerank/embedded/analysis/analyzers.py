@@ -20,7 +20,7 @@ BUILT_IN_FILTERS: Mapping[str, tuple[Filter, ...]] = {
     "english": (
         tokens.strip_possessive,
         tokens.lowercase,
-        lambda word: tokens.GAP if word in tokens.STOP_WORDS else word,
+        tokens.replace_stop_word,
         tokens.stem_porter,
     ),
 }
@@ -40,7 +40,7 @@ class Analyzers:
         settings: the ``analysis`` object of the index's settings.
 
     Raises:
-        ApiError: the engine does not have a tokenizer, filter or option. The reason names it.
+        ApiError: the settings name a tokenizer, filter or option that the engine does not have.
     """
 
     def __init__(self, settings: Json | None = None) -> None:
@@ -52,7 +52,7 @@ class Analyzers:
         self._custom = {name: self._build_analyzer(name, body) for name, body in analyzers.items()}
 
     def get(self, name: Any) -> tokens.Analyzer:
-        """Return the analyzer of this name, or raise a 400 that lists the names of all analyzers."""
+        """Return the analyzer of this name, or raise an `ApiError` 400 that lists the names of all analyzers."""
         if isinstance(name, str) and name in self._custom:
             return self._custom[name]
         if isinstance(name, str) and name in BUILT_IN_FILTERS:
@@ -70,9 +70,9 @@ class Analyzers:
             filters: a list of filters, each a name such as "lowercase" or an object such as
                 ``{"type": "snowball", "language": "German"}``.
         """
-        if tokenizer not in list(TOKENIZERS):
+        if tokenizer not in list(TOKENIZERS):  # a list, because the value of a request might not be hashable
             raise argument_error(f"the embedded engine has no tokenizer [{tokenizer}]; it has {sorted(TOKENIZERS)}")
-        filter_functions = [self._find_filter(choice) for choice in require_list(filters, "filter")]
+        filter_functions = [self._find_filter(filter_) for filter_ in require_list(filters, "filter")]
         return tokens.build_analyzer(TOKENIZERS[tokenizer], filter_functions)
 
     def _build_analyzer(self, name: str, body: Any) -> tokens.Analyzer:
@@ -81,7 +81,7 @@ class Analyzers:
         )
         if name in ("default", "default_search"):
             raise argument_error(
-                f"the embedded engine has no analyzer [{name}] for the whole index: name one in each field"
+                f"the embedded engine has no analyzer [{name}] for the whole index: set the analyzer of each field"
             )
         if body.get("type", "custom") != "custom":
             raise argument_error(
@@ -89,16 +89,17 @@ class Analyzers:
             )
         return self.compose(body.get("tokenizer"), body.get("filter", []))
 
-    def _find_filter(self, choice: Any) -> Filter:
-        if isinstance(choice, dict):
-            return _build_filter("inline", choice)
-        if choice == "lowercase":
+    def _find_filter(self, name_or_definition: Any) -> Filter:
+        if isinstance(name_or_definition, dict):
+            return _build_filter("inline", name_or_definition)  # a definition has no name for messages
+        name = name_or_definition
+        if name == "lowercase":
             return tokens.lowercase
-        if choice not in self._filters:
+        if name not in self._filters:
             raise argument_error(
-                f"the embedded engine has no filter [{choice}]; it has [lowercase], and [snowball] with a language"
+                f"the embedded engine has no filter [{name}]; it has [lowercase], and [snowball] with a language"
             )
-        return self._filters[choice]
+        return self._filters[name]
 
 
 def _build_filter(name: str, body: Any) -> Filter:

@@ -130,6 +130,11 @@ def strip_possessive(word: str) -> str:
     return word[:-2] if word.endswith(_POSSESSIVE) else word
 
 
+def replace_stop_word(word: str) -> str:
+    """Return `GAP` for a stop word, and another word unchanged."""
+    return GAP if word in STOP_WORDS else word
+
+
 def stem_porter(word: str) -> str:
     """Stem a word as Lucene's PorterStemmer does: by Porter (1980), and his two later rules for -bli and -logi.
 

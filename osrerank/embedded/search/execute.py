@@ -27,8 +27,8 @@ class IndexQuery:
 
     Attributes:
         snapshot: the index as of its last refresh.
-        query: the query whose documents the aggregations count, without the post filter.
-        hits_query: the query whose documents are the hits, with the post filter.
+        query: the query without the post filter, for aggregations.
+        hits_query: the query with the post filter, for hits.
         terms: the terms to highlight in each field, such as ``{"title": {"tea"}}``.
     """
 
@@ -70,7 +70,7 @@ def search(engine: Engine, expression: str | None, body: Json, params: Mapping[s
         ranked, total = _rank_by_insertion(index_queries, request, request.sort)
     else:
         ranked, total = _rank_by_field(index_queries, request, request.sort)
-    max_score = ranked[0].score if ranked and request.size else None
+    max_score = ranked[0].score if ranked and request.size else None  # OpenSearch gives none with the size 0
     page = ranked[request.start : request.start + request.size]
     hits = _format_hits(page, index_queries, request)
     response: Json = {
@@ -93,7 +93,7 @@ def count(engine: Engine, expression: str | None, body: Json) -> Json:
             raise parsing_error(f"request does not support [{key}]")
     request = read_search_request({**body, "size": 0, "track_total_hits": True}, {})
     index_queries = [_compile(live_index.snapshot(), request) for live_index in engine.searchable_indices(expression)]
-    return {"count": sum(map(_count, index_queries)), "_shards": describe_shards(len(index_queries))}
+    return {"count": sum(map(_count_matches, index_queries)), "_shards": describe_shards(len(index_queries))}
 
 
 def describe_shards(index_count: int) -> Json:
@@ -114,19 +114,20 @@ def _compile(snapshot: Snapshot, request: SearchRequest) -> IndexQuery:
 
 def _rank_by_score(index_queries: list[IndexQuery], request: SearchRequest) -> tuple[list[MatchingDocument], int]:
     """Return the documents with the highest scores, up to the end of the page, and the number of all matches."""
-    limit = max(1, request.start + request.size)
+    limit = max(1, request.start + request.size)  # tantivy refuses the limit 0
     ranked: list[MatchingDocument] = []
     total = 0
-    for number, index_query in enumerate(index_queries):
+    for index_number, index_query in enumerate(index_queries):
         if request.min_score is not None:
-            documents = [match for match in _all_matches(number, index_query) if _score(match) >= request.min_score]
+            matches = _all_matches(index_number, index_query)
+            documents = [match for match in matches if _require_score(match) >= request.min_score]
             total += len(documents)
         else:
             needs_count = request.count_limit is not None
-            documents, match_count = _best_matches(number, index_query, limit, needs_count=needs_count)
-            total += match_count
+            documents, n_matches = _best_matches(index_number, index_query, limit, needs_count=needs_count)
+            total += n_matches
         ranked += documents
-    ranked.sort(key=lambda match: (-_score(match), match.index_number, match.seq))
+    ranked.sort(key=lambda match: (-_require_score(match), match.index_number, match.seq))
     return ranked[:limit], total
 
 
@@ -137,19 +138,23 @@ def _rank_by_insertion(
     limit = request.start + request.size
     order = tantivy.Order.Desc if sort.is_descending else tantivy.Order.Asc
     ranked: list[MatchingDocument] = []
-    for number, index_query in enumerate(index_queries):
+    for index_number, index_query in enumerate(index_queries):
         query, snapshot = index_query.hits_query, index_query.snapshot
         if request.search_after is not None:
-            if sort.is_descending and request.search_after < 1:
+            lowest = highest = None
+            if not sort.is_descending:
+                lowest = max(0, request.search_after + 1)
+            elif request.search_after > 0:
+                highest = request.search_after - 1
+            else:
                 continue  # no sequence number is lower
-            lowest = None if sort.is_descending else max(0, request.search_after + 1)
-            highest = request.search_after - 1 if sort.is_descending else None
             next_documents = TQuery.range_query(snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, lowest, highest)
             query = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, next_documents)])
         result = snapshot.searcher.search(query, max(1, limit), count=False, order_by_field=SEQ, order=order)
-        ranked += [MatchingDocument(number, int(seq), address, sort_value=int(seq)) for seq, address in result.hits]
+        for seq, address in result.hits:
+            ranked.append(MatchingDocument(index_number, int(seq), address, sort_value=int(seq)))
     ranked.sort(key=lambda match: match.seq, reverse=sort.is_descending)
-    return ranked[:limit], sum(map(_count, index_queries))
+    return ranked[:limit], sum(map(_count_matches, index_queries))
 
 
 def _rank_by_field(
@@ -163,7 +168,7 @@ def _rank_by_field(
     documents_with_value: list[MatchingDocument] = []
     documents_without_value: list[MatchingDocument] = []
     choose = max if sort.is_descending else min
-    for number, index_query in enumerate(index_queries):
+    for index_number, index_query in enumerate(index_queries):
         snapshot = index_query.snapshot
         field = snapshot.fields.by_path.get(sort.path)
         if field is None:
@@ -175,7 +180,8 @@ def _rank_by_field(
         if not is_sortable or field.column != index_queries[0].snapshot.fields.by_path[sort.path].column:
             feature = f"[sort] by [{sort.path}] without doc_values or index, or of another type in another index"
             raise unsupported_error(feature)
-        matches = sorted(_all_matches(number, index_query), key=lambda match: match.seq)
+        # in insertion order, which documents with equal values keep
+        matches = sorted(_all_matches(index_number, index_query), key=lambda match: match.seq)
         stored_documents = snapshot.searcher.docs([match.address for match in matches])
         for match, document in zip(matches, stored_documents, strict=True):
             values = snapshot.fields.extract(_read_source(document)).get(sort.path)
@@ -183,19 +189,20 @@ def _rank_by_field(
                 documents_with_value.append(replace(match, score=None, sort_value=choose(values)))
             else:
                 documents_without_value.append(replace(match, score=None))
-    documents_with_value.sort(key=lambda match: match.sort_value, reverse=sort.is_descending)  # stable, even reversed
+    # stable even with ``reverse``, so documents with equal values stay in insertion order
+    documents_with_value.sort(key=lambda match: match.sort_value, reverse=sort.is_descending)
     ranked = [*documents_with_value, *documents_without_value]
     return ranked[: request.start + request.size], len(ranked)
 
 
 def _best_matches(
-    number: int, index_query: IndexQuery, limit: int, *, needs_count: bool
+    index_number: int, index_query: IndexQuery, limit: int, *, needs_count: bool
 ) -> tuple[list[MatchingDocument], int]:
     """Return the ``limit`` best documents of an index, and the number of all matches, or 0 without ``needs_count``.
 
-    tantivy orders documents with equal scores by segment, but OpenSearch by insertion. Therefore this reads documents
-    beyond the limit until their score is lower than that of the last document within the limit. All documents that have
-    the last document's score are then known, and are ordered by insertion.
+    tantivy orders documents with equal scores by segment, but OpenSearch by insertion. Therefore documents beyond the
+    limit are read until one has a lower score than the last document within the limit. All documents with the last
+    document's score are then read, and can be ordered by insertion.
     """
     read_limit = limit + 1
     searcher = index_query.snapshot.searcher
@@ -205,33 +212,35 @@ def _best_matches(
         hits = result.hits  # pairs of score and address
         is_complete = len(hits) < read_limit or read_limit >= n_documents
         if is_complete or hits[-1][0] < hits[limit - 1][0]:
-            matches = _read_matches(number, index_query, hits)
-            matches.sort(key=lambda match: (-_score(match), match.seq))
+            matches = _read_matches(index_number, index_query, hits)
+            matches.sort(key=lambda match: (-_require_score(match), match.seq))
             return matches[:limit], int(result.count or 0)
         read_limit *= 4
 
 
-def _all_matches(number: int, index_query: IndexQuery) -> list[MatchingDocument]:
+def _all_matches(index_number: int, index_query: IndexQuery) -> list[MatchingDocument]:
     searcher = index_query.snapshot.searcher
     result = searcher.search(index_query.hits_query, max(1, searcher.num_docs), count=False)
-    return _read_matches(number, index_query, result.hits)
+    return _read_matches(index_number, index_query, result.hits)
 
 
 def _read_matches(
-    number: int, index_query: IndexQuery, hits: list[tuple[float, tantivy.DocAddress]]
+    index_number: int, index_query: IndexQuery, hits: list[tuple[float, tantivy.DocAddress]]
 ) -> list[MatchingDocument]:
     """Add the documents' sequence numbers to tantivy's hits, which are pairs of score and address."""
     snapshot = index_query.snapshot
     seqs = snapshot.shard.sequence_numbers(snapshot.searcher, [address for _, address in hits])
-    return [MatchingDocument(number, seq, address, score) for seq, (score, address) in zip(seqs, hits, strict=True)]
+    return [
+        MatchingDocument(index_number, seq, address, score) for seq, (score, address) in zip(seqs, hits, strict=True)
+    ]
 
 
-def _score(match: MatchingDocument) -> float:
+def _require_score(match: MatchingDocument) -> float:
     assert match.score is not None
     return match.score
 
 
-def _count(index_query: IndexQuery) -> int:
+def _count_matches(index_query: IndexQuery) -> int:
     return int(index_query.snapshot.searcher.search(index_query.hits_query, 1, count=True).count or 0)
 
 
@@ -257,10 +266,10 @@ def _format_hits(page: list[MatchingDocument], index_queries: list[IndexQuery], 
 
 
 def _read_documents(page: list[MatchingDocument], index_queries: list[IndexQuery]) -> list[tantivy.Document]:
-    """Return the stored documents of a page, in its order. Each index is read once."""
+    """Return the stored documents of a page, in its order. Each index is read once, and the results are merged."""
     documents_by_index = []
-    for number, index_query in enumerate(index_queries):
-        addresses = [match.address for match in page if match.index_number == number]
+    for index_number, index_query in enumerate(index_queries):
+        addresses = [match.address for match in page if match.index_number == index_number]
         documents_by_index.append(iter(index_query.snapshot.searcher.docs(addresses)))
     return [next(documents_by_index[match.index_number]) for match in page]
 

@@ -22,7 +22,7 @@ from osrerank.embedded.mapping.source import SourceFilter, read_source_filter
 MAX_WINDOW = 10_000
 """The maximum of ``from`` + ``size``."""
 DEFAULT_COUNT_LIMIT = 10_000
-"""The number up to which totals are exact unless the request sets ``track_total_hits``, as in OpenSearch."""
+"""The number up to which totals are exact if the request does not set ``track_total_hits``, as in OpenSearch."""
 INSERTION_ORDER = "_doc"
 """The name of the insertion order in a ``sort``, such as ``["_doc"]``."""
 _BODY_KEYS = frozenset(
@@ -120,7 +120,7 @@ def read_search_request(body: Json, params: Mapping[str, str]) -> SearchRequest:
 
 
 def _check_ignored_parameters(parameters: Mapping[str, Any]) -> None:
-    """Refuse values of ignored parameters that are invalid, or that would change the response of OpenSearch."""
+    """Refuse invalid values of parameters without effect, and values that would change OpenSearch's response."""
     pipeline = parameters.get("search_pipeline", "_none")
     if pipeline != "_none":
         fix = "the embedded engine has no search pipelines; pass search_pipeline=_none"

@@ -13,7 +13,7 @@ ENTRY_BYTES = 250
 CachedScore = float | tuple[float, float, int]
 """A logit, or (logit, log-odds, cuts) if the log-odds differ from the logit or a text was truncated.
 
-`Scores` explains cuts, the bits that say which texts were truncated.
+The bits of ``cuts``, as in `Scores`, say which texts were truncated.
 """
 
 
@@ -21,7 +21,7 @@ class SharedStore(Protocol):
     """The interface of a score cache that processes share."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
-        """Return the cached scores by key, and those of them that will expire unless they are written again."""
+        """Return the cached scores by key, and those that expire soon, which the caller should write again."""
 
     def write(self, scores: Mapping[bytes, CachedScore]) -> None:
         """Store scores by key."""
@@ -31,7 +31,7 @@ class SharedStore(Protocol):
 
 
 class EmptyStore:
-    """A shared cache that is always empty, for a process that uses only its cache in memory."""
+    """A shared cache that is always empty, for a process that caches scores only in its own memory."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:  # noqa: ARG002
         return {}, {}
@@ -52,6 +52,7 @@ class LocalStore:
 
     def __init__(self, max_bytes: float) -> None:
         self._max_entries = int(max_bytes / ENTRY_BYTES)
+        # threads share this cache
         self._scores = SharedCache(lambda: LRUCache[bytes, CachedScore](self._max_entries))
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, CachedScore]:

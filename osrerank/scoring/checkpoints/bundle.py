@@ -23,7 +23,7 @@ from osrerank._optional import require
 from osrerank.errors import ModelLoadError
 
 FOOTER_BYTES = 48
-"""The size of the footer: the handles of two index blocks, padding, and `MAGIC`."""
+"""The size of the footer: the handles of the meta index block and the index block, padding, and `MAGIC`."""
 MAGIC = 0xDB4775248B80FB57
 """The last eight bytes of a table."""
 TRAILER_BYTES = 5
@@ -42,16 +42,16 @@ class Variable(NamedTuple):
 
     Attributes:
         dtype: NumPy's type name.
-        shape: shape of the variable.
-        shard: number of the data file, from 0.
-        offset: offset of the variable in the data file, in bytes.
-        size: size of the variable, in bytes.
-        checksum: masked CRC-32C of the variable's bytes.
+        shape: the variable's shape.
+        data_file: the number of the data file, from 0.
+        offset: the variable's offset in the data file, in bytes.
+        size: the variable's size, in bytes.
+        checksum: the masked CRC-32C of the variable's bytes.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    shard: int
+    data_file: int
     offset: int
     size: int
     checksum: int
@@ -70,18 +70,21 @@ def read_bundle(prefix: Path) -> dict[str, npt.NDArray[Any]]:
     index = prefix.with_name(f"{prefix.name}.index")
     try:
         table = dict(_read_table(index))
-        shard_count = _count_shards(_parse_fields(table.pop(b"", b"")))
+        n_files = _count_data_files(_parse_fields(table.pop(b"", b"")))
         variables = {key.decode(): _parse_variable(key.decode(), _parse_fields(value)) for key, value in table.items()}
     except (OSError, ValueError, TypeError, IndexError, struct.error) as error:
         raise ModelLoadError(f"{index} cannot be read as a TensorFlow checkpoint: {error}", path=str(index)) from error
-    files = [prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{shard_count:05d}") for number in range(shard_count)]
-    shards = [_map_file(file) for file in files]
+    files = [prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{n_files:05d}") for number in range(n_files)]
+    contents = [_map_file(file) for file in files]
     return {
-        name: _read_array(name, variable, shards, files) for name, variable in variables.items() if variable is not None
+        name: _read_array(name, variable, contents, files)
+        for name, variable in variables.items()
+        if variable is not None
     }
 
 
-def _count_shards(header: Fields) -> int:
+def _count_data_files(header: Fields) -> int:
+    """Return the number of data files. Raises `ValueError` if their byte order is not supported."""
     if _integer_field(header, 2):
         raise ValueError("the checkpoint's numbers are big-endian; only little-endian ones are supported")
     return _integer_field(header, 1)
@@ -114,8 +117,9 @@ def _read_block(content: bytes, offset: int, size: int) -> bytes:
 
 def _parse_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a block."""
+    # the last entry is followed by restart offsets, which are not needed, and their number
     (restart_count,) = struct.unpack("<I", block[-4:])
-    end = len(block) - 4 - 4 * restart_count  # restart offsets and their number follow the last entry
+    end = len(block) - 4 - 4 * restart_count
     position = 0
     key = b""
     while position < end:
@@ -150,7 +154,7 @@ def _read_varint(content: bytes, position: int) -> tuple[int, int]:
 def _parse_fields(content: bytes) -> Fields:
     """Return a protocol buffer's fields, whose values are integers or bytes: ``{1: [3], 2: [b"..."]}``.
 
-    All fields of the type Empty are unknown fields, so TensorFlow's message types are not needed.
+    TensorFlow's message types are not needed, because parsed as the type Empty, all fields become unknown fields.
     """
     message: Any = require("google.protobuf.message", extra="torch")
     empty: Any = require("google.protobuf.empty_pb2", extra="torch")
@@ -177,11 +181,12 @@ def _parse_variable(name: str, fields: Fields) -> Variable | None:
         return None
     if 7 in fields:
         raise ValueError(f"the variable {name} is partitioned into slices; save it in one piece")
+    # field 2 of a shape is a dimension, and field 1 of a dimension is its size
     dimensions = [dimension for shape in fields.get(2, []) for dimension in _parse_fields(shape).get(2, [])]
     return Variable(
         dtype,
         shape=tuple(_integer_field(_parse_fields(dimension), 1) for dimension in dimensions),
-        shard=_integer_field(fields, 3),
+        data_file=_integer_field(fields, 3),
         offset=_integer_field(fields, 4),
         size=_integer_field(fields, 5),
         checksum=_integer_field(fields, 6),
@@ -196,13 +201,13 @@ def _map_file(file: Path) -> npt.NDArray[np.uint8]:
 
 
 def _read_array(
-    name: str, variable: Variable, shards: list[npt.NDArray[np.uint8]], files: list[Path]
+    name: str, variable: Variable, contents: list[npt.NDArray[np.uint8]], files: list[Path]
 ) -> npt.NDArray[Any]:
-    """Return a variable's array from ``shards``, the contents of the data files ``files``."""
+    """Return a variable's array from ``contents``, the contents of the data files ``files``."""
     file, content = "", b""
-    if variable.shard < len(files):
-        file = str(files[variable.shard])
-        content = bytes(shards[variable.shard][variable.offset : variable.offset + variable.size])
+    if variable.data_file < len(files):
+        file = str(files[variable.data_file])
+        content = bytes(contents[variable.data_file][variable.offset : variable.offset + variable.size])
     expected_size = np.dtype(variable.dtype).itemsize * int(np.prod(variable.shape))
     if len(content) < variable.size or expected_size != variable.size:
         reason = f"{file or name} is truncated: the variable {name} has {len(content)} of {variable.size} bytes"

@@ -27,8 +27,8 @@ BUFFER_SUFFIXES = ("position_ids", "token_type_ids")
 """Name suffixes of tensors that are not weights, which old versions of transformers saved too."""
 
 
-def pickled_files(directory: Path) -> list[Path]:
-    """Return the files of a directory's pickled weights. If ``directory`` is a file, return that file.
+def pickled_files(source: Path) -> list[Path]:
+    """Return the files of a directory's pickled weights. If ``source`` is a file, return that file.
 
     `INDEX_FILE` lists the files. A directory without this index must contain a file with a usual name (`PICKLES`), or
     only one file that torch.save wrote.
@@ -36,33 +36,33 @@ def pickled_files(directory: Path) -> list[Path]:
     Raises:
         ModelLoadError: the index cannot be read, or several files could be the weights.
     """
-    if directory.is_file():
-        return [directory]
-    index = directory / INDEX_FILE
+    if source.is_file():
+        return [source]
+    index = source / INDEX_FILE
     if index.exists():
-        shards = read_json(index).get("weight_map")
-        if not isinstance(shards, dict):
+        files_of_weights = read_json(index).get("weight_map")
+        if not isinstance(files_of_weights, dict):
             raise ModelLoadError(f"{index} has no weight_map", path=str(index))
-        return [directory / name for name in sorted({str(name) for name in shards.values()})]
+        return [source / name for name in sorted({str(name) for name in files_of_weights.values()})]
     for name in PICKLES:
-        if (directory / name).exists():
-            return [directory / name]
-    files = sorted(file for file in directory.glob("*") if file.suffix in SUFFIXES or is_pickled(file))
+        if (source / name).exists():
+            return [source / name]
+    files = sorted(file for file in source.glob("*") if file.suffix in SUFFIXES or is_pickled(file))
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
-        reason = f"{directory} has several PyTorch weight files ({names}); pass one of them, such as {files[0]}"
-        raise ModelLoadError(reason, path=str(directory))
+        reason = f"{source} has several PyTorch weight files ({names}); pass one of them, such as {files[0]}"
+        raise ModelLoadError(reason, path=str(source))
     return files
 
 
-def read_pickled(directory: Path) -> dict[str, Any]:
+def read_pickled(source: Path) -> dict[str, Any]:
     """Return the tensors of `pickled_files`, under the names that transformers uses today.
 
     Raises:
         ModelLoadError: a file is missing, cannot be read, or contains no tensors.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
-    tensors = {name: tensor for file in pickled_files(directory) for name, tensor in _read_tensors(file).items()}
+    tensors = {name: tensor for file in pickled_files(source) for name, tensor in _read_tensors(file).items()}
     return {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(BUFFER_SUFFIXES)}
 
 
@@ -100,18 +100,19 @@ def _load_module(file: Path, refusal: pickle.UnpicklingError) -> object:
     Raises:
         ModelLoadError: the file contains no module with tensors.
     """
-    cause: Exception = refusal
     try:
         content = load_with_placeholders(file)
-        if any(_named_values(content)):
-            return content
-    except Exception as error:  # noqa: BLE001 - unpickling can raise any exception
-        cause = error
-    raise ModelLoadError(_unsafe_pickle_message(file, refusal), path=str(file)) from cause
+        has_values = next(_named_values(content), None) is not None
+    except Exception as error:
+        raise ModelLoadError(_unsafe_pickle_message(file, refusal), path=str(file)) from error
+    if not has_values:
+        raise ModelLoadError(_unsafe_pickle_message(file, refusal), path=str(file)) from refusal
+    return content
 
 
 def _unsafe_pickle_message(file: Path, refusal: Exception) -> str:
     """Return the error message for an unsafe pickle, with a command that writes its tensors to a safe file."""
+    # torch names the class that it refused in one of these lines
     lines = [line for line in str(refusal).splitlines() if "GLOBAL" in line or "class" in line.lower()]
     detail = f" ({lines[0].strip()})" if lines else ""
     target = file.with_name(f"{file.name}.weights.pt")
@@ -120,8 +121,9 @@ def _unsafe_pickle_message(file: Path, refusal: Exception) -> str:
         "content = content['model'] if isinstance(content, dict) else content; "
         f"torch.save(content.state_dict(), open({str(target)!r}, 'xb'))"
     )
-    needs_quoting = any(character in code for character in '"$`\\')
-    quoted = shlex.quote(code) if needs_quoting else f'"{code}"'
+    # double quotes also work in Windows' cmd.exe, but do not protect special characters from a Unix shell
+    has_special_characters = any(character in code for character in '"$`\\')
+    quoted = shlex.quote(code) if has_special_characters else f'"{code}"'
     fix = (
         "if you trust its author to run code on this machine, run this where the file's classes are installed: "
         f"python -c {quoted} and then pass {target} as the model"

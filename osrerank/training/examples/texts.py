@@ -11,7 +11,7 @@ from pathlib import Path
 from osrerank.errors import FormatError, LoaderError
 from osrerank.formats.files import line_error
 from osrerank.formats.id_table import IdRow, IdTable
-from osrerank.formats.lines import ONLY_CR
+from osrerank.formats.lines import ONLY_CR_REASON
 from osrerank.formats.sources import HEAD_BYTES, PACKED_PREFIXES, wide_encoding_error
 from osrerank.training.examples.example import TitledText, join_title
 
@@ -122,7 +122,7 @@ class TextFile:
                 if line.strip():
                     content = line.removeprefix(codecs.BOM_UTF8)
                     if number == 1 and b"\r" in content.strip() and not content.endswith(b"\n"):
-                        raise line_error(self._path, number, ONLY_CR)
+                        raise line_error(self._path, number, ONLY_CR_REASON)
                     value = _parse_json(content, self._path, number)
                     yield IdRow(_read_id(content, value, self._path, number), number, offset)
                 offset += len(line)

@@ -21,7 +21,7 @@ from osrerank_loaders.download import RemoteFile, fetch, read_catalogue
 from osrerank_loaders.load.retry import RetryBudget
 
 CONTENT = random.Random(7).randbytes(3_000_000)
-HURRIED = RetryBudget(first_s=0.001, longest_s=0.01, give_up_s=1, timeout_s=5)
+HURRIED = RetryBudget(first_pause_s=0.001, longest_pause_s=0.01, give_up_s=1, timeout_s=5)
 
 
 class FileServer:

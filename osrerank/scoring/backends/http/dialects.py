@@ -23,10 +23,10 @@ class EndpointRequest(NamedTuple):
     """The content of a request to a rerank server, from which a dialect builds the JSON.
 
     Attributes:
-        query: text of the query.
-        texts: texts of the documents.
+        query: the text of the query.
+        texts: the texts of the documents.
         model: the server's name for the model. "" lets the server choose.
-        scale: scale of the scores. Dialects with a fixed scale ignore it.
+        scale: the scale of the scores. Dialects with a fixed scale ignore it.
     """
 
     query: str
@@ -40,14 +40,14 @@ class Dialect:
     """The protocol of a rerank server.
 
     Attributes:
-        name: name of the dialect, as in ``dialect`` of ``[http]`` in the settings file.
-        path: path of requests, relative to the server's address.
-        build_body: function that returns a request's JSON.
-        list_key: key of the list of scores in the response, such as ``results``. "" if the response itself is the list.
-        score_key: key of the score in an entry of the list, such as ``relevance_score`` in
+        name: the name of the dialect, as in ``dialect`` of ``[http]`` in the settings file.
+        path: the path of requests, relative to the server's address.
+        build_body: returns a request's JSON.
+        list_key: the key of the list of scores in the response, such as ``results``. "" if the response is the list.
+        score_key: the key of the score in an entry of the list, such as ``relevance_score`` in
             ``{"index": 3, "relevance_score": 0.9}``. The key of the document's index is always ``index``.
-        scale: scale of the scores, unless the settings choose another.
-        max_documents: maximum number of documents in a request.
+        scale: the scale of the scores, unless the settings choose another.
+        max_documents: the maximum number of documents in a request.
         needs_model: whether a request must specify the model.
     """
 
@@ -103,6 +103,7 @@ def _build_vllm_options(request: EndpointRequest) -> dict[str, Any]:
 DIALECTS = {
     dialect.name: dialect
     for dialect in (
+        # name, path, body, key of the list of scores, key of a score, scale
         Dialect("cohere-v1", "/v1/rerank", _jina_body, "results", "relevance_score", "probability", needs_model=True),
         Dialect("cohere-v2", "/v2/rerank", _cohere_body, "results", "relevance_score", "probability", needs_model=True),
         Dialect("jina", "/v1/rerank", _jina_body, "results", "relevance_score", "probability", needs_model=True),

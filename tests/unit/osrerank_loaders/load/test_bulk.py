@@ -27,7 +27,7 @@ from osrerank_loaders.load.reading import RecordReader
 from osrerank_loaders.load.retry import RetryBudget
 from tests.rerank_server import Received, Reply, answering
 
-HURRIED = RetryBudget(first_s=0.001, longest_s=0.01, give_up_s=2, timeout_s=0.5)
+HURRIED = RetryBudget(first_pause_s=0.001, longest_pause_s=0.01, give_up_s=2, timeout_s=0.5)
 Script = Callable[[int, list[str]], tuple[int, dict[str, Any]] | None]
 
 
