@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, PrivateAttr  # noqa: E402 - only with th
 
 __all__ = ["OsrerankRerank"]
 
-SCORE = "relevance_score"
+SCORE_KEY = "relevance_score"
 """The key of the score in a document's metadata, as in LangChain's other rerankers."""
 
 
@@ -59,7 +59,7 @@ class OsrerankRerank(BaseDocumentCompressor):
 
 def _with_score(document: Document, probability: float | None) -> Document:
     """Return a copy of a document with the probability as its score. The score of an earlier reranker is removed."""
-    metadata = {name: value for name, value in document.metadata.items() if name != SCORE}
+    metadata = {name: value for name, value in document.metadata.items() if name != SCORE_KEY}
     if probability is not None:
-        metadata[SCORE] = probability
+        metadata[SCORE_KEY] = probability
     return document.model_copy(update={"metadata": metadata})

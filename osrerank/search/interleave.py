@@ -37,8 +37,8 @@ class Pick(NamedTuple):
 def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pick]:
     """Interleave two rankings of document ids into one list without duplicates. The same seed gives the same list.
 
-    For example, ``["1", "2"]`` and ``["1", "3"]`` become 1, 3, 2 if team A picks first and then team B. If the rankings
-    get longer, the beginning of the list stays the same, so pages do not overlap.
+    For example, ``["1", "2"]`` and ``["1", "3"]`` become 1, 3, 2 if team A picks first in the first round. If the
+    rankings get longer, the beginning of the list stays the same, so pages do not overlap.
     """
     coin = random.Random(seed.encode("utf-8", "surrogatepass"))  # noqa: S311 - a repeatable draw, no secret
     remaining = {TEAM_A: iter(ids_a), TEAM_B: iter(ids_b)}
@@ -46,7 +46,9 @@ def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pi
     while remaining:
         order = (TEAM_A, TEAM_B) if coin.random() < 0.5 else (TEAM_B, TEAM_A)
         for team in order:
-            doc_id = next((candidate for candidate in remaining.get(team, ()) if candidate not in picked), None)
+            # a team that has no documents left was removed
+            new_ids = (doc_id for doc_id in remaining.get(team, ()) if doc_id not in picked)
+            doc_id = next(new_ids, None)
             if doc_id is None:
                 remaining.pop(team, None)
             else:
@@ -73,7 +75,7 @@ class InterleavedList:
         failure: why the rankings were not interleaved. None if they were.
         hits: the hits of the page.
         teams: the team of each hit, such as "ABBA".
-        stages: the reports of team B's stages.
+        stages: the reports of team B's stages. Those of team A belong to the search itself.
         warnings: the warnings of both rankings.
         candidates: the candidates of team B's ranking.
         max_score: the highest ``_score`` on any page. None if there are no hits.
@@ -131,7 +133,7 @@ def interleave_rankings(
     start = page.count_above([doc_id for doc_id, _ in picks], ids)
     shown = picks[start : start + page.size]
     for rank, (doc_id, team) in enumerate(shown, start=start + 1):
-        if doc_id not in hits_by_id:  # the saved order of the first page has the hit, but this search did not find it
+        if doc_id not in hits_by_id:  # the hit is in the order saved for the first page, but this search missed it
             continue
         hit = merge_hit(hits_by_id[doc_id], candidates[team][doc_id], page, reports[team])
         team_ranks = {name: by_id[doc_id].rank for name, by_id in candidates.items()}

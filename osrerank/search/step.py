@@ -56,10 +56,10 @@ class ReadTexts(NamedTuple):
 
 
 class ReadRecords(NamedTuple):
-    """A request for the stored vectors of documents, which are records in side indices.
+    """A request for the stored vectors of documents, which are records in indices beside the searched ones.
 
     Attributes:
-        index_by_key: the name of the index that has the record's document, such as "notes", by the record's key.
+        index_by_key: record's key -> name of the searched index that has the record's document, such as "notes".
         deadline: the deadline of the whole search.
     """
 
@@ -88,7 +88,9 @@ class SendLater(NamedTuple):
 
 
 class QueueShadowRun(NamedTuple):
-    """A second, reranked run of a search in shadow mode, which the client queues. The result is whether it had room.
+    """A second, reranked run of a search in shadow mode, which the client queues.
+
+    The step's result is whether the queue had room.
 
     Attributes:
         steps: the generator of the second run's steps. It returns a record of how the order changed.

@@ -24,7 +24,7 @@ Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
 
 class HostMiddleware:
-    """ASGI middleware that checks the Host and Origin headers, and refuses requests that other web sites caused.
+    """ASGI middleware that checks the Host and Origin headers, and refuses requests from pages of other web sites.
 
     IP addresses and localhost are always accepted as host names, because an attacker cannot register them for a site.
     An origin with the host and port of the Host header belongs to this server's page, and is always accepted.

@@ -38,7 +38,7 @@ class PairPlan:
             pairs: the options, which choose the rivals of each candidate.
         """
         rivals = pairs.rivals(doc_ids)
-        is_complete = len(rivals[0]) == len(rivals) - 1
+        is_complete = len(rivals[0]) == len(rivals) - 1  # all candidates have equally many rivals
         if is_complete:
             tuples = list(_all_pairs(len(rivals)))
         else:
@@ -50,14 +50,14 @@ class PairPlan:
         """The number of candidates."""
         return len(self.rivals)
 
-    def count_compared(self, reached: int) -> int:
-        """Return the number of top candidates whose pairs are all among the first ``reached`` pairs.
+    def count_compared(self, n_pairs: int) -> int:
+        """Return how many top candidates are completely compared after the first ``n_pairs`` pairs of the plan.
 
-        If every candidate is compared with every other one, only the pairs among these candidates count.
+        They are compared with all their rivals or, in a complete plan, with each other.
         """
         if self.is_complete:
-            return (1 + math.isqrt(1 + 4 * reached)) // 2  # the largest r such that r(r - 1) <= reached
-        return reached // len(self.rivals[0])
+            return (1 + math.isqrt(1 + 4 * n_pairs)) // 2  # the largest r such that r(r - 1) <= n_pairs
+        return n_pairs // len(self.rivals[0])
 
     def count_rivals(self, n_compared: int) -> int:
         """Return the number of top candidates that can be rivals of the first ``n_compared`` candidates."""

@@ -1,6 +1,6 @@
 """Count the examples of the training data and the sequences (model inputs) that they become.
 
-From the counts follow the number of steps, and the time that measuring on a development set may take.
+The counts determine the number of steps, and the time that measuring on a development set may take.
 """
 
 import random
@@ -44,7 +44,8 @@ def count_data(sources: Sequence[ExampleSource], recipe: Recipe, builder: Sequen
     rng = random.Random(recipe.seed)  # noqa: S311 - draws documents, guards no secret
     for source in sources:
         example_count = 0
-        for example_count, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
+        for example in source.read():
+            example_count += 1
             if recipe.soft and example.documents and not example.scores:
                 raise EvaluationError(
                     f"{example.location}: soft=true learns from scores, but the example has no scores"
@@ -56,6 +57,7 @@ def count_data(sources: Sequence[ExampleSource], recipe: Recipe, builder: Sequen
         example_counts.append(example_count)
     if not total_sequences:
         names = "; ".join(source.name for source in sources)
-        required = "relevant documents and negatives" if recipe.draw in {"balanced", "list"} else "documents"
+        needs_negatives = recipe.draw in {"balanced", "list"}
+        required = "relevant documents and negatives" if needs_negatives else "documents"
         raise EvaluationError(f"there is nothing to learn from in {names}: no example has {required}")
     return DataCounts(tuple(example_counts), total_sequences, total_cost)

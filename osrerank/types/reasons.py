@@ -39,7 +39,7 @@ class ReasonCode(StrEnum):
     RETRIEVER = "retriever"
     """The retriever (Elasticsearch) decides the hits' order itself, or ranks fewer hits than the page needs."""
     SEARCH_PIPELINE = "search_pipeline"
-    """The search pipeline decides the hits' order itself, for example with another model, or might do so."""
+    """The search pipeline decides, or might decide, the hits' order itself, for example with another model."""
     SHORTENED = "shortened"
     """The search pipeline changes the number of hits, so that reranked pages would overlap or leave a gap."""
     REPEATED = "repeated"
@@ -117,6 +117,7 @@ class SearchWarning(str):
         return warning
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, WarningCode]]:
+        """Let warnings be pickled. By default, ``__new__`` would be called without the code."""
         return type(self), (str(self), self.code)
 
 
@@ -126,7 +127,7 @@ class Reason:
 
     Attributes:
         code: the reason's code, for programs. Metrics and decisions use only the code.
-        message: the reason as a sentence by osrerank, which never quotes a query or a document.
+        message: osrerank's own sentence, which never quotes a query or a document.
         external_message: the message of the engine or the model. It might quote a query or a document, so it is shown
             only in responses and logs, and in traces that may contain queries.
     """
@@ -144,7 +145,8 @@ class Reason:
         code = next((code for error_class, code in _ERROR_CODES if isinstance(error, error_class)), ReasonCode.SCORING)
         if isinstance(error, OsrerankError):
             return cls(code, str(error))
-        return cls(code, f"the model raised {type(error).__name__}", str(error).strip().partition("\n")[0][:300])
+        first_line = str(error).strip().partition("\n")[0]
+        return cls(code, f"the model raised {type(error).__name__}", first_line[:300])
 
 
 _ERROR_CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (

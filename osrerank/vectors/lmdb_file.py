@@ -20,8 +20,8 @@ META_PAGES = 2
 """The number of meta pages at the start of a file. They are always mapped into memory."""
 MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
 """The bytes before the version of the file format in each meta page."""
-MAGIC_SEARCH_BYTES = 64
-"""`MAGIC` and the version are in the first 64 bytes of a file."""
+HEADER_BYTES = 64
+"""The number of bytes at the start of a file that contain `MAGIC` and the version."""
 VERSIONS = frozenset({1, 3})
 """The versions of the file format in LMDB 0.9 and 1.0."""
 
@@ -72,8 +72,8 @@ def _reserve_lock_file(lock_file: Path) -> None:
 def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> None:
     """Check that an open file is as long as its meta pages state.
 
-    A shorter file was truncated, because LMDB writes the last page of each file. This holds only for files from which
-    no single records are deleted, and osrerank deletes none.
+    LMDB always writes the last page of a file, unless records were deleted from the file, and osrerank deletes none.
+    So a shorter file was truncated.
 
     Raises:
         lmdb.CorruptedError: the file is too short.
@@ -81,7 +81,7 @@ def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> 
     min_bytes = META_PAGES * page_bytes
     try:
         size = file.stat().st_size
-        if size >= min_bytes:
+        if size >= min_bytes:  # the meta pages, which ``environment.info`` reads, are complete
             min_bytes = (environment.info()["last_pgno"] + 1) * page_bytes
         if size < min_bytes:  # another process might have extended the file in the meantime
             size = file.stat().st_size
@@ -99,6 +99,6 @@ def is_damage(error: lmdb.Error, file: Path) -> bool:
 def _read_version(file: Path) -> int:
     """Return the version of a file's format, or 0 if the file does not begin with a meta page."""
     with file.open("rb") as stream:
-        start = stream.read(MAGIC_SEARCH_BYTES)
+        start = stream.read(HEADER_BYTES)
     _, magic, version = start.partition(MAGIC)
     return int.from_bytes(version[:4], sys.byteorder) if magic else 0

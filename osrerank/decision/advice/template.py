@@ -41,7 +41,7 @@ class QueryTemplate:
         return cls(path.name, body)
 
     def fill(self, text: str, size: int) -> dict[str, Any]:
-        """Return the search body for a query's text, which requests the first ``size`` hits."""
+        """Return the search body for a query's text and its first ``size`` hits."""
         return {**_fill_value(self.body, text), "from": 0, "size": size}
 
 

@@ -17,7 +17,7 @@ class TokenVectorSettings:
         expansion: token that is appended to short queries, such as ``[MASK]``, and gets a vector like any other token.
             "" if queries are not expanded.
         expanded_to: number of tokens to which short queries are expanded. 0 if queries are not expanded.
-        attends_to_expansion: whether a query's other tokens attend to the appended tokens.
+        attends_to_expansion: whether a query's own tokens attend to the appended tokens.
         skipped: tokens of a document whose vectors are dropped, such as punctuation.
         pool_factor: mean number of a document's vectors that are merged into one. 1 means that none are merged.
     """
@@ -38,7 +38,7 @@ class TokenVectorSettings:
 
     @property
     def hides_expansion(self) -> bool:
-        """Whether appended tokens attend to the query's other tokens, but the others do not attend to them."""
+        """Whether the appended tokens attend to the query's own tokens, but not the reverse."""
         return bool(self.expansion) and not self.attends_to_expansion
 
     def to_json(self) -> dict[str, Any]:

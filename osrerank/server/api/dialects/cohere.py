@@ -49,7 +49,7 @@ class CohereRequest(RankFieldsRequest):
         if return_documents is None:
             return_documents = _is_jina_model(self.model)
         results: list[dict[str, Any]] = []
-        for index in scored_question.order[: self.top_n or None]:
+        for index in scored_question.order[: self.top_n or None]:  # `VllmRequest` can have 0, which means all
             result: dict[str, Any] = {"index": index, "relevance_score": scored_question.probabilities[index]}
             if return_documents:
                 result["document"] = self._returned_document(index)
