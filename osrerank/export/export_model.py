@@ -85,8 +85,8 @@ class ExportOptions:
             on average.
 
     The output:
-        precision: "fp32" or "int8". If it is empty, an encoder that another library saved gets int8, another
-            model fp32.
+        precision: "fp32" or "int8". If it is empty, an encoder that another library saved gets int8, and any other
+            model gets fp32.
         recipe: how an int8 graph is quantised.
         keep_weights: whether to copy the safetensors, for the torch backend.
     """

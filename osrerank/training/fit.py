@@ -194,10 +194,7 @@ def _run_training(
     step_builder: StepBuilder,
     fingerprint: str,
 ) -> Path | None:
-    """Train and write the model, or return None if time ran out.
-
-    With the recipe's draw ``list``, the steps after ``mine_at`` use negatives that the model itself has chosen.
-    """
+    """Train and write the model, or return None if time ran out."""
     recipe = request.recipe
     check_loss(trainee.card, recipe)
     counts = _load_counts(request, step_builder.builder, trainee.card.kind, fingerprint, machine)
@@ -227,15 +224,48 @@ def _run_training(
             if schedule.measures_untrained:
                 measures.append(f"before training {measure_network():.4f}")
             request.report(f"{recipe.measure}: {', '.join(measures)}")
-    mining_step = round(total_steps * recipe.mine_at) if recipe.draw == "list" else 0  # 0: nothing is mined
+    is_finished = _run_steps(
+        request,
+        trainee,
+        source_counts=counts.examples,
+        step_builder=step_builder,
+        scorer=scorer,
+        training=training,
+        machine=machine,
+        measure_network=measure_network,
+    )
+    if not is_finished:
+        return None
+    if machine.is_main_process:
+        _write_trained_model(request, trainee, training, counts, schedule)
+    machine.wait()
+    return request.output
+
+
+def _run_steps(
+    request: TrainingRequest,
+    trainee: Trainee,
+    *,
+    source_counts: Sequence[int],
+    step_builder: StepBuilder,
+    scorer: NetworkScorer,
+    training: Training,
+    machine: Machine,
+    measure_network: Callable[[], float] | None,
+) -> bool:
+    """Run all steps that remain, and return whether they were finished in time.
+
+    With the recipe's draw ``list``, the steps after ``mine_at`` use negatives that the model itself has chosen.
+    """
+    recipe, total_steps = request.recipe, training.plan.total_steps
     sources = [source.read for source in request.data]
-    source_counts = counts.examples
+    mining_step = round(total_steps * recipe.mine_at) if recipe.draw == "list" else 0  # 0: nothing is mined
     if mining_step:
         if training.state.step < mining_step:
             examples = repeat_passes(sources, source_counts, recipe)
             steps = step_builder.build(examples, skip=training.state.step)
             if not training.run(steps, mining_step, measure_network):
-                return None
+                return False
         mined = _mine_negatives(
             request,
             trainee,
@@ -246,16 +276,11 @@ def _run_training(
             remaining_steps=total_steps - mining_step,
         )
         if mined is None:
-            return None
+            return False
         sources, source_counts = [mined.read], (mined.count,)
     examples = repeat_passes(sources, source_counts, recipe)
     steps = step_builder.build(examples, skip=training.state.step - mining_step)
-    if not training.run(steps, total_steps, measure_network):
-        return None
-    if machine.is_main_process:
-        _write_trained_model(request, trainee, training, counts, schedule)
-    machine.wait()
-    return request.output
+    return training.run(steps, total_steps, measure_network)
 
 
 def _mine_negatives(

@@ -145,7 +145,7 @@ def _read_sort(sort: Any) -> SortOrder | None:
         ((name, order),) = key.items()
         if isinstance(order, Mapping) and not order.keys() - {"order"}:
             order = order.get("order", "asc")
-        is_field = not name.startswith("_") and ":" not in name
+        is_field = not name.startswith("_") and ":" not in name  # "year:desc" is the form of a URL
         if order in ("asc", "desc") and (is_field or name == INSERTION_ORDER):
             return SortOrder(name, is_descending=order == "desc")
     raise unsupported_error(f"[sort] by {json.dumps(sort):.100}", 'it sorts by score, by one field, or by ["_doc"]')

@@ -124,7 +124,7 @@ class Installer:
         self._templates = Templates(client, name)
 
     def plan(self, spec: PipelineSpec) -> list[str]:
-        """Return a sentence for each change that `install` would make, or an empty list if everything is installed.
+        """Describe each change that `install` would make. The list is empty if everything is installed.
 
         Raises:
             InstallError: a plugin is missing, or someone else's pipeline or template has the name.
@@ -185,7 +185,7 @@ class Installer:
             raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
         unused_ids = {*self._models.list_ids()} - replaceable_ids
         self._models.remove_orphans(unused_ids, find_used_id=self._find_model_id)
-        self._clean_up(replaceable_ids)  # another run might have replaced this run's pipeline meanwhile
+        self._clean_up(replaceable_ids)  # another run might have replaced this run's model in the pipeline meanwhile
 
     def _store(self, installation: Installation) -> None:
         """Create or overwrite the search pipeline."""

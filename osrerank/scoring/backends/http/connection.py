@@ -297,6 +297,7 @@ class Connection:
         wait_s = _choose_wait_s(attempt, failure.retry_after_s)
         max_wait_s = min(MAX_PAUSE_S, request.deadline.remaining_s())
         if wait_s > max(max_wait_s, remaining_budget_s):
+            # the same error, with its status and retry_after_s
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
         if remaining_budget_s > 0 and warning_throttle.should_log(self._host):
