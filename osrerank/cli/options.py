@@ -138,7 +138,9 @@ class SearchOption(click.ParamType[Any]):
 
     def __init__(self, option: str) -> None:
         self.option = option
-        self.group = GROUPS[option][0] if option in GROUPS else None
+        self.group = None
+        if option in GROUPS:
+            self.group, _default, _parse = GROUPS[option]
         self.default_name = fields(self.group)[0].name if self.group else ""
         self.annotation = get_type_hints(Rerank)[option]
 
@@ -192,7 +194,8 @@ def search_options(*names: str) -> Callable[[Command], Command]:
             text = first_sentence(help_texts.get(name, ""))
             default = defaults[name]
             if name in GROUPS:
-                text += _describe_group(GROUPS[name][0])
+                group, _default, _parse = GROUPS[name]
+                text += _describe_group(group)
             elif default is not None and not isinstance(default, bool):
                 shown_default = default if str(default).strip() else repr(default)  # repr shows spaces, as in ' '
                 text += f"  [default: {shown_default}]"

@@ -45,7 +45,7 @@ class Passages:
             ``"sampled"`` keeps the first one, the last one, and a random sample of the others.
         seed: the seed of the random sample. With the same seed, a document always gets the same sample.
         title_fields: the fields whose whole text precedes every passage.
-        least_words: the minimum number of words of a document that is split. A shorter document is scored whole.
+        least_words: documents with fewer words are scored whole.
     """
 
     aggregation: PassageAggregation = "maxp"

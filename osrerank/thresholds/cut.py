@@ -69,7 +69,9 @@ class Thresholds:
         cuts = []
         if self.min_probability is not None:
             minimum = self.min_probability
-            remaining, cut = self._remove_below_threshold(remaining, reports, "min_probability", minimum, minimum)
+            remaining, cut = self._remove_by_calibrated_probability(
+                remaining, reports, minimum, option="min_probability", value=minimum
+            )
             cuts.append(cut)
         if self.cutoff is not None:
             remaining, cut = self._remove_by_precision(remaining, reports, self.cutoff.precision)
@@ -93,10 +95,18 @@ class Thresholds:
             highest = self.calibration.highest_precision
             reason = f"no threshold reaches this precision on the index's judgments; the highest is {highest:.3f}"
             return candidates, CutReport("precision", precision, reason=reason)
-        return self._remove_below_threshold(candidates, reports, "precision", precision, threshold)
+        return self._remove_by_calibrated_probability(
+            candidates, reports, threshold, option="precision", value=precision
+        )
 
-    def _remove_below_threshold(
-        self, candidates: list[Candidate], reports: Sequence[StageReport], option: str, value: float, threshold: float
+    def _remove_by_calibrated_probability(
+        self,
+        candidates: list[Candidate],
+        reports: Sequence[StageReport],
+        threshold: float,
+        *,
+        option: str,
+        value: float,
     ) -> tuple[list[Candidate], CutReport]:
         """Remove the candidates below a calibrated probability. ``option`` and ``value`` are for the report only."""
         if self.calibration is None:

@@ -149,10 +149,10 @@ class TokenBackend(EncoderBackend):
 def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
     """Compute the vector ``(1, dimensions)`` of a query or document from its tokens' states ``(tokens, size)``.
 
-    The head must have no weights: one pooling such as the mean, then division by the norm or truncation.
+    The head must have no weights: a pooling such as the mean, then division by the norm or truncation.
     """
     vector: npt.NDArray[Any]
-    match head.pooling[0]:
+    match head.pooling[0]:  # the card of a bi-encoder has one pooling
         case "cls":
             vector = states[0]
         case "lasttoken":
