@@ -34,7 +34,7 @@ READ_TIMEOUT_S = 2.0
 WRITE_TIMEOUT_S = 10.0
 """The timeout of a request that writes vectors after the response, in seconds."""
 DEADLINE_NEAR_S = 0.05
-"""The remaining time before the deadline below which it, and not the cluster, makes a read time out, in seconds."""
+"""If less time than this is left, a read's timeout is due to the deadline, not to the cluster, in seconds."""
 UNAVAILABLE_S = 60.0
 """How long a missing or forbidden side index is not read again, in seconds."""
 MAX_SIDE_INDICES = 1000
@@ -50,6 +50,7 @@ FORBIDDEN = "security_exception"
 
 Value = TypeVar("Value")
 ReadSteps = Generator[SideRequest, Any, Any]
+"""Steps that yield requests, are sent the responses, and return the records that were found."""
 BulkSteps = Generator[SideRequest, Any, Value | None]
 logger = logging.getLogger(__name__)
 
@@ -150,8 +151,8 @@ class SideIndices:
 
     def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
-        self._by_name = lru_cache(MAX_SIDE_INDICES)(partial(SideIndex, clock))
-        self._report_number = secrets.randbelow(MAX_REPORTS)
+        self._get_state = lru_cache(MAX_SIDE_INDICES)(partial(SideIndex, clock))  # creates an object for each name
+        self._report_number = secrets.randbelow(MAX_REPORTS)  # so that processes seldom use the same report
 
     def fetch(self, index_by_key: Mapping[bytes, str], remaining_s: Callable[[], float]) -> ReadSteps:
         """Read vector records from side indices, and return the found records by key.
@@ -161,7 +162,7 @@ class SideIndices:
             remaining_s: a function that returns the seconds until the deadline.
         """
         name_by_key = {key: side_index(index) for key, index in index_by_key.items()}
-        names = [name for name in sorted(set(name_by_key.values())) if self._by_name(name).is_readable]
+        names = [name for name in sorted(set(name_by_key.values())) if self._get_state(name).is_readable]
         if not names:
             return {}
         keys = [key for key, name in name_by_key.items() if name in names]
@@ -181,15 +182,15 @@ class SideIndices:
         for key, record in records.items():
             if key in index_by_key:
                 name = side_index(index_by_key[key])
-                if self._by_name(name).is_writable:
+                if self._get_state(name).is_writable:
                     records_by_name[name][key] = record
         return self._write(records_by_name, model) if records_by_name else None
 
     def report_steps(self, documents: Iterable[tuple[str, str]]) -> Generator[SideRequest, Any, None] | None:
         """Return the steps that report documents without vectors to builders, or None if no report is due.
 
-        Builders are the processes that run ``osrerank vectors build --follow``. Documents count for the next report if
-        none is due.
+        Builders are the processes that run ``osrerank vectors build --follow``. If no report is due, the documents are
+        kept for the next one.
 
         Args:
             documents: the index and the id of each document that a search found without a vector.
@@ -198,8 +199,8 @@ class SideIndices:
         for searched_index, doc_id in documents:
             missing_by_name[side_index(searched_index)].append((searched_index, doc_id))
         for name, missing in missing_by_name.items():
-            self._by_name(name).count_missing(missing)
-        side_indices = [self._by_name(name) for name in missing_by_name]
+            self._get_state(name).count_missing(missing)
+        side_indices = [self._get_state(name) for name in missing_by_name]
         due_indices = [index for index in side_indices if index.is_writable and not index.reports.is_on]
         for index in due_indices:
             index.reports.begin()
@@ -223,7 +224,7 @@ class SideIndices:
 
     def _read(self, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]) -> ReadSteps:
         """Read records from side indices, and return the found records. After a failure, return none."""
-        indices = [self._by_name(name) for name in names]
+        indices = [self._get_state(name) for name in names]
         try:
             found = yield from self._read_records(indices, keys, remaining_s)
         except EngineError as error:
@@ -238,7 +239,7 @@ class SideIndices:
         self, error: EngineError, names: Sequence[str], keys: Sequence[bytes], remaining_s: Callable[[], float]
     ) -> ReadSteps:
         """Begin a pause in reading side indices. If reading one of them is forbidden, read them one by one."""
-        indices = [self._by_name(name) for name in names]
+        indices = [self._get_state(name) for name in names]
         if error.is_forbidden:
             if len(indices) == 1:
                 indices[0].forbid("read", error)
@@ -250,7 +251,7 @@ class SideIndices:
         if error.is_absent:
             for index in indices:
                 index.mark_missing(error)
-        elif remaining_s() > DEADLINE_NEAR_S or not error.timed_out:
+        elif remaining_s() > DEADLINE_NEAR_S or not error.timed_out:  # not because of the deadline
             for index in indices:
                 index.failures.read.begin(error.cause)
         return {}
@@ -268,13 +269,13 @@ class SideIndices:
                 break
             path, params, body = requests.request_records(names, keys[start : start + READ_BATCH_SIZE])
             response = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
-            exists = requests.has_side_index(response)
+            any_exists = requests.has_side_index(response)
             for index in indices:
-                if exists:
+                if any_exists:
                     index.exists = True
                 else:
                     index.mark_missing(LookupError("there is no side index"))
-            if not exists:
+            if not any_exists:
                 break
             found |= requests.parse_records(response)
         return found
@@ -282,12 +283,13 @@ class SideIndices:
     def _write(self, records: Mapping[str, Mapping[bytes, bytes]], model: str) -> Generator[SideRequest, Any, None]:
         """Write the records of each side index. After a failure, write no more of them to that side index."""
         for name, index_records in records.items():
-            index = self._by_name(name)
+            index = self._get_state(name)
             for lines in build_record_bodies(name, index_records, model):
                 reason = yield from self._send_bulk(index, lines, describe_bulk_failure)
                 if reason:
                     index.record_write_failure(OSError(reason))
-                if reason != "":  # the request failed (None) or was refused
+                is_written = reason == ""  # None if the request failed
+                if not is_written:
                     break
 
     def _send_bulk(self, index: SideIndex, lines: str, read: Callable[[Any], Value]) -> BulkSteps[Value]:

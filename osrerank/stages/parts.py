@@ -65,6 +65,7 @@ def rank_by_parts(
     """
 
     def score(block: Sequence[Candidate], scorable: Sequence[Candidate]) -> StageOutcome:
+        """Score the candidates with text among the top ``depth``, which are the block."""
         scores = score_all_parts(
             scorer,
             ranking.query.text,
@@ -74,14 +75,11 @@ def rank_by_parts(
             deadline=deadline,
             leaves_words_out=leaves_words_out,
         )
-        scored_candidates = [
-            score_candidate(scorable[index], scores.spans[index], scores.logits[index], scores.log_odds[index])
-            for index in scores.scored
-        ]
-        truncated_ids = {scorable[index].doc_id for index in scores.cut}
-        scored_candidates = [
-            scored._replace(is_truncated=scored.candidate.doc_id in truncated_ids) for scored in scored_candidates
-        ]
+        scored_candidates = []
+        for index in scores.scored:
+            spans, logits, log_odds = scores.spans[index], scores.logits[index], scores.log_odds[index]
+            scored = score_candidate(scorable[index], spans, logits, log_odds)
+            scored_candidates.append(scored._replace(is_truncated=index in scores.cut))
         failures = {scorable[index].doc_id: reason for index, reason in scores.failed.items()}
         attempt = StageAttempt(block, scorable, scored_candidates, scores.reached, failures)
         return StageOutcome(attempt, scores.counts(), _explain_gaps(scores, part_name))
@@ -111,7 +109,7 @@ def score_all_parts(
         leaves_words_out: as for `rank_by_parts`.
 
     Raises:
-        DeadlineExceeded: nothing was attempted in time.
+        DeadlineExceeded: nothing was scored in time.
         InferenceError: none of the attempted parts could be scored, or a score is not a number.
     """
     parts = [_split_lazily(split_candidate, candidate) for candidate in candidates]
@@ -124,6 +122,7 @@ def score_all_parts(
         if leaves_words_out is not None and leaves_words_out(candidates[index], scores.spans[index])
     }
     truncated = scores.cut | with_words_left_out
+    # The model's count can be higher: it can include documents whose indices are unknown.
     return replace(scores, cut=truncated, truncated=max(len(truncated), scores.truncated))
 
 
@@ -135,12 +134,12 @@ def _split_lazily(split_candidate: SplitCandidate, candidate: Candidate) -> Iter
 def _explain_gaps(scores: PassageScores, part_name: str) -> list[Reason]:
     """Return why not all parts were scored, such as "the deadline passed after 40 of 100 passages"."""
     reasons = []
-    n_requested, n_attempted = scores.asked, scores.attempted
-    if scores.unread:  # some candidates were not split completely, so the number of all parts is unknown
-        how_far = f"after {n_attempted} {part_name}; {scores.unread} candidates have more of them"
+    n_parts, n_attempted, n_unfinished = scores.asked, scores.attempted, scores.unread
+    if n_unfinished:  # some candidates were not split completely, so the number of all parts is unknown
+        how_far = f"after {n_attempted} {part_name}; {n_unfinished} candidates have more of them"
         reasons.append(deadline_reason(how_far))
-    elif n_attempted < n_requested:
-        reasons.append(deadline_reason(f"after {n_attempted} of {n_requested} {part_name}"))
+    elif n_attempted < n_parts:
+        reasons.append(deadline_reason(f"after {n_attempted} of {n_parts} {part_name}"))
     if scores.failures:
-        reasons.append(not_scored_reason(f"{len(scores.failures)} of {n_requested} {part_name}"))
+        reasons.append(not_scored_reason(f"{len(scores.failures)} of {n_parts} {part_name}"))
     return reasons

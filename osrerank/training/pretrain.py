@@ -71,7 +71,7 @@ class EncoderSize:
 
 
 class MaskedObjective(Objective):
-    """The loss of a transformers masked language model: its cross-entropy on the masked pieces."""
+    """The cross-entropy of a masked language model on the masked pieces."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__(network)
@@ -112,8 +112,10 @@ class MaskedStepBuilder:
     def build_sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
         """Yield the sequences of a pass, except those with fewer than `MIN_PIECES` pieces."""
         start_id, end_id, _ = self._special_ids
-        texts_ids = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
-        sequences = self._pack_texts(texts_ids, end_id) if self.recipe.pack else self._split_texts(texts_ids)
+        pieces_of_texts = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+        sequences = (
+            self._pack_texts(pieces_of_texts, end_id) if self.recipe.pack else self._split_texts(pieces_of_texts)
+        )
         for piece_ids in sequences:
             if len(piece_ids) >= MIN_PIECES:
                 yield np.array([start_id, *piece_ids, end_id], dtype=np.int64)
@@ -132,21 +134,21 @@ class MaskedStepBuilder:
     def _max_pieces(self) -> int:
         return self.recipe.max_tokens - 2  # without [CLS] and [SEP]
 
-    def _split_texts(self, texts_ids: Iterable[list[int]]) -> Iterator[list[int]]:
+    def _split_texts(self, pieces_of_texts: Iterable[list[int]]) -> Iterator[list[int]]:
         """Yield the pieces of each text in parts that fit into a sequence."""
         size = self._max_pieces
-        for piece_ids in texts_ids:
+        for piece_ids in pieces_of_texts:
             for start in range(0, len(piece_ids), size):
                 yield piece_ids[start : start + size]
 
-    def _pack_texts(self, texts_ids: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
+    def _pack_texts(self, pieces_of_texts: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
         """Join the pieces of all texts by separators, and yield them in parts that fill a sequence.
 
         If a sequence takes 4 pieces, the texts [1, 2] and [3, 4, 5] become [1, 2, separator, 3] and [4, 5]. A separator
         at the beginning or end of a part is left out, because [CLS] and [SEP] are added to each part.
         """
         buffer: list[int] = []
-        for piece_ids in texts_ids:
+        for piece_ids in pieces_of_texts:
             if buffer and piece_ids:
                 buffer.append(separator)
             buffer += piece_ids
@@ -177,8 +179,9 @@ class MaskedStepBuilder:
                     batch = []
 
     def _build_step(self, sequences: Sequence[Ids], rng: np.random.Generator) -> TrainingStep:
+        """Mask the sequences of a step, and divide them into micro-batches."""
         masked_sequences = [self.mask_pieces(ids, rng) for ids in sequences]
-        masked_count = sum(int((targets != IGNORE_INDEX).sum()) for _, targets in masked_sequences)
+        n_masked = sum(_count_masked(targets) for _, targets in masked_sequences)
         lists = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in masked_sequences]
         micro_batches = []
         for indices in plan_batches(lists, self.budget_tokens):
@@ -187,7 +190,7 @@ class MaskedStepBuilder:
             for row, index in enumerate(indices):
                 _, targets = masked_sequences[index]
                 batch_targets[row, : len(targets)] = targets
-            weight = int((batch_targets != IGNORE_INDEX).sum()) / masked_count
+            weight = _count_masked(batch_targets) / n_masked
             micro_batches.append(MicroBatch(inputs, batch_targets, (1,) * len(indices), weight))
         return TrainingStep(tuple(micro_batches), len(sequences), sum(len(ids) for ids in sequences))
 
@@ -199,15 +202,21 @@ class MaskedStepBuilder:
         start_id, end_id, mask_id = self._special_ids
         piece_positions = np.flatnonzero(~np.isin(ids, (start_id, end_id)))
         n_masked = max(1, round(self.recipe.mask * len(piece_positions)))
-        masked = np.sort(rng.choice(piece_positions, n_masked, replace=False))
+        masked_positions = np.sort(rng.choice(piece_positions, n_masked, replace=False))
         targets = np.full_like(ids, IGNORE_INDEX)
-        targets[masked] = ids[masked]
+        targets[masked_positions] = ids[masked_positions]
         draws = rng.random(n_masked)  # a number from 0 to 1 for each masked piece decides what replaces it
         masked_ids = ids.copy()
-        masked_ids[masked[draws < MASK_FRACTION]] = mask_id
-        randomised = masked[(draws >= MASK_FRACTION) & (draws < MASK_FRACTION + RANDOM_FRACTION)]
-        masked_ids[randomised] = rng.integers(len(SPECIAL_TOKENS), self.tokenizer.get_vocab_size(), len(randomised))
+        masked_ids[masked_positions[draws < MASK_FRACTION]] = mask_id
+        is_random = (draws >= MASK_FRACTION) & (draws < MASK_FRACTION + RANDOM_FRACTION)
+        random_positions = masked_positions[is_random]
+        first_id, end_id = len(SPECIAL_TOKENS), self.tokenizer.get_vocab_size()  # lower ids are special tokens
+        masked_ids[random_positions] = rng.integers(first_id, end_id, len(random_positions))
         return masked_ids, targets
+
+
+def _count_masked(targets: Ids) -> int:
+    return int((targets != IGNORE_INDEX).sum())
 
 
 def pretrain(
@@ -240,7 +249,7 @@ def pretrain(
     refuse_existing(output)
     machine = Machine(recipe.precision)
     report = machine.on_main_process(report)
-    network, steps = _load(source, recipe, machine)
+    network, steps = _load_network_and_step_builder(source, recipe, machine)
     n_sequences = sum(1 for _ in steps.build_sequences(read_texts(corpora)))
     if n_sequences < recipe.batch:
         raise EvaluationError(
@@ -252,7 +261,8 @@ def pretrain(
     fingerprint = _compute_fingerprint(source, corpora, recipe)
     plan = TrainingPlan(recipe, total_steps, folder, fingerprint, max_minutes=max_minutes, report=report, clock=clock)
     training = Training(MaskedObjective(network), plan, machine)
-    if not training.run(steps.build(lambda: read_texts(corpora), training.state.step), total_steps, None):
+    remaining_steps = steps.build(lambda: read_texts(corpora), skip=training.state.step)
+    if not training.run(remaining_steps, total_steps, measure=None):
         return None
     if machine.is_main_process:
         with new_directory(output) as directory:
@@ -263,7 +273,7 @@ def pretrain(
     return output
 
 
-def _load(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedStepBuilder]:
+def _load_network_and_step_builder(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedStepBuilder]:
     """Return the source's network as a masked language model, and the builder of its training steps."""
     torch.manual_seed(recipe.seed)
     config, weights = read_checkpoint(source)
@@ -282,6 +292,7 @@ def _load(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedSt
 def _compute_fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
     """Return the recipe, the source's hash and the corpora's sizes as JSON. They determine the trained weights."""
     files = [(str(path), path.stat().st_size) for path in corpora]
+    # budget_tokens only divides a step into micro-batches
     settings = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
     return json.dumps([settings, hash_files(source, list_parameter_files(source)), files], sort_keys=True)
 

@@ -132,7 +132,7 @@ def test_coverage_before_a_build_is_estimated_over_the_whole_index(client: Clien
         [f"{document['title']} {document['text']}" for document in DOCUMENTS[: COUNT // 2]], side
     )
     side.refresh()
-    client.searcher.vectors._by_name.cache_clear()  # type: ignore[union-attr]  # or its absence counts for a minute
+    client.searcher.vectors._get_state.cache_clear()  # type: ignore[union-attr]  # or its absence counts for a minute
     assert looked().share == pytest.approx(0.5, abs=0.2)
     build_vectors(client, index_name)
     assert (looked().share, looked().is_sample, client.is_warm(index_name, at_least=1)) == (1, False, True)

@@ -71,7 +71,7 @@ class WorkerService:
         self.settings = settings
         self.worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._scorer = scorer
-        self._uncached = scorer  # the scorer without the score cache
+        self._uncached_scorer = scorer
         self._redis = connect(settings.broker())
         self._signer = Signer.from_settings(settings)
         self.registry = WorkerRegistry(self._redis, settings.model, self._signer)
@@ -122,10 +122,10 @@ class WorkerService:
 
         settings = self.settings
         model = load(settings, in_worker=True)
-        self._scorer = self._uncached = as_scorer(model, settings)
+        self._scorer = self._uncached_scorer = as_scorer(model, settings)
         if settings.redis_url is not None and settings.cache_mb > 0 and not is_encoder(model):
-            self._scorer = add_cache(self._uncached, settings)
-        merges_chunks = True  # a rerank server, the only model outside this process, takes many requests at once
+            self._scorer = add_cache(self._uncached_scorer, settings)
+        merges_chunks = True  # true of a rerank server, which is no LocalModel
         if isinstance(model, LocalModel):
             merges_chunks = model.merges_calls
             self._check_tuple = CHECK_TUPLES[model.card.kind]
@@ -202,7 +202,7 @@ class WorkerService:
         Raises:
             OsrerankError: the model does not work.
         """
-        scorer = self._uncached or self.scorer
+        scorer = self._uncached_scorer or self.scorer
         if isinstance(scorer, EncoderScorer):
             scorer.encoder.encode(["is this worker ready"], "document")
         else:
@@ -214,10 +214,10 @@ class WorkerService:
     def status(self) -> Status:
         """Return the worker's state for probes, without a request to the broker or a computation."""
         now_s = time.monotonic()
-        does_hang = self._checked_at_s > 0 and now_s - self._checked_at_s >= HANGS_AFTER_S
+        is_hanging = self._checked_at_s > 0 and now_s - self._checked_at_s >= HANGS_AFTER_S
         if not self._checked_at_s:
             reason = "the model is being loaded"
-        elif does_hang:
+        elif is_hanging:
             reason = f"the model has scored nothing for {HANGS_AFTER_S:g} s"
         elif not self._is_accepting:
             reason = "the worker is stopping"
@@ -225,7 +225,7 @@ class WorkerService:
             reason = self.broker.error or self._heartbeat_broker.error
             if not reason and now_s - self._heartbeat_sent_at_s > DEAD_AFTER_S:
                 reason = "the broker does not respond"
-        return Status(live=not does_hang, ready=not reason, reason=reason, held=len(self._unfinished_chunks))
+        return Status(live=not is_hanging, ready=not reason, reason=reason, held=len(self._unfinished_chunks))
 
     def heartbeat(self) -> Heartbeat:
         """Return the worker's state for clients.
@@ -285,14 +285,14 @@ class WorkerService:
     def _compute(
         self, request: ChunkRequest, deadline: Deadline
     ) -> tuple[Scores | None, list[bytes | str] | None, str]:
-        """Return the chunk's scores, its vector records and an error message. Two of the three are None or ""."""
+        """Return the chunk's scores, its vector records and an error message. Only one of them is set."""
         if request.identity != self.scorer.identity:
             return None, None, "the worker's model differs from the one in the request"
         try:
             if request.vector_bits:
                 return None, self._encode(request, deadline), ""
             return self.scorer.score(request.query, request.documents, request.tuples, deadline=deadline), None, ""
-        except OsrerankError as error:
+        except OsrerankError as error:  # its message is a sentence
             logger.warning("[chunk-failed] scoring a chunk failed: %s", type(error).__name__)
             return None, None, str(error)
         except Exception as error:  # noqa: BLE001 - the client needs a reply after any error
@@ -313,17 +313,19 @@ class WorkerService:
             )
         contents: list[bytes | str] = []
         for document in scorer.vectors.find(request.documents, deadline).documents:
-            has_record = bool(document.records)
-            contents.append(document.records[0].body() if has_record else document.failures.get(0, b""))
+            if document.records:  # one for each passage; here, the document is the only passage
+                contents.append(document.records[0].body())
+            else:
+                contents.append(document.failures.get(0, b""))
         return contents
 
     def _send_reply(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
-        """Put a reply into the client's queue, with retries for `REPLY_RETRY_S` seconds. Return whether it was sent."""
+        """Put a reply into the client's queue, trying for at most `REPLY_RETRY_S` seconds. Return whether it was sent."""
         pipeline = self._redis.pipeline(transaction=False)
         message = self._signer.sign("reply", reply.encode())
         give_up_at_s = min(time.monotonic() + REPLY_RETRY_S, deadline.at_s or float("inf"))
         while True:
-            pipeline.rpush(reply_queue, message)
+            pipeline.rpush(reply_queue, message)  # in each attempt, because a failed one also empties the pipeline
             pipeline.expire(reply_queue, REPLY_TTL_S)
             try:
                 pipeline.execute()
@@ -350,7 +352,8 @@ class WorkerService:
             self._seconds_per_chunk = (1 - NEWEST_WEIGHT) * average_s + NEWEST_WEIGHT * newest_s
 
     def _start_thread(self, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=self._run_or_stop, args=(run,), name=f"osrerank{run.__name__}", daemon=True)
+        name = f"osrerank{run.__name__}"  # such as osrerank_send_heartbeats
+        thread = threading.Thread(target=self._run_or_stop, args=(run,), name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
 
@@ -362,7 +365,7 @@ class WorkerService:
             if not self._is_closed.is_set():
                 logger.critical("[model-broken] the worker cannot score or send heartbeats, and stops: %s", error)
                 self.stop_accepting()
-                state.should_stop = 1
+                state.should_stop = 1  # Celery stops with this exit code
 
     def _send_heartbeats(self) -> None:
         while not self._is_closed.is_set():

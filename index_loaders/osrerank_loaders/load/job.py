@@ -171,10 +171,10 @@ class _Load:
                 "--recreate to delete the index"
             )
         if not state.is_same_load(initial):
+            files = ", ".join(state.files[:_MAX_EXAMPLES])
             raise LoaderError(
-                f"index {self._index} exists and contains another load (loader {state.loader}, "
-                f"files {', '.join(state.files[:_MAX_EXAMPLES])}, options {', '.join(state.options)}); "
-                f"{_ADVICE} pass the files and options that it was loaded with"
+                f"index {self._index} exists and contains another load (loader {state.loader}, files {files}, "
+                f"options {', '.join(state.options)}); {_ADVICE} pass the files and options that it was loaded with"
             )
         if state.digests != initial.digests:
             raise self._changed_error(f"{self._find_changed_input(state)} has changed")

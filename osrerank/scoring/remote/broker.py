@@ -94,16 +94,17 @@ def check_redis_mode(redis: Any) -> None:
 
 def explain_broker_failure(error: BaseException) -> str:
     """Return a sentence with the reason why the broker cannot be used, and the fix. It never contains the URL."""
+    # A replica also raises MasterDownError, which redis-py derives from ClusterDownError.
     is_cluster_error = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
-    if is_cluster_error or "unknown command" in str(error):
+    if is_cluster_error or "unknown command" in str(error):  # a Sentinel knows few commands
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONLY_ONE_REDIS}"
     code = read_error_code(error)
-    fix = CAUSES_AND_FIXES.get(code, "check its Redis" if code else "start its Redis")
+    fix = CAUSES_AND_FIXES.get(code, "check its log" if code else "start its Redis")
     return f"the broker failed ({code or type(error).__name__}): {fix}, or correct {URL_SETTINGS}"
 
 
 def explain_redis_error(error: BaseException, default: str) -> str:
-    """Explain an error of redis-py, and say how to fix it. Return ``default`` if Redis did not reply."""
+    """Return the cause and fix of an error of redis-py, or ``default`` if Redis did not reply."""
     code = read_error_code(error)
     if not code and error.__cause__:
         code = read_error_code(error.__cause__)
@@ -146,15 +147,16 @@ def _celery_settings(url: str) -> dict[str, Any]:
         query = urlencode({"virtual_host": database})
         return {**settings, "broker_url": f"redis+socket://{credentials}{quote(options.get('path', ''))}?{query}"}
     host = options.get("host", "localhost")
-    name = f"[{host}]" if ":" in host else host
-    settings["broker_url"] = f"{scheme}://{credentials}{name}:{options.get('port', 6379)}/{database}"
+    url_host = f"[{host}]" if ":" in host else host  # an IPv6 address is in brackets
+    settings["broker_url"] = f"{scheme}://{credentials}{url_host}:{options.get('port', 6379)}/{database}"
     if scheme == "rediss":
         tls_options = {name: value for name, value in options.items() if name.startswith("ssl_")}
         for option in CERTIFICATE_FILES:
             file = tls_options.get(option)
             if file and not Path(file).is_file():
                 raise _url_error(f"{option} is {file}, but there is no such file")
-        verification = str(tls_options.get("ssl_cert_reqs", "required")).lower().removeprefix("cert_")
+        verification = str(tls_options.get("ssl_cert_reqs", "required")).lower()
+        verification = verification.removeprefix("cert_")  # Celery's form is CERT_NONE
         if verification not in CERTIFICATES:
             raise _url_error(f"ssl_cert_reqs is {verification}; it must be none, optional or required")
         tls_options["ssl_cert_reqs"] = CERTIFICATES[verification]

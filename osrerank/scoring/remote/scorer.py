@@ -43,17 +43,21 @@ MAX_WAIT_FRACTION = 0.75
 
 @dataclass(slots=True)
 class _Admission:
-    """Whether a call's chunks are counted as in flight. They are, from their admission to the end of the call.
+    """Says whether a call's chunks count as in flight: from their admission to the end of the call.
 
     Attributes:
         n_chunks: the number of the call's chunks.
         is_counted: whether the chunks are counted now.
-        has_ended: whether the call has ended. Its chunks can be admitted later than that, and are then not counted.
+        has_ended: whether the call has ended. Chunks that are admitted afterwards are not counted.
     """
 
     n_chunks: int
     is_counted: bool = False
     has_ended: bool = False
+
+
+Outcome = Reply | str | None
+"""What became of a chunk: a reply with scores or vectors, an error, or None if no reply arrived in time."""
 
 
 class RemoteScorer:
@@ -150,7 +154,7 @@ class RemoteScorer:
                 contents |= dict.fromkeys(chunk.indices, outcome)
             elif outcome is not None:
                 contents |= zip(chunk.indices, outcome.vectors or (), strict=True)
-        return {index: content for index, content in contents.items() if content}
+        return {index: content for index, content in contents.items() if content}  # empty if the deadline passed
 
     def _other_model_error(self) -> InferenceError:
         reason = f"the workers run another {self.model} than this process; use the same model and version for both"
@@ -165,20 +169,20 @@ class RemoteScorer:
         *,
         max_tuples: int = MAX_CHUNK_TUPLES,
         vector_bits: int = 0,
-    ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
+    ) -> tuple[str, list[tuple[Chunk, Outcome]]]:
         """Send tuples to workers, and wait for the replies.
 
         Returns:
-            The identity of the workers' model, and each chunk with its outcome: a reply with scores or vectors, an
-            error as a `str`, or None if no reply arrived in time.
+            The identity of the workers' model, and each chunk with its outcome.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: see `score`.
         """
         group = self.workers(deadline)
         identity = group.first.identity
-        query, documents = text_to_send(query), [text_to_send(document) for document in documents]
-        with self._divided_workers(len(group.heartbeats)) as n_workers:
+        query = text_to_send(query)
+        documents = [text_to_send(document) for document in documents]
+        with self._share_workers(len(group.heartbeats)) as n_workers:
             chunks = divide_tuples(documents, tuples, n_workers, max_tuples=max_tuples)
             if not chunks:
                 return identity, []
@@ -222,7 +226,7 @@ class RemoteScorer:
         return self._live_workers.find_group(deadline)
 
     @contextlib.contextmanager
-    def _divided_workers(self, n_workers: int) -> Iterator[int]:
+    def _share_workers(self, n_workers: int) -> Iterator[int]:
         """Yield the number of workers among which a call divides its tuples: 4 of 8 workers if it is the second call.
 
         Division among more workers needs more messages, and gains nothing if other calls keep these workers busy.
@@ -243,9 +247,10 @@ class RemoteScorer:
         except RedisError as error:
             raise self._live_workers.record_broker_error(error) from error
         with self._lock:
+            # Chunks that this process has in flight may not be in the queue yet.
             n_earlier_chunks = max(n_queued_chunks + group.held_chunks, self._chunks_in_flight)
-            n_queued_chunks = max(n_queued_chunks, self._chunks_in_flight - group.capacity)
-            refusal = self._refusal_reason(group, n_earlier_chunks, n_queued_chunks, admission.n_chunks, deadline)
+            n_waiting_chunks = max(n_queued_chunks, self._chunks_in_flight - group.capacity)
+            refusal = self._refusal_reason(group, n_earlier_chunks, n_waiting_chunks, admission.n_chunks, deadline)
             if not refusal and not admission.has_ended:
                 admission.is_counted = True
                 self._chunks_in_flight += admission.n_chunks
@@ -262,28 +267,28 @@ class RemoteScorer:
             admission.has_ended = True
 
     def _refusal_reason(
-        self, group: WorkerGroup, n_earlier_chunks: int, n_queued_chunks: int, n_new_chunks: int, deadline: Deadline
+        self, group: WorkerGroup, n_earlier_chunks: int, n_waiting_chunks: int, n_new_chunks: int, deadline: Deadline
     ) -> str:
         """Return the reason to refuse a call's new chunks, or "" if they are accepted.
 
         Args:
             group: the workers.
             n_earlier_chunks: the number of chunks that are scored before the new ones.
-            n_queued_chunks: the number of chunks that no worker has taken yet.
+            n_waiting_chunks: the number of chunks that no worker has taken yet.
             n_new_chunks: the number of the call's chunks.
             deadline: the call's deadline.
         """
         wait_s = group.wait_s(n_earlier_chunks)
         if wait_s > MAX_WAIT_FRACTION * deadline.remaining_s():
             return f"workers are busy for {wait_s:.1f} s, which leaves too little time; add workers"
-        if n_queued_chunks > 0 and n_queued_chunks + n_new_chunks > self._queue_chunks * len(group.heartbeats):
-            return f"{n_queued_chunks} chunks are waiting for {len(group.heartbeats)} workers; add workers"
+        if n_waiting_chunks > 0 and n_waiting_chunks + n_new_chunks > self._queue_chunks * len(group.heartbeats):
+            return f"{n_waiting_chunks} chunks are waiting for {len(group.heartbeats)} workers; add workers"
         return ""
 
     def _create_pending(
         self,
         chunk: Chunk,
-        worker: Heartbeat,
+        heartbeat: Heartbeat,
         query: str,
         documents: Sequence[str],
         tuples: Sequence[tuple[int, ...]],
@@ -291,13 +296,13 @@ class RemoteScorer:
         *,
         vector_bits: int,
     ) -> PendingChunk:
-        """Return a chunk with its signed request, ready to be sent to the queue of ``worker``."""
+        """Return a chunk with its signed request, ready to be sent to the queue in the ``heartbeat``."""
         chunk_id = secrets.token_hex(12)
         clock = self._registry.clock
         request = ChunkRequest(
             chunk=chunk_id,
             reply_queue=self._delivery.reply_queue,
-            identity=worker.identity,
+            identity=heartbeat.identity,
             sent_s=clock.to_server(time.monotonic()),
             deadline_s=None if deadline.at_s is None else clock.to_server(deadline.at_s - _margin_s(deadline)),
             query=query,
@@ -306,7 +311,7 @@ class RemoteScorer:
             vector_bits=vector_bits,
         )
         message = self._signer.sign("request", request.encode())
-        return PendingChunk(chunk_id, worker.queue, message, deadline, headers=trace_headers(), task=request.task)
+        return PendingChunk(chunk_id, heartbeat.queue, message, deadline, headers=trace_headers(), task=request.task)
 
     def _open(self) -> None:
         """Open connections once in each process, because a forked child cannot use its parent's connections."""
@@ -336,8 +341,8 @@ def text_to_send(text: str) -> str:
     return text[: MAX_TEXT_CHARACTERS + 1]
 
 
-def _validate_outcome(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
-    """Return a chunk's reply, an error as a `str` if the reply is invalid, or None if no reply arrived."""
+def _validate_outcome(pending: PendingChunk, size: int, identity: str) -> Outcome:
+    """Return a chunk's outcome. An invalid reply becomes an error."""
     reply = pending.outcome
     if not isinstance(reply, Reply):
         return reply

@@ -30,43 +30,43 @@ def round_without_ties(values: Sequence[float], keys: Sequence[float], *, lowest
         lowest: the minimum of the returned numbers. At most ``1e7 * (values[0] - lowest)`` different numbers fit.
 
     Returns:
-        Multiples of 1e-7 ``(n,)`` in descending order, also as float32. Numbers are equal if their keys are equal.
+        Multiples of 1e-7 ``(n,)`` in descending order, also as float32. Equal keys get equal numbers.
     """
-    steps: list[int] = []
+    rounded: list[int] = []
     for index, value in enumerate(values):
-        step = round(value * STEPS_PER_UNIT)
+        n_steps = round(value * STEPS_PER_UNIT)
         if index and keys[index] == keys[index - 1]:
-            step = steps[-1]
+            n_steps = rounded[-1]
         elif index:
-            step = _lower_until_less(step, steps[-1])
-        steps.append(step)
-    return [step / STEPS_PER_UNIT for step in _raise_to_minimum(steps, keys, lowest)]
+            n_steps = _lower_until_less(n_steps, rounded[-1])
+        rounded.append(n_steps)
+    return [n_steps / STEPS_PER_UNIT for n_steps in _raise_to_minimum(rounded, keys, lowest)]
 
 
-def _lower_until_less(step: int, previous: int) -> int:
-    """Lower a step, if necessary, until it is less than the previous one, also as float32."""
-    step = min(step, previous - 1)
-    while np.float32(step / STEPS_PER_UNIT) >= np.float32(previous / STEPS_PER_UNIT):
-        step -= max(1, abs(step) >> 24)  # float32 has 24 significant bits
-    return step
+def _lower_until_less(n_steps: int, previous: int) -> int:
+    """Lower a number of steps, if necessary, until it is less than the previous one, also as float32."""
+    n_steps = min(n_steps, previous - 1)
+    while np.float32(n_steps / STEPS_PER_UNIT) >= np.float32(previous / STEPS_PER_UNIT):
+        n_steps -= max(1, abs(n_steps) >> 24)  # about to the next float32 below
+    return n_steps
 
 
-def _raise_to_minimum(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
-    """Raise steps to at least ``lowest``, but keep steps with different keys different.
+def _raise_to_minimum(rounded: list[int], keys: Sequence[float], lowest: float) -> list[int]:
+    """Raise numbers of steps to at least ``lowest``, but keep those with different keys different.
 
-    With ``lowest`` 0, the steps (5, -1, -2) become (5, 1, 0).
+    With ``lowest`` 0, the numbers (5, -1, -2) become (5, 1, 0).
     """
-    if not steps or steps[-1] >= lowest * STEPS_PER_UNIT:
-        return steps
-    minimum = round(lowest * STEPS_PER_UNIT)
-    raised = list(steps)
-    for index in range(len(raised) - 1, -1, -1):
-        if raised[index] >= minimum:
+    if not rounded or rounded[-1] >= lowest * STEPS_PER_UNIT:
+        return rounded
+    lowest_free = round(lowest * STEPS_PER_UNIT)
+    raised = list(rounded)
+    for index in range(len(raised) - 1, -1, -1):  # from the end, each new key gets one step more
+        if raised[index] >= lowest_free:
             break
-        raised[index] = minimum
+        raised[index] = lowest_free
         is_tie = index > 0 and keys[index] == keys[index - 1]
         if not is_tie:
-            minimum += 1
+            lowest_free += 1
     return raised
 
 

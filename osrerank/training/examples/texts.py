@@ -18,9 +18,10 @@ from osrerank.training.examples.example import TitledText, join_title
 logger = logging.getLogger(__name__)
 
 MIN_STORED_BYTES = 256 << 20
-"""The minimum size in bytes of a file whose line offsets are stored. Those of a smaller file are computed each time."""
+"""The minimum size in bytes of a file whose line offsets are stored. Others' offsets are computed each time."""
 OFFSETS_SUFFIX = ".ids.sqlite"
 ID_FIELDS = ("id", "_id", "doc_id", "query_id", "id_str")
+TEXT_FIELDS = ("text", "query", "full_text")
 
 
 class TextFile:
@@ -30,8 +31,8 @@ class TextFile:
     the file is large, the second file is ``NAME.ids.sqlite`` next to it, which is reused until the large file's size or
     modification time changes. If the file is small, the second file is temporary.
 
-    JSON lines contain ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``) and optionally ``title``,
-    which is put before the text. In lines of columns, the first column is the id, and the others are joined by spaces.
+    JSON lines contain one of `ID_FIELDS`, one of `TEXT_FIELDS`, and optionally ``title``, which is put before the text.
+    In lines of columns, the first column is the id, and the others are joined by spaces.
     Lines of four columns are MS MARCO's ``id, URL, title, text``, of which the URL is left out.
 
     Raises:
@@ -83,11 +84,11 @@ class TextFile:
         with self._lock:
             self._file.seek(int(row.value))
             line = self._file.readline().removeprefix(codecs.BOM_UTF8)
-        value = _parse_json(line, self._path, row.number)
-        if _read_id(line, value, self._path, row.number) != text_id:
+        record = _parse_json(line, self._path, row.number)
+        if _read_id(line, record, self._path, row.number) != text_id:
             reason = f"this line no longer contains the text of {text_id}; delete {self._path.name}{OFFSETS_SUFFIX}"
             raise line_error(self._path, row.number, reason)
-        return _read_text(line, value, self._path, row.number)
+        return _read_text(line, record, self._path, row.number)
 
     def _index_offsets(self, *, is_stored: bool) -> IdTable:
         """Return a table with the offset of each id's line. It is temporary, or stored next to the file."""
@@ -118,54 +119,58 @@ class TextFile:
     def _read_rows(self) -> Iterator[IdRow]:
         offset = 0
         with self._path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            for line_number, line in enumerate(lines, start=1):
                 if line.strip():
                     content = line.removeprefix(codecs.BOM_UTF8)
-                    if number == 1 and b"\r" in content.strip() and not content.endswith(b"\n"):
-                        raise line_error(self._path, number, ONLY_CR_REASON)
-                    value = _parse_json(content, self._path, number)
-                    yield IdRow(_read_id(content, value, self._path, number), number, offset)
+                    has_no_line_feed = line_number == 1 and not content.endswith(b"\n")
+                    if has_no_line_feed and b"\r" in content.strip():
+                        raise line_error(self._path, line_number, ONLY_CR_REASON)
+                    record = _parse_json(content, self._path, line_number)
+                    yield IdRow(_read_id(content, record, self._path, line_number), line_number, offset)
                 offset += len(line)
 
 
-def _read_id(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> str:
+def _read_id(line: bytes, record: dict[str, object] | None, path: Path, line_number: int) -> str:
     text_id = ""
-    if value is not None:
-        text_id = next((str(value[name]) for name in ID_FIELDS if name in value), "")
+    if record is not None:
+        text_id = next((str(record[name]) for name in ID_FIELDS if name in record), "")
     elif b"\t" in line:
-        text_id = _decode(line.partition(b"\t")[0], path, number).strip()
+        text_id = _decode(line.partition(b"\t")[0], path, line_number).strip()
     if not text_id:
-        raise line_error(path, number, "expected JSON with an id, or `id<TAB>text`")
+        raise line_error(path, line_number, "expected JSON with an id, or `id<TAB>text`")
     return text_id
 
 
-def _read_text(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> TitledText:
-    if value is None:
-        columns = _decode(line, path, number).rstrip("\r\n").split("\t")
+def _read_text(line: bytes, record: dict[str, object] | None, path: Path, line_number: int) -> TitledText:
+    if record is None:
+        columns = _decode(line, path, line_number).rstrip("\r\n").split("\t")
         if len(columns) == 4:
             return join_title({"title": columns[2], "text": columns[3]})
         return TitledText(" ".join(columns[1:]).strip())
+    text = next((record[name] for name in TEXT_FIELDS if name in record), None)
     try:
-        return join_title({**value, "text": value.get("text", value.get("query", value.get("full_text")))})
-    except (KeyError, TypeError):
-        raise line_error(path, number, "the document has no text, or its title is not a string") from None
+        return join_title({**record, "text": text})
+    except TypeError:
+        raise line_error(path, line_number, "the document has no text, or its title is not a string") from None
 
 
-def _parse_json(line: bytes, path: Path, number: int) -> dict[str, object] | None:
+def _parse_json(line: bytes, path: Path, line_number: int) -> dict[str, object] | None:
     """Return the object in a line of JSON, or None if the line consists of columns."""
     if not line.startswith(b"{"):
         return None
     try:
-        value = json.loads(line)
+        record = json.loads(line)
     except ValueError as error:
-        raise line_error(path, number, f"not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise line_error(path, number, "expected a JSON object")
-    return value
+        raise line_error(path, line_number, f"not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise line_error(path, line_number, "expected a JSON object")
+    return record
 
 
-def _decode(line: bytes, path: Path, number: int) -> str:
+def _decode(line: bytes, path: Path, line_number: int) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise line_error(path, number, f"not UTF-8 at byte {error.start}; convert the file to UTF-8 first") from None
+        raise line_error(
+            path, line_number, f"not UTF-8 at byte {error.start}; convert the file to UTF-8 first"
+        ) from None

@@ -31,25 +31,23 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
         output: the model directory to create. Its name becomes the model's name.
 
     Raises:
-        ConfigError: the output exists, a share is negative, all shares are 0, or the models' heads differ or their
-            weights differ in shape.
+        ConfigError: the output exists, a share is negative, all shares are 0, or the models differ in heads or in the
+            shapes of their weights.
         ModelLoadError: a model cannot be read.
     """
     refuse_existing(output)
     if len(models) != len(shares) or not models or min(shares) < 0 or sum(shares) <= 0:
-        reason = f"{len(models)} models have the shares {list(shares)}; pass a share for each model, none below 0"
-        raise ConfigError(f"{reason}, and not all 0", setting="shares")
+        fix = "pass a share of at least 0 for each model, and one above 0"
+        raise ConfigError(f"{len(models)} models have the shares {list(shares)}; {fix}", setting="shares")
     first_card = read_card(models[0])
     for model in models[1:]:
         head = read_classifier_head(model)
-        if first_card.is_encoder or head is None or are_equivalent(head, first_card.head):
-            continue
-        reason = (
-            f"{model} has the head {head}, but {models[0]} has {first_card.head}; average models with the same head"
-        )
-        raise ConfigError(reason, setting="models")
+        has_other_head = head is not None and not are_equivalent(head, first_card.head)
+        if has_other_head and not first_card.is_encoder:
+            heads = f"{model} has the head {head}, but {models[0]} has {first_card.head}"
+            raise ConfigError(f"{heads}; average models with the same head", setting="models")
     fractions = [share / sum(shares) for share in shares]
-    mean = _load_like(models[0], first_card)
+    mean = _load_like(models[0], first_card)  # the loops below turn its weights into the mean
     parameters = dict(mean.network.named_parameters())
     with torch.no_grad():
         for parameter in parameters.values():
@@ -79,5 +77,5 @@ def _load_like(model: Path, card: ModelCard) -> Trainee:
     """Load a model with the head, the kind and the lengths of another model's card."""
     fields = {name: getattr(card, name) for name in ("kind", "max_tokens", "max_query_tokens", "length_rule")}
     head = "" if card.is_bi_encoder else card.head
-    recipe = Recipe.from_options({**fields, "head": head}, "modern")
+    recipe = Recipe.from_options({**fields, "head": head}, default="modern")
     return load_trainee(model, recipe, kind=card.kind, name=card.name)

@@ -39,6 +39,6 @@ def test_the_log_has_the_first_broker_failure_without_redis_words_and_the_recove
     health.record_success()
     health.record_success()
     first, last = caplog.messages
-    assert first.startswith("[broker-away] the broker failed (WRONGTYPE): check its Redis")
+    assert first.startswith("[broker-away] the broker failed (WRONGTYPE): check its log")
     assert "the key of a query" not in first
     assert last == "the consumer can use the broker again, after 3 failures in 0.0 s"

@@ -86,7 +86,7 @@ def test_trying_the_model_asks_no_cache(redis_url):
     )
     service.load()
     service.check_model()
-    local = service._uncached
+    local = service._uncached_scorer
     assert service.scorer is not local
     local.close()
     with pytest.raises(InferenceError, match="closed"):

@@ -11,9 +11,9 @@ from osrerank.scoring.backends.http.dialects import Dialect, Scale
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MIN_PROBABILITY = 1e-38
-"""The lowest probability whose logit is computed, -87.5. A lower one counts as this."""
+"""The lowest probability, whose logit is -87.5. A lower one counts as this."""
 MAX_PROBABILITY = 1 - 2**-53
-"""The highest probability whose logit is computed, 36.7. A higher one counts as this."""
+"""The highest probability, whose logit is 36.7. A higher one counts as this."""
 UNSCORED_HEADER = "x-rerank-unscored"
 """The header with the number of documents that ``osrerank serve`` could not score. They are last in its response."""
 
@@ -50,8 +50,9 @@ def read_scores(
         scores[index] = entry[dialect.score_key]
     failures: dict[int, str] = {}
     if dialect.name == "osrerank":
-        first_unscored = len(scores) - _count_unscored(headers)
-        failures = dict.fromkeys(list(scores)[first_unscored:], "the server's model failed on it")
+        in_response_order = list(scores)
+        n_scored = len(scores) - _count_unscored(headers)
+        failures = dict.fromkeys(in_response_order[n_scored:], "the server's model failed on it")
     logits: dict[int, float] = {}
     for index in range(count):
         if index not in scores:
@@ -87,7 +88,9 @@ def _count_unscored(headers: Mapping[str, str]) -> int:
 
 def _to_logit(score: Any, scale: Scale) -> float | None:
     """Return a score's logit, or None if the score is not a number that is finite in float32."""
-    if not isinstance(score, int | float) or isinstance(score, bool) or not abs(score) <= MAX_FLOAT32:
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        return None
+    if not abs(score) <= MAX_FLOAT32:  # also if it is NaN
         return None
     if scale == "probability":
         if not 0 <= score <= 1:

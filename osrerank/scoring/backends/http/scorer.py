@@ -44,8 +44,8 @@ class EndpointBatch:
     """The documents of one request, and their scores.
 
     Attributes:
-        indices: positions of the documents' tuples among the ``tuples`` of `EndpointScorer.score`.
-        texts: texts of the documents.
+        indices: the documents' positions in the ``tuples`` of `EndpointScorer.score`.
+        texts: the documents' texts.
         logits: the logits of the documents that the server scored, by index.
         failures: why the server did not score other documents, by index.
     """
@@ -132,7 +132,7 @@ class EndpointScorer:
         return logistic(logits)
 
     def check_server(self, deadline: Deadline = NEVER) -> None:
-        """Check that the server can score: by its health check or, if a request failed, by scoring a short document.
+        """Check that the server can score: by its health check or, if that fails, by scoring a short document.
 
         Raises:
             DeadlineExceeded: the server does not respond in time.
@@ -144,7 +144,7 @@ class EndpointScorer:
         path = "/ready" if dialect.name == "osrerank" else "/health"
         if self._connection.is_healthy(self._target.base_url + path, deadline.within_ms(1000 * DETECTION_S)):
             return
-        probe = EndpointBatch([0], ["up"])
+        probe = EndpointBatch(indices=[0], texts=["up"])  # any document
         self._send(dialect, "warm", probe, deadline, attempts=1)
         if probe.failures:
             raise EndpointError(probe.failures[0], model=self.model)
@@ -174,8 +174,8 @@ class EndpointScorer:
     def _score_batch(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
         """Score a batch. Split it into halves while the server refuses its size or one of its documents.
 
-        If the server refuses a single document before it has accepted anything, the end of the batch is sent next, to
-        find out whether only that document is at fault. If a second single document is refused, the batch fails.
+        If the server refuses a single document before it has accepted anything, the last part of the batch is sent
+        next, to find out whether only that document is at fault. If it refuses a second document, the batch fails.
         """
         pending = deque([batch])
         refused_documents = 0
@@ -190,7 +190,7 @@ class EndpointScorer:
                     raise
                 if len(part.indices) > 1:
                     HALVINGS.inc()
-                    if from_end:
+                    if from_end:  # in both cases, the halves take the place of the part
                         pending.extend(part.split_in_half())
                     else:
                         pending.extendleft(reversed(part.split_in_half()))
@@ -201,7 +201,7 @@ class EndpointScorer:
                 part.failures[part.indices[0]] = str(error)
             else:
                 max_accepted = max(max_accepted, len(part.indices))
-            if part is not batch:
+            if part is not batch:  # otherwise, they are in the batch already
                 batch.logits |= part.logits
                 batch.failures |= part.failures
         size = len(batch.indices)
@@ -221,8 +221,8 @@ class EndpointScorer:
         send_deadline = dialect.name == "osrerank"
         response = self._connection.post(url, body, deadline, send_deadline=send_deadline, attempts=attempts)
         logits, failures = read_scores(dialect, scale, response.content, len(batch.indices), response.headers)
-        batch.logits |= {batch.indices[number]: logit for number, logit in logits.items()}
-        batch.failures |= {batch.indices[number]: reason for number, reason in failures.items()}
+        batch.logits |= {batch.indices[position]: logit for position, logit in logits.items()}
+        batch.failures |= {batch.indices[position]: reason for position, reason in failures.items()}
 
     def _split_batches(self, texts: Sequence[str]) -> Iterator[EndpointBatch]:
         """Yield the documents in order, in batches of at most `_max_documents` and `MAX_BATCH_CHARACTERS`."""
@@ -274,7 +274,7 @@ class EndpointScorer:
         """Return the server's dialect. The first call asks the server, unless the settings or the address tell it."""
         if self._dialect is not None:
             return self._dialect
-        timeout_s = -1 if deadline.at_s is None else max(0.0, deadline.remaining_s())
+        timeout_s = -1 if deadline.at_s is None else max(0.0, deadline.remaining_s())  # -1 is no limit
         if not self._detecting.acquire(timeout=timeout_s):
             raise DeadlineExceeded(f"the dialect of {self._target.host} was not detected in time")
         try:

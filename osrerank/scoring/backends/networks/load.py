@@ -17,42 +17,45 @@ from osrerank.scoring.backends.networks.bert import (
 )
 from osrerank.scoring.backends.networks.bert_weights import from_bert_weights, normalise_names
 from osrerank.scoring.backends.networks.heads import HeadNetwork
-from osrerank.scoring.backends.networks.modern_bert import encoder as modern_bert
+from osrerank.scoring.backends.networks.modern_bert import encoder as modern_encoder
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import first_position_id
-from osrerank.scoring.modular import modern_bert as modern_shape
+from osrerank.scoring.modular import modern_bert
 from osrerank.scoring.modular.head import Head, HeadStep
 
 
 def unsupported_reason(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
     """Return the reason why osrerank's forward pass cannot compute a model, or "" if it can.
 
-    ``config`` is the content of ``config.json``. ``head`` is None if the model is a transformers classifier.
+    ``config`` is the content of ``config.json``, and ``card`` the model's card. ``head`` is None if the model is a
+    transformers classifier.
     """
     model_type = config.get("model_type")
-    is_modern_bert = model_type == modern_shape.MODEL_TYPE
+    is_modern_bert = model_type == modern_bert.MODEL_TYPE
     if model_type not in FAMILIES and not is_modern_bert:
         return f"model_type is {model_type}"
-    architecture = next(iter(config.get("architectures") or ["not set"]))
+    architecture = (config.get("architectures") or ["not set"])[0]
     if not card.is_encoder and head is None and architecture not in _classifiers(model_type):
         return f"architecture is {architecture}"
     activation = config.get("hidden_act", "gelu")
     if activation not in ACTIVATIONS:
         return f"hidden_act is {activation}"
-    if config.get("position_embedding_type", "absolute") != "absolute" or config.get("is_decoder", False):
-        return "its positions are relative, or it is a decoder"
-    return modern_shape.unsupported_reason(config) if is_modern_bert else ""
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        return "its positions are relative"
+    if config.get("is_decoder", False):
+        return "it is a decoder"
+    return modern_bert.unsupported_reason(config) if is_modern_bert else ""
 
 
 def has_windows(config: Mapping[str, Any]) -> bool:
     """Return whether some layers attend within a window, as in ModernBERT."""
-    return config.get("model_type") == modern_shape.MODEL_TYPE
+    return config.get("model_type") == modern_bert.MODEL_TYPE
 
 
 def _classifiers(model_type: Any) -> Mapping[str, str]:
-    """Return transformers class -> name of its head's last matrix: ``BertForSequenceClassification: classifier``."""
-    if model_type == modern_shape.MODEL_TYPE:
-        return {modern_shape.CLASSIFIER: "classifier"}
+    """Return the name of the head's last matrix by class: ``{"BertForSequenceClassification": "classifier"}``."""
+    if model_type == modern_bert.MODEL_TYPE:
+        return {modern_bert.CLASSIFIER: "classifier"}
     return FAMILIES[model_type].classifiers
 
 
@@ -65,7 +68,7 @@ def load_packed(
     dtype: torch.dtype,
     head: Head | None = None,
 ) -> PackedNetwork:
-    """Return a network with a checkpoint's weights, in evaluation mode.
+    """Return a network that computes without padding, with a checkpoint's weights, in evaluation mode.
 
     The encoder is in ``dtype``, and the head in fp32. The model must be one that `unsupported_reason` accepts.
 
@@ -75,9 +78,9 @@ def load_packed(
     if card.is_encoder:
         head = card.vector_head
     network_class = PackedTokenNetwork if card.kind == "late-interaction" else PackedNetwork
-    if config["model_type"] == modern_shape.MODEL_TYPE:
+    if config["model_type"] == modern_bert.MODEL_TYPE:
         encoder = _load_modern_bert(weights, config, dtype)
-        head_network = HeadNetwork(head or modern_shape.build_classifier_head(config), weights)
+        head_network = HeadNetwork(head or modern_bert.build_classifier_head(config), weights)
         return network_class(encoder, attention, head_network).eval()
     family = FAMILIES[config["model_type"]]
     weights = normalise_names(weights, family.prefix)
@@ -91,7 +94,7 @@ def load_packed(
 
 
 def _load_modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> PackedEncoder:
-    shape = modern_shape.ModernBertShape.from_config(config)
-    encoder = modern_bert.ModernBertEncoder(shape, int(config.get("max_position_embeddings", 8192)))
-    encoder.load_state_dict(modern_bert.from_transformers_weights(weights, encoder))
+    shape = modern_bert.ModernBertShape.from_config(config)
+    encoder = modern_encoder.ModernBertEncoder(shape, int(config.get("max_position_embeddings", 8192)))
+    encoder.load_state_dict(modern_encoder.from_transformers_weights(weights, encoder))
     return encoder.to(dtype)

@@ -102,7 +102,7 @@ def test_an_invalid_option_of_a_broker_url_is_named(url, reason):
         ("NOAUTH Authentication required.", "(NOAUTH): set its password in the URL"),
         ("MISCONF Redis is configured to save RDB snapshots", "(MISCONF): it cannot write to its disk"),
         ("OOM command not allowed when used memory", "(OOM): it is full"),
-        ("NOREPLICAS Not enough good replicas", "(NOREPLICAS): check its Redis"),
+        ("NOREPLICAS Not enough good replicas", "(NOREPLICAS): check its log"),
         ("CLUSTERDOWN Hash slot not served", "a node of a Redis Cluster"),
     ],
 )
@@ -176,12 +176,12 @@ def test_all_searches_together_wait_once_for_a_silent_broker():
 
 def test_calls_at_the_same_time_share_the_workers():
     scorer = RemoteScorer("redis://127.0.0.1:1", "m", queue_chunks=1)
-    with scorer._divided_workers(8) as alone:
-        with scorer._divided_workers(8) as second, scorer._divided_workers(8) as third:
+    with scorer._share_workers(8) as alone:
+        with scorer._share_workers(8) as second, scorer._share_workers(8) as third:
             assert (alone, second, third) == (8, 4, 3)
-        with scorer._divided_workers(1) as only:
+        with scorer._share_workers(1) as only:
             assert only == 1
-    with scorer._divided_workers(8) as again:
+    with scorer._share_workers(8) as again:
         assert again == 8
 
 
