@@ -34,7 +34,7 @@ class LogThrottle:
             return True
 
     def count_suppressed(self, key: Hashable = None) -> int | None:
-        """Return how many similar lines were suppressed since the last logged one. Return None to suppress this line.
+        """Return how many similar lines were suppressed since the last logged one, or None to suppress this line too.
 
         For three lines with the same key, of which only the second is within the interval, return 0, None and 1.
         """

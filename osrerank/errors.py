@@ -16,7 +16,7 @@
     +- WorkerError                  task_id
     |  +- TaskFailed
     |  +- PayloadError
-    +- FormatError                  file, line: topics, judgments, runs, candidates, JSON lines, archives
+    +- FormatError                  file, line; for topics, judgments, runs, candidates, JSON lines, archives
     |  +- CorpusFormatError         also a LoaderError
     +- LoaderError                  file, line
     |  +- ChecksumError
@@ -157,7 +157,7 @@ class PayloadError(WorkerError):
 
     Attributes:
         reason: one word for the metrics: ``malformed``, ``unsigned``, ``no_key``, ``wrong_key``, ``expired``,
-            ``replayed`` or ``misplaced``.
+            ``replayed`` or ``misplaced`` (in another task's message).
     """
 
     def __init__(self, message: str, *, task_id: str = "", reason: str = "malformed") -> None:

@@ -6,7 +6,8 @@ from osrerank.types import Candidate, StageReport
 def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
     """Return a sentence about the candidate's rank after each stage, and one about its final `_score`.
 
-    For example: "mono: rank 1, up 2 from 3, logit 4.2000, probability 0.9852 by osrerank/minilm-l6".
+    For example: "mono: rank 1, up 2 from 3, logit 4.2000, probability 0.9852 by osrerank/minilm-l6" and
+    "_score 1.985200 = 1 (stage passed) + 0.985200 (mono score between 0 and 1)".
 
     Args:
         candidate: the candidate, with its score and rank from each stage.
@@ -16,11 +17,11 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
     sentences = []
     previous_rank: int | None = None
     for entry in candidate.trace:
-        parts = [
+        formatted_parts = [
             f"{name} {value}" if isinstance(value, int) else f"{name} {value:.4f}"
             for name, value in entry.parts.items()
         ]
-        values = ", ".join(parts) or f"score {entry.score:.4f}"
+        values = ", ".join(formatted_parts) or f"score {entry.score:.4f}"
         model = models.get(entry.stage)
         by_model = f" by {model}" if model else ""
         move = _describe_move(previous_rank, entry.rank)

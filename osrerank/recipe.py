@@ -16,7 +16,7 @@ from osrerank.scoring.card import ENCODERS
 from osrerank.scoring.loaded import ReadyModel
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BLENDED, BlendStage, make_blend_stage
-from osrerank.stages.language_guard import find_language_reason
+from osrerank.stages.language_guard import explain_unsupported_language
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, choose_passage_options
 from osrerank.stages.sentences import SentenceStage
@@ -76,7 +76,7 @@ class Recipe:
     ) -> Ranking:
         """Rerank the first pass, and return the new ranking. The arguments are those of `Pipeline.rerank`."""
         if self.language_guard_model is not None:
-            reason = find_language_reason(ranking, self.language_guard_model)
+            reason = explain_unsupported_language(ranking, self.language_guard_model)
             if reason:
                 return ranking.with_report(make_language_report(reason))
         pipeline = self.pipeline
@@ -169,7 +169,7 @@ class GuardedStage:
         return self.stage.depth
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        reason = find_language_reason(ranking, self.model)
+        reason = explain_unsupported_language(ranking, self.model)
         if reason:
             return ranking.with_report(make_language_report(reason))
         return self.stage.rerank(ranking, deadline=deadline)

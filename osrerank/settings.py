@@ -85,10 +85,10 @@ class Settings(BaseSettings):
         broker_url: the Redis through which clients and workers exchange messages. If None, it is ``redis_url``.
         model: the model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub
             id.
-        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. Its values are those of
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. It is given like
             ``model``.
-        duo_model: the model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``. Its
-            values are those of ``model``. If None, these pipelines cannot be used.
+        duo_model: the model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``. It is
+            given like ``model``. If None, these pipelines cannot be used.
         backend: the backend that computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes,
             or ``http`` for the rerank server in the table ``[http]`` of the settings file. ``auto`` chooses ``onnx`` if
             the model has an ONNX graph, and ``torch`` otherwise.
@@ -171,7 +171,8 @@ class Settings(BaseSettings):
         if cloud_address is not None:
             return SecretStr(cloud_address)
         for address in url.get_secret_value().split(","):
-            # A host must follow the user and the password. The password can contain any character except @.
+            # A host must follow the user and the password. The password can contain any character except @. The + after
+            # the group prevents a match without the password.
             if not re.match(r"https?://(?:[^@]*@)?+[^/@]|embedded:.", address.strip()):
                 raise ValueError(
                     "it must be http(s)://host:port (or several, separated by commas), a cloud id, or embedded:FOLDER"
@@ -247,7 +248,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **arguments: Any) -> Self:
-        """Read settings from the arguments that are not None, then the environment, then the folder of secrets.
+        """Read settings. Arguments that are not None override the environment, which overrides the folder of secrets.
 
         Raises:
             ConfigError: a value cannot be used, an ``OSRERANK_*`` variable is not a setting, or the folder of secrets
@@ -277,9 +278,10 @@ class Settings(BaseSettings):
 
 
 def _check_address(url: str) -> None:
-    """Raise `ValueError` if a URL has no readable host and port. The standard library's errors show passwords."""
+    """Raise `ValueError` if a URL has no readable host and port. The message never contains the password."""
     try:
         parts = urlsplit(url)
+        # a / or # in a password ends the host, so that the @ is behind it
         is_readable = parts.port != 0 and "@" not in parts.path + parts.fragment
     except ValueError:
         is_readable = False
@@ -294,8 +296,10 @@ def _parse_cloud_id(text: str) -> str | None:
     ``eu.example.com$abc$def`` is ``https://abc.eu.example.com:443``.
     """
     _, colon, encoded = text.strip().rpartition(":")
+    if not colon:
+        return None
     try:
-        host, deployment, *_ = base64.b64decode(encoded, validate=True).decode().split("$") if colon else []
+        host, deployment, *_ = base64.b64decode(encoded, validate=True).decode().split("$")
     except ValueError:
         return None
     host, _, port = host.partition(":")

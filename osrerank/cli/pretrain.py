@@ -21,13 +21,21 @@ from osrerank.cli.train import print_output, print_progress, recipe_option, time
 @click.option("--init-from", "source", type=MODEL, help="Model to start from: a directory or a hub id.")
 @click.option(
     "--new",
-    callback=option_parser("layers"),
+    callback=option_parser(default_name="layers"),
     help="Size of a new BERT to start from: layers=2,hidden=128,heads=4,vocabulary=8000.",
 )
 @recipe_option
 @click.option("--output", "-o", required=True, type=FOLDER, help="Directory to write.")
 @time_option
-def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) -> None:
+def pretrain(
+    *,
+    corpus: tuple[Path, ...],
+    source: Path | None,
+    new: dict[str, Any] | None,
+    recipe: dict[str, Any] | None,
+    output: Path,
+    max_minutes: float | None,
+) -> None:
     """Train an encoder on unlabelled texts, before it is trained to rank.
 
     \b
@@ -41,20 +49,18 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
 
     if (source is None) == (new is None):
         raise click.UsageError("pass one of --init-from and --new")
-    recipe = Recipe.from_options(options["recipe"], "masked")
-    start = source or _create_encoder(new or {}, options)
-    directory = fit(
-        start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], report=print_progress
-    )
+    start = source or _create_encoder(new or {}, corpus, output)
+    parsed_recipe = Recipe.from_options(recipe, default="masked")
+    directory = fit(start, output, corpus, parsed_recipe, max_minutes=max_minutes, report=print_progress)
     print_output(directory, "use it as --init-from of osrerank train")
 
 
-def _create_encoder(size_options: dict[str, Any], options: dict[str, Any]) -> Path:
+def _create_encoder(size_options: dict[str, Any], corpus: tuple[Path, ...], output: Path) -> Path:
     """Return the directory of an untrained encoder, OUTPUT.new. If an interrupted run has created it, it is reused."""
     from osrerank.errors import ConfigError
     from osrerank.training.pretrain import EncoderSize, create_encoder
 
-    start: Path = options["output"].with_name(f"{options['output'].name}.new")
+    start = output.with_name(f"{output.name}.new")
     try:
         size = EncoderSize(**size_options)
     except TypeError:
@@ -62,4 +68,4 @@ def _create_encoder(size_options: dict[str, Any], options: dict[str, Any]) -> Pa
         raise ConfigError(reason, setting="new", source="flag") from None
     if start.exists():
         return start
-    return create_encoder(options["corpus"], start, size)
+    return create_encoder(corpus, start, size)

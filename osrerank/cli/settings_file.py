@@ -77,7 +77,11 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table, mod
         models[index] = model
     merged = {**options_by_index.pop(index, {}), **table}
     text = format_settings(
-        notes, content.get("rerank", {}), {index: merged, **options_by_index}, models, content.get("http", {})
+        notes,
+        content.get("rerank", {}),
+        {index: merged, **options_by_index},
+        models=models,
+        http=content.get("http", {}),
     )
     write_atomically(output, [text])
     return text

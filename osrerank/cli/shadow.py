@@ -13,8 +13,8 @@ from osrerank.cli.path_types import FILE, OUTPUT_FILE
 def shadow() -> None:
     """Report on shadow mode.
 
-    In shadow mode (option traffic), searches return the first pass. They run again with reranking, only to record what
-    that would change.
+    In shadow mode, which the option traffic sets, searches return the search engine's own hits. They run again with
+    reranking, only to record what reranking would change.
     """
 
 

@@ -1,6 +1,6 @@
 """Create errors with OpenSearch's status codes and error bodies, and check the values in requests.
 
-The functions named ``..._error`` return an exception for the caller to raise. The functions that read a value raise it.
+The functions named ``..._error`` return an exception for the caller to raise. The others raise it themselves.
 """
 
 import json
@@ -114,7 +114,7 @@ def require_string(value: Any, name: str) -> str:
 def parse_number(value: Any, name: str) -> float:
     """Convert the parameter ``name``, such as 2 or "2", to a finite number, or raise a 400."""
     try:
-        number = math.nan if isinstance(value, bool) else float(value)
+        number = math.nan if isinstance(value, bool) else float(value)  # NaN fails the check below
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
@@ -134,7 +134,7 @@ def parse_count(value: Any, name: str) -> int:
 
 
 def reject_unknown_keys(clause: str, body: Mapping[str, Any], allowed: frozenset[str]) -> None:
-    """Raise a 400 that names the first key of a clause that is not allowed."""
+    """Raise a 400 that names a clause's first key that is not allowed."""
     for key in body:
         if key not in allowed:
             supported = sorted(allowed)

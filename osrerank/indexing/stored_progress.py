@@ -45,7 +45,7 @@ class StoredProgress(ABC):
         """
 
     def change(self, transform: Callable[[BuildProgress], BuildProgress]) -> None:
-        """Change the stored progress, as `update` does. The function returns only the new progress."""
+        """Change the stored progress, as `update` does. ``transform`` returns only the new progress."""
         self.update(lambda progress: (transform(progress), None))
 
 
@@ -71,7 +71,7 @@ class SideIndexProgress(StoredProgress):
             if version is not None:
                 self.latest, self._version = progress, version
                 return value
-            self.load()
+            self.load()  # another builder stored its progress first
 
 
 class FileProgress(StoredProgress):
@@ -90,7 +90,7 @@ class FileProgress(StoredProgress):
         return self.latest
 
     def update(self, transform: Callable[[BuildProgress], tuple[BuildProgress, Any]]) -> Any:
-        files = self._store.files()  # before all else, so that `load` notices if a file is deleted from now on
+        files = self._store.files()  # first, so that `load` finds the progress invalid if one is deleted from now on
         progress, value = transform(self.load())
         if progress != self.latest:
             self.latest = replace(progress, files=files)

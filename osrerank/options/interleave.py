@@ -46,8 +46,10 @@ class Interleave:
             raise invalid_option("interleave.with", self.others, "a dict of options for team B")
         for option in dict(self.others):
             if option not in SECOND_RANKING_OPTIONS:
-                message = f"rerank option interleave.with cannot override {option!r}, because both rankings share "
-                message += f"one first pass and one call; it can override {', '.join(SECOND_RANKING_OPTIONS)}"
+                message = (
+                    f"rerank option interleave.with cannot override {option!r}, because both rankings share one first "
+                    f"pass and one call; it can override {', '.join(SECOND_RANKING_OPTIONS)}"
+                )
                 raise ConfigError(message, setting=f"rerank.interleave.with.{option}", source="argument")
 
     @classmethod

@@ -31,7 +31,7 @@ class EngineFinder:
         try:
             self._engine = yield from _identify()
         except EngineError as error:
-            if self._log_throttle.should_log(""):
+            if self._log_throttle.should_log():
                 logger.warning(
                     "[engine-unread] osrerank cannot identify the search engine (%s), and assumes OpenSearch; if it "
                     "is Elasticsearch, set OSRERANK_ENGINE=elasticsearch or connect(..., engine='elasticsearch')",
@@ -54,12 +54,12 @@ def _identify() -> Generator[SideRequest, Any, Engine]:
             raise
     else:
         version = response.get("version") if isinstance(response, Mapping) else None
-        is_elasticsearch = isinstance(version, Mapping) and "build_flavor" in version
+        is_elasticsearch = isinstance(version, Mapping) and "build_flavor" in version  # OpenSearch has none
         return Engine.ELASTICSEARCH if is_elasticsearch else Engine.OPENSEARCH
     try:
         yield SideRequest("GET", "/_security/_authenticate")
     except EngineError as error:
-        if error.status is None or error.is_overload:
+        if error.status is None or error.is_overload:  # no answer to the question; other errors mean no such path
             raise
         return Engine.OPENSEARCH
     return Engine.ELASTICSEARCH

@@ -394,7 +394,7 @@ def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, 
             failure = searcher.named_score_failures.get(str(plan.call.index))
         if plan.call.is_in_multi_search and failure is None:
             engine = yield from searcher.engine.find()
-            failure = None if engine.scores_names_in_multi_search else NO_BOOSTS_IN_MULTI_SEARCH
+            failure = None if engine.scores_named_queries_in_multi_search else NO_BOOSTS_IN_MULTI_SEARCH
         if failure is None:
             first_pass = first_pass.with_named_query(boosts)
         else:

@@ -87,7 +87,7 @@ OTHER_MODEL_FIX = 'name a model for this index in the settings file: [index."NAM
 _KNOWN_SCRIPTS = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
 
 
-def find_language_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
+def explain_unsupported_language(ranking: Ranking, model: Scorer | Encoder) -> str:
     """Return why a model should not rerank: it does not support the language of the query or of most candidates.
 
     The reason says which model to use instead. It is empty if the model supports the languages, or if they are unknown.
@@ -112,7 +112,7 @@ def find_language_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
     reason = f"{finding}, and {model.model} reads {supported}"
     reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
     if log_throttle.should_log((unsupported_part, model.model)):
-        logger.warning("[language] a search keeps its first pass: %s; not logged again for a minute", reason)
+        logger.warning("[language] a search is not reranked: %s; not logged again for a minute", reason)
     return reason
 
 
@@ -150,7 +150,7 @@ def _find_unsupported_language(texts: Sequence[str], languages: tuple[str, ...])
     n_clear = n_supported + n_unsupported
     if n_clear < MIN_TEXTS or n_unsupported <= MAX_UNSUPPORTED_FRACTION * n_clear:
         return ""
-    return max(unsupported_counts, key=unsupported_counts.__getitem__)
+    return unsupported_counts.most_common(1)[0][0]
 
 
 @lru_cache(maxsize=1000)
@@ -215,10 +215,10 @@ def find_unsupported_script(query: str, languages: Sequence[str]) -> str:
     supported_scripts = {script for language in languages for script in SCRIPTS.get(language, (LATIN,))}
     scripts = Counter(find_script(character) for character in query if character.isalpha())
     unsupported_scripts = _KNOWN_SCRIPTS - supported_scripts
-    counts = {script: count for script, count in scripts.items() if script in unsupported_scripts}
-    if sum(counts.values()) <= MAX_UNSUPPORTED_FRACTION * scripts.total():
+    counts = Counter({script: count for script, count in scripts.items() if script in unsupported_scripts})
+    if counts.total() <= MAX_UNSUPPORTED_FRACTION * scripts.total():
         return ""
-    return max(counts, key=counts.__getitem__).title().replace("Cjk", "Chinese characters")
+    return counts.most_common(1)[0][0].title().replace("Cjk", "Chinese characters")
 
 
 @lru_cache(maxsize=10_000)
@@ -227,4 +227,4 @@ def find_script(letter: str) -> str:
     name = unicodedata.name(letter, "")
     for prefix in ("FULLWIDTH ", "HALFWIDTH ", "MODIFIER LETTER "):
         name = name.removeprefix(prefix)
-    return name.partition(" ")[0].partition("-")[0]
+    return name.partition(" ")[0].partition("-")[0]  # as in KATAKANA-HIRAGANA PROLONGED SOUND MARK

@@ -42,7 +42,7 @@ class Engine(Enum):
         return self is Engine.ELASTICSEARCH
 
     @property
-    def scores_names_in_multi_search(self) -> bool:
+    def scores_named_queries_in_multi_search(self) -> bool:
         """Whether a multi-search can return the scores of named queries, as a single search can.
 
         With scores, ``matched_queries`` of a hit is ``{"recent": 1.5}``. Without scores, it is ``["recent"]``.
@@ -58,7 +58,7 @@ class Engine(Enum):
         """Return the ``preference`` that sends a search to one shard.
 
         On OpenSearch, the primary copy of the shard answers. On Elasticsearch, a request cannot select the primary, and
-        any copy answers. All copies have the same writes up to the shard's global checkpoint.
+        any copy answers. Up to the shard's global checkpoint, all copies have the same writes.
         """
         return f"_shards:{shard}" if self is Engine.ELASTICSEARCH else f"_shards:{shard}|_primary"
 

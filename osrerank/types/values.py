@@ -104,7 +104,7 @@ class StageScore(NamedTuple):
             that candidates of a later stage are above the others.
         parts: further values by name, such as ``{"logit": 1.2, "probability": 0.77}``.
         passage: the passage that decided the score. None if the text was not split.
-        level: the number of stages that have scored the candidate, without blends. 0 for the first pass.
+        level: the number of stages that have scored the candidate, except blends. 0 for the first pass.
         cut: whether the text was truncated to the model's window.
     """
 
@@ -149,7 +149,7 @@ class Candidate(NamedTuple):
     def text_score(self) -> float:
         """The first-pass score without the query's boosts. It includes them if they could not be separated."""
         first_pass = self.trace[0]
-        return first_pass.parts.get(TEXT, first_pass.score) if first_pass.parts else first_pass.score
+        return first_pass.parts.get(TEXT, first_pass.score)
 
     def with_first_parts(self, parts: Mapping[str, float]) -> Self:
         """Return the candidate with more values, such as ``{"bm25": 4.1}``, in the first pass's `StageScore.parts`."""
@@ -212,8 +212,8 @@ class StageReport(Counts):
 class Ranking:
     """The candidates of a query in ranked order.
 
-    Ids are unique, scores are finite, and ranks count from 1. Candidates that a stage ordered have falling or equal
-    scores. The scores of a first pass with a ``sort`` can be in any order.
+    Ids are unique, scores are finite, and ranks count from 1. The scores of candidates that a stage ordered never rise.
+    The scores of a first pass with a ``sort`` can be in any order.
 
     Attributes:
         query: the query.

@@ -1,6 +1,6 @@
 """`Encoder`, the protocol of models that encode texts into vectors, and the types for passages of documents.
 
-The protocols after it describe what only some models can do, such as splitting texts or reaching a server.
+The other protocols describe what only some models can do, such as splitting texts or reaching a server.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +42,7 @@ class Encoder(Protocol):
     """A model that encodes each text into a vector, independently of other texts, so that vectors can be stored.
 
     ```python
+    import string
     import numpy as np
     from osrerank import Reranker
     from osrerank.types import NEVER, Advice, Vectors
@@ -51,7 +52,8 @@ class Encoder(Protocol):
         advice = Advice(kind="bi-encoder")
 
         def encode(self, texts, side, *, deadline=NEVER):
-            rows = np.array([[text.count(chr(97 + offset)) for offset in range(26)] for text in texts], np.float32)
+            counts = [[text.count(letter) for letter in string.ascii_lowercase] for text in texts]
+            rows = np.array(counts, np.float32)
             return Vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
         def similarity(self, query, vectors):
@@ -188,7 +190,7 @@ class PassageScores(Counts):
 
     @property
     def asked(self) -> int:
-        """The number of passages of all documents. Those that were not split off before the deadline do not count."""
+        """The number of passages of all documents that were split off before the deadline."""
         return sum(map(len, self.spans))
 
     @property

@@ -21,7 +21,7 @@ ONCE = (
     "search", "make_plan", "plan_first_pass", "SearchPipelines.find", "FieldFinder.find",
     "RerankService.find_loaded_recipe", "perform", "read_ranking", "make_candidates", "load_models_and_vectors",
     "VectorStage.read_vectors", "Records.compute_keys", "Records.read_stored", "run_stages", "Recipe.rerank",
-    "Pipeline.rerank", "find_language_reason", "VectorStage.rerank", "BlendStage.rerank", "make_report",
+    "Pipeline.rerank", "explain_unsupported_language", "VectorStage.rerank", "BlendStage.rerank", "make_report",
     "make_page", "write_report",
 )  # fmt: skip
 """Functions, by their qualified names."""

@@ -22,7 +22,7 @@ from osrerank.stages.language_guard import (
     MAX_CHARACTERS,
     MIN_CHARACTERS,
     detect_language,
-    find_language_reason,
+    explain_unsupported_language,
     find_unsupported_script,
 )
 from osrerank.testing import FunctionScorer
@@ -79,7 +79,7 @@ def paragraphs(folder: Path) -> list[str]:
 def is_refused(query: str, texts: Sequence[str]) -> bool:
     """Return whether the guard prevents reranking of a search with these hits."""
     candidates = (Candidate(str(rank), text, 1.0 / rank, rank) for rank, text in enumerate(texts, 1))
-    return bool(find_language_reason(Ranking(Query("q", query or "?"), tuple(candidates)), EnglishScorer()))
+    return bool(explain_unsupported_language(Ranking(Query("q", query or "?"), tuple(candidates)), EnglishScorer()))
 
 
 def row(name: str, texts: Sequence[str]) -> str:

@@ -320,7 +320,7 @@ class WorkerService:
         return contents
 
     def _send_reply(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
-        """Put a reply into the client's queue, trying for at most `REPLY_RETRY_S` seconds. Return whether it was sent."""
+        """Put a reply into the client's queue, within `REPLY_RETRY_S` seconds. Return whether it was sent."""
         pipeline = self._redis.pipeline(transaction=False)
         message = self._signer.sign("reply", reply.encode())
         give_up_at_s = min(time.monotonic() + REPLY_RETRY_S, deadline.at_s or float("inf"))

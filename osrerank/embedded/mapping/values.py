@@ -13,10 +13,12 @@ INTEGER_BITS = {"long": 63, "integer": 31}
 """The number of bits of each type of whole numbers, without the sign."""
 _DAY_MS = 86_400_000
 DURATIONS_MS = (_DAY_MS, _DAY_MS, _DAY_MS, 3_600_000, 60_000, 1000)
-"""The length of the period that a date stands for if its last part is the year, month, day, hour, minute or second.
+"""The length of the period that a date stands for, by its last part: year, month, day, hour, minute or second.
 
-``2024-05-01`` stands for a day, and ``2024-05-01T10`` for an hour. ``2024`` and ``2024-05`` stand for their first day.
+``2024`` and ``2024-05`` stand for their first day, ``2024-05-01T10`` for an hour.
 """
+FIRST_PARTS = (1, 1, 1, 0, 0, 0)
+"""The first year, month, day, hour, minute and second. They stand for the parts that a date leaves out."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = r"(?:(\d{2})(?::(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?)?"
 _DATE = re.compile(rf"(\d{{4}})(?:-(\d{{2}})(?:-(\d{{2}})(?:T{_TIME}(Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?)?)?")
@@ -86,14 +88,14 @@ def as_millis(value: Any) -> int:
 
 
 def parse_date_range(value: Any) -> tuple[int, int]:
-    """Return the first and last millisecond of the period that a date stands for, such as that of a day.
+    """Return the first and last millisecond of the period that a date stands for.
 
     ``1970-01-02`` becomes ``(86400000, 172799999)``. As in OpenSearch, a number of four digits is a year, and any other
     number is in milliseconds since 1970.
     """
     if isinstance(value, bool):
         raise TypeError("a boolean is not a date")
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = as_text(value)
     match = _DATE.fullmatch(text)
     if match is None:
         if not re.fullmatch(r"-?\d+(\.\d+)?", text):
@@ -102,8 +104,7 @@ def parse_date_range(value: Any) -> tuple[int, int]:
         return millis, millis
     *digits, fraction, zone = match.groups()
     numbers = [int(group) for group in digits if group]
-    defaults = (1, 1, 1, 0, 0, 0)
-    year, month, day, hour, minute, second = [*numbers, *defaults[len(numbers) :]]
+    year, month, day, hour, minute, second = [*numbers, *FIRST_PARTS[len(numbers) :]]
     start = datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _utc_offset(zone)
     fraction_ms = int(((fraction or "") + "000")[:3])
     duration_ms = 1 if fraction else DURATIONS_MS[len(numbers) - 1]
@@ -127,10 +128,13 @@ def format_millis(millis: int) -> str:
 
 def looks_like_date(value: str) -> bool:
     """Return whether OpenSearch would map a new property with this value as a date."""
+    if value.isdigit() or not _DATE.fullmatch(value):
+        return False
     try:
-        return not value.isdigit() and _DATE.fullmatch(value) is not None and bool(parse_date_range(value))
+        parse_date_range(value)  # raises an error for 2024-13-01
     except ValueError:
         return False
+    return True
 
 
 def format_value(kind: str, value: Any) -> Any:

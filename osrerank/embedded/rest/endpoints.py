@@ -8,7 +8,7 @@ from osrerank.embedded.rest.routing import Response, RestRequest, Router, parse_
 from osrerank.embedded.search import execute, term_vectors
 
 router = Router()
-_MISSING_INDICES = "no*such*index"
+_NO_INDEX = "no*such*index"
 """A pattern that matches no index. It replaces the names in a path if none of their indices exists."""
 
 # The engine
@@ -48,7 +48,7 @@ def _index_expression(request: RestRequest) -> str | None:
     """
     if request.index is None or not request.ignores_unavailable:
         return request.index
-    return ",".join(request.engine.drop_missing(request.index.split(","))) or _MISSING_INDICES
+    return ",".join(request.engine.drop_missing(request.index.split(","))) or _NO_INDEX
 
 
 @router.route("GET POST", "/_msearch", "/{index}/_msearch")
@@ -148,6 +148,7 @@ def _refresh(request: RestRequest) -> Response:
 
 @router.route("POST", "/{index}/_forcemerge", params="max_num_segments")
 def _forcemerge(request: RestRequest) -> Response:
+    """Only refresh the indices, because tantivy merges segments itself."""
     return _refresh(request)
 
 
@@ -210,4 +211,4 @@ def _get_index(request: RestRequest) -> Response:
     if wildcards not in (None, "all"):
         raise argument_error(f"[expand_wildcards] takes [all] in the embedded engine, found [{wildcards}]")
     expression = str(_index_expression(request))
-    return Response(admin.describe_indices(request.engine, expression, hidden=wildcards is not None))
+    return Response(admin.describe_indices(request.engine, expression, hidden=wildcards == "all"))

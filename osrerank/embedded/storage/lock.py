@@ -56,7 +56,7 @@ class FolderLock:
         return True
 
     def renew(self) -> None:
-        """Release a forked child's copy of the lock, which would keep the folder locked after the parent's release."""
+        """Release a forked child's copy of the lock. It would keep the folder locked after the parent's release."""
         self.release()
 
     def release(self) -> None:

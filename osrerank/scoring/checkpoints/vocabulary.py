@@ -38,8 +38,8 @@ def build_tokenizer(directory: Path) -> Tokenizer:
     """
     vocabulary = read_vocabulary(directory / VOCABULARY_FILE)
     settings = read_optional_json(directory / SETTINGS_FILE)
-    special_names = read_optional_json(directory / SPECIAL_TOKENS_FILE)
-    special_tokens = {name: _special_token(name, special_names, settings) for name in DEFAULT_SPECIAL_TOKENS}
+    special_tokens_map = read_optional_json(directory / SPECIAL_TOKENS_FILE)
+    special_tokens = {name: _special_token(name, special_tokens_map, settings) for name in DEFAULT_SPECIAL_TOKENS}
     required_tokens = {special_tokens[name] for name in ("unk_token", "sep_token", "cls_token")}
     missing_tokens = sorted(required_tokens - vocabulary.keys())
     if missing_tokens:
@@ -68,7 +68,7 @@ def build_tokenizer(directory: Path) -> Tokenizer:
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Return token -> id. The id is the number of the token's line, from 0.
+    """Return each token's id: the number of its line, from 0.
 
     Raises:
         ModelLoadError: the file cannot be read, or contains a token twice.
@@ -81,7 +81,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     for token_id, token in enumerate(tokens):
         if vocabulary[token] != token_id:
-            reason = f"{file}, line {token_id + 1}: a later line repeats the token {token!r}"
+            reason = f"{file}, line {token_id + 1}: the token {token!r} is repeated later"
             raise ModelLoadError(reason, path=str(file))
     return vocabulary
 
@@ -92,7 +92,7 @@ def is_cased(vocabulary: Mapping[str, int]) -> bool:
     return any(word != word.lower() for word in words)
 
 
-def _special_token(name: str, special_names: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def _special_token(name: str, special_tokens_map: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Return a special token, which the files store as a string, or as an object: ``{"content": "[SEP]"}``."""
-    token = special_names.get(name) or settings.get(name) or DEFAULT_SPECIAL_TOKENS[name]
+    token = special_tokens_map.get(name) or settings.get(name) or DEFAULT_SPECIAL_TOKENS[name]
     return str(token["content"] if isinstance(token, dict) else token)

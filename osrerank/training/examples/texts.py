@@ -32,8 +32,8 @@ class TextFile:
     modification time changes. If the file is small, the second file is temporary.
 
     JSON lines contain one of `ID_FIELDS`, one of `TEXT_FIELDS`, and optionally ``title``, which is put before the text.
-    In lines of columns, the first column is the id, and the others are joined by spaces.
-    Lines of four columns are MS MARCO's ``id, URL, title, text``, of which the URL is left out.
+    In lines of columns, the first column is the id, and the others are joined by spaces. Lines of four columns are MS
+    MARCO's ``id, URL, title, text``, of which the URL is left out.
 
     Raises:
         FormatError: the file is compressed, a line is malformed, or an id appears twice.

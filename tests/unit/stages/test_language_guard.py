@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from osrerank.errors import ConfigError
-from osrerank.stages.language_guard import detect_language, find_language_reason, find_unsupported_script
+from osrerank.stages.language_guard import detect_language, explain_unsupported_language, find_unsupported_script
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Candidate, Query, Ranking
 from tests.rankings import client_for, ids
@@ -90,7 +90,7 @@ def ranking(texts, query="aspirin"):
 
 def reason_for(texts, *languages):
     model = type("Some", (Reads,), {"languages": languages})()
-    return find_language_reason(ranking(texts), model)
+    return explain_unsupported_language(ranking(texts), model)
 
 
 def test_most_of_five_sampled_documents_must_be_in_a_language_of_the_model():
@@ -129,7 +129,7 @@ def test_close_relatives_are_read_by_the_same_model(code):
 
 
 def test_an_unread_query_is_reported_before_unread_documents():
-    reason = find_language_reason(ranking(GERMAN, "что снижает давление"), Reads())
+    reason = explain_unsupported_language(ranking(GERMAN, "что снижает давление"), Reads())
     assert reason.startswith("the query is mostly in Cyrillic")
 
 

@@ -68,8 +68,8 @@ def _find_in_json(content: Any) -> str:
     if isinstance(content, list) and content:
         return _find_in_json(content[0])
     if isinstance(content, dict):
-        for key in ("message", "detail", "error", "msg"):
-            message = _find_in_json(content.get(key))
+        for name in ("message", "detail", "error", "msg"):
+            message = _find_in_json(content.get(name))
             if message:
                 return message
     return ""

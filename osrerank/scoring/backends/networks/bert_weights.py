@@ -23,7 +23,7 @@ PROJECTIONS = ("query", "key", "value")
 
 
 def normalise_names(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dict[str, Tensor]:
-    """Return weights in float32, without the encoder's prefix and with the current names of norms' parameters.
+    """Return weights in float32, without the encoder's prefix and with the current names of LayerNorm's parameters.
 
     ``bert.embeddings.LayerNorm.gamma`` becomes ``embeddings.LayerNorm.weight``.
     """
@@ -44,12 +44,12 @@ def from_bert_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, T
     return {name: torch.cat([weights[part] for part in parts]) for name, parts in _list_names(layers)}
 
 
-def to_bert_weights(ours: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+def to_bert_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     """Return an encoder's weights under BERT's names, without a prefix: the inverse of `from_bert_weights`."""
     return {
         part: tensor
         for name, parts in _list_names(layers)
-        for part, tensor in zip(parts, ours[name].chunk(len(parts)), strict=True)
+        for part, tensor in zip(parts, weights[name].chunk(len(parts)), strict=True)
     }
 
 

@@ -72,7 +72,7 @@ def test_a_vocabulary_may_name_special_tokens_differently(tmp_path: Path) -> Non
     ("content", "reason"),
     [
         (b"low\nblood\n", r"has no \[CLS\], \[SEP\], \[UNK\]; if it is the vocabulary of a BERT"),
-        (b"[PAD]\nlow\nlow\n", "line 2: a later line repeats the token 'low'"),
+        (b"[PAD]\nlow\nlow\n", "line 2: the token 'low' is repeated later"),
         (b"\xff\xfe", "cannot be read as a vocabulary"),
     ],
 )
