@@ -105,7 +105,6 @@ def scan_documents(
 def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:
     """Return the texts of at most ``count`` documents of an index, as a search gives them to the model."""
     hits = list(islice(scan_documents(client, index, fields), count))
-    ranking = make_ranking(
-        hits, Query("sample", "sample"), fields.model_fields, fields_by_index=fields.model_fields_by_index(None)
-    )
+    query = Query("sample", "sample")  # a ranking needs one
+    ranking = make_ranking(hits, query, fields.model_fields, fields_by_index=fields.model_fields_by_index(None))
     return [candidate.text for candidate in ranking.candidates if candidate.text]

@@ -97,7 +97,8 @@ class BuildFieldFinder:
             if not stored:
                 return {}
             contents = {name: _parse_content(stored.get(BUILD_PREFIX + key, b"")) for name, key in keys.items()}
-            entries = yield SideRequest("GET", build_path(index or "*", action="").rstrip("/"), params=options)
+            path = build_path(index or "*", action="").rstrip("/")  # such as /papers,news
+            entries = yield SideRequest("GET", path, params=options)
             uuids = {name: entry["settings"]["index"]["uuid"] for name, entry in entries.items()}
         # an index without a uuid has been deleted
         fields_by_index = {name: fields_by_uuid.get(uuids.get(name, "")) for name, fields_by_uuid in contents.items()}

@@ -20,7 +20,7 @@ from osrerank.types.scores import NOT_FINITE, QUERY_TRUNCATED_BIT
 MAX_SEQUENCES = 4096
 """Maximum number of sequences in memory at a time."""
 MAX_IDS = MAX_SEQUENCES * 512
-"""Maximum number of token ids in memory at a time (32 MiB), if sequences can have more than 512 tokens."""
+"""Maximum number of token ids in memory at a time (32 MiB). Long sequences are scored in smaller groups."""
 
 
 class CrossEncoder(LocalModel):

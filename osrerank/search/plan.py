@@ -91,7 +91,6 @@ class SearchCall:
 
     @property
     def is_in_multi_search(self) -> bool:
-        """Whether the search is one of a multi-search."""
         return self.position > 0
 
     @property
@@ -450,7 +449,7 @@ def _expand_query(plan: Plan, query: Any, pipeline: SearchPipeline) -> Generator
             source="argument",
         )
     query_fields = [without_boost(name) for name in plan.fields.query_fields] or ["text"]
-    name = rm3.field or _first_untitled_field(query_fields)
+    name = rm3.field or _first_non_title_field(query_fields)
     pipeline_name = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
     expanded = yield from expand_query(query, call.index, rm3, call.params, name, pipeline_name)
     if expanded is None:
@@ -459,7 +458,7 @@ def _expand_query(plan: Plan, query: Any, pipeline: SearchPipeline) -> Generator
     return replace(plan, body=with_query(expanded, call.body, plan.fields))
 
 
-def _first_untitled_field(names: Sequence[str]) -> str:
+def _first_non_title_field(names: Sequence[str]) -> str:
     """Return the first field that is not a title. If all fields are titles, return the last one."""
     return next((name for name in names if not is_title(name)), names[-1])
 

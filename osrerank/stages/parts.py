@@ -65,7 +65,7 @@ def rank_by_parts(
     """
 
     def score(block: Sequence[Candidate], scorable: Sequence[Candidate]) -> StageOutcome:
-        """Score the candidates with text among the top ``depth``, which are the block."""
+        """Score the candidates with text in a block, which is the top ``depth``."""
         scores = score_all_parts(
             scorer,
             ranking.query.text,

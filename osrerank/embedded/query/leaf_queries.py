@@ -129,9 +129,9 @@ class LeafQueries:
         hits = searcher.search(phrase, max(1, searcher.num_docs), count=False).hits
         addresses = [address for _, address in hits]
         lengths = searcher.fast_field_values(shard.length_columns[path], addresses) if hits else []
-        numbers = shard.sequence_numbers(searcher, addresses)
+        sequence_numbers = shard.sequence_numbers(searcher, addresses)
         numbers_by_score: dict[float, list[int]] = {}
-        for (score, _), length, number in zip(hits, lengths, numbers, strict=True):
+        for (score, _), length, number in zip(hits, lengths, sequence_numbers, strict=True):
             saturation = score / (tantivy_idf * (K1 + 1))  # frequency / (frequency + norm), solved for frequency below
             frequency = max(1, round(saturation * length_norm(length, tantivy_totals) / (1 - saturation)))
             lucene_score = lucene_idf * frequency / (frequency + length_norm(length, totals))
@@ -278,10 +278,10 @@ class LeafQueries:
         if "field" not in body:
             raise parsing_error("[exists] must be provided with a [field]")
         path = require_string(body["field"], "exists.field")
-        names = [name for name in self._snapshot.fields.by_path if name == path or name.startswith(f"{path}.")]
         if path in METADATA:
             raise unsupported_error(f"[{path}] in [exists]", "use a field of the mapping")
-        return TQuery.const_score_query(TQuery.term_set_query(self._schema, FIELD_NAMES, names or [path]), 1.0)
+        names = [name for name in self._snapshot.fields.by_path if name == path or name.startswith(f"{path}.")]
+        return TQuery.const_score_query(TQuery.term_set_query(self._schema, FIELD_NAMES, names), 1.0)
 
     def _range(self, body: Json) -> TQuery:
         path, options = read_single_field("range", body, None, frozenset({"gte", "gt", "lte", "lt"}))
