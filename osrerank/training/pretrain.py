@@ -113,9 +113,10 @@ class MaskedStepBuilder:
         """Yield the sequences of a pass, except those with fewer than `MIN_PIECES` pieces."""
         start_id, end_id, _ = self._special_ids
         pieces_of_texts = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
-        sequences = (
-            self._pack_texts(pieces_of_texts, end_id) if self.recipe.pack else self._split_texts(pieces_of_texts)
-        )
+        if self.recipe.pack:
+            sequences = self._pack_texts(pieces_of_texts, end_id)
+        else:
+            sequences = self._split_texts(pieces_of_texts)
         for piece_ids in sequences:
             if len(piece_ids) >= MIN_PIECES:
                 yield np.array([start_id, *piece_ids, end_id], dtype=np.int64)
@@ -182,7 +183,7 @@ class MaskedStepBuilder:
         """Mask the sequences of a step, and divide them into micro-batches."""
         masked_sequences = [self.mask_pieces(ids, rng) for ids in sequences]
         n_masked = sum(_count_masked(targets) for _, targets in masked_sequences)
-        lists = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in masked_sequences]
+        lists = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in masked_sequences]  # of one sequence each
         micro_batches = []
         for indices in plan_batches(lists, self.budget_tokens):
             inputs = pad([lists[index][0] for index in indices], self.pad_id)
@@ -190,8 +191,8 @@ class MaskedStepBuilder:
             for row, index in enumerate(indices):
                 _, targets = masked_sequences[index]
                 batch_targets[row, : len(targets)] = targets
-            weight = _count_masked(batch_targets) / n_masked
-            micro_batches.append(MicroBatch(inputs, batch_targets, (1,) * len(indices), weight))
+            weight = _count_masked(batch_targets) / n_masked  # all masked pieces of a step count the same
+            micro_batches.append(MicroBatch(inputs, batch_targets, sizes=(1,) * len(indices), weight=weight))
         return TrainingStep(tuple(micro_batches), len(sequences), sum(len(ids) for ids in sequences))
 
     def mask_pieces(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
