@@ -1,6 +1,6 @@
 """Hide differences between operating systems: forks, file locks, and the number of usable cores.
 
-A forked child inherits neither threads nor usable locks. `renew_after_fork` makes shared objects usable in it.
+A forked child inherits neither threads nor usable locks. `renew_after_fork` makes shared objects usable in the child.
 """
 
 import errno
@@ -18,7 +18,7 @@ from filelock import lock_descriptor
 from osrerank.errors import OsrerankError
 
 FORK_TIMEOUT_S = 10.0
-"""How long a fork waits for the threads inside a `ForkGate`, in seconds. Calls inside, such as commits, are shorter."""
+"""How long a fork waits for the threads inside a `ForkGate`, in seconds. Calls in it, such as commits, are faster."""
 
 
 class Renewable(Protocol):
@@ -72,8 +72,8 @@ class ForkGate:
     done, threads that want to enter wait.
 
     Attributes:
-        was_empty: whether no thread was inside at the last fork. If one was, the child must not
-            close files that the native code opened, because closing could wait for that thread.
+        was_empty: whether no thread was inside at the last fork. If one was, the child must not close files that the
+            native code opened, because closing could wait for that thread, which does not exist in the child.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class ForkGate:
     def __exit__(self, *_error: object) -> None:
         thread = threading.get_ident()
         with self._lock:
-            n_entries = self._entries.pop(thread, 1) - 1  # the child of a thread that forked inside has no entry
+            n_entries = self._entries.pop(thread, 1) - 1  # a child that was forked inside the block has no entry
             if n_entries:
                 self._entries[thread] = n_entries
             elif self._n_forks:
@@ -109,8 +109,8 @@ class ForkGate:
     def _before_fork(self) -> None:
         with self._changed:
             self._n_forks += 1
-            this_thread = {threading.get_ident()}
-            self._changed.wait_for(lambda: not self._entries.keys() - this_thread, FORK_TIMEOUT_S)
+            own_thread_ids = {threading.get_ident()}
+            self._changed.wait_for(lambda: not self._entries.keys() - own_thread_ids, FORK_TIMEOUT_S)
             self.was_empty = not self._entries
 
     def _after_fork(self) -> None:
@@ -155,7 +155,8 @@ def usable_cores(system: Path = Path("/")) -> int:
     topology = system / "sys/devices/system/cpu"
     # Both hyper-threads of a core have the same list, such as "0,8", so the set has one element for each core.
     cores = {_read_text(topology / f"cpu{cpu}/topology/thread_siblings_list") or f"{cpu}" for cpu in cpus}
-    return max(1, min(len(cores), *(math.ceil(quota) for quota in _cpu_quotas(system))))
+    quota = min(map(math.ceil, _cpu_quotas(system)))
+    return max(1, min(len(cores), quota))
 
 
 def _cpu_quotas(system: Path) -> Iterator[float]:

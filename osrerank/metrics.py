@@ -26,19 +26,19 @@ INTERNAL_ERRORS = Counter(
 )
 BOOSTS = Counter(
     "osrerank_boosts_total",
-    "Searches with boosts in their query, by whether the boosts counted: true or false.",
+    "Searches with boosts in their query, by whether the boosts were applied: true or false.",
     ["applied"],
 )
 SEARCHED_TEXTS = Counter(
     "osrerank_searched_texts_total",
-    "Candidates by their vectors: known (stored), encoded (by the search) or lacking (not encoded by the deadline).",
+    "Candidates' texts by their vectors: known (stored), encoded (by the search), lacking (not encoded in time).",
     ["vectors"],
 )
 VECTOR_LABELS = frozenset({"known", "encoded", "lacking"})
-"""The values of the label ``vectors`` of `SEARCHED_TEXTS`. A stage's report has the same names as keys."""
+"""The values of the label ``vectors`` of `SEARCHED_TEXTS`. They are also keys of a stage's report."""
 SHADOW_SEARCHES = Counter(
     "osrerank_shadow_searches_total",
-    "Searches in shadow mode, by outcome: true, false or partial, or dropped if the search was not run again.",
+    "Searches in shadow mode, by whether their second run applied reranking: true, false or partial; or dropped.",
     ["applied"],
 )
 SHADOW_SECONDS = Histogram(
@@ -88,7 +88,7 @@ VECTORS_LACKING = Gauge(
 # Metrics of a client that scores through a rerank server.
 ENDPOINT_REQUESTS = Counter(
     "osrerank_endpoint_requests_total",
-    "Batches for a rerank server: scored, failed or late (past their deadline); and attempts retried.",
+    "Batches for a rerank server, by outcome: scored, failed or late (past their deadline); and retried attempts.",
     ["outcome"],
 )
 ENDPOINT_SECONDS = Histogram(

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from osrerank.cli.options import MODEL
-from osrerank.cli.train import print_output, training_options, training_request
+from osrerank.cli.train import create_training_request, print_output, training_options
 
 
 def _parse_layers(
@@ -49,5 +49,5 @@ def distill(layers: int | tuple[int, ...] | None, student: Path | None, **option
         raise click.UsageError(
             "with --student, --layers must list the teacher's layers that the student learns from, such as 1,2,5,6"
         )
-    request = training_request(options, "simplified-tinybert")
+    request = create_training_request(options, "simplified-tinybert")
     print_output(fit(request, layers=layers or 0, student=student))

@@ -23,7 +23,7 @@ def parse_sources(_context: click.Context, _parameter: click.Parameter, value: A
 
 
 def _parse_passages(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Parse how documents are split into passages, such as ``kmaxavgp,k=2``. None means that they are not split."""
+    """Parse how documents are split into passages, such as ``kmaxavgp,k=2``. Returns None if they are not split."""
     from osrerank.options.passages import AUTO, Passages
 
     passages = option_parser("aggregation")(context, parameter, value)
@@ -49,7 +49,7 @@ time_option = click.option(
 )
 MODEL_HELP = "Model to start from: a directory with safetensors, a shipped model or a hub id."
 DATA_HELP = "Training data, KIND=FILE,OPTION=VALUE; repeatable."
-DEV_HELP = "Development set, as for --data, to choose the best weights; takes a tenth of the time."
+DEV_HELP = "Development set, as for --data, to choose the best weights; measuring takes up to a tenth of the time."
 DEPTH_HELP = "Candidates of each development query."
 PASSAGES_HELP = "Score development candidates by passages, such as kmaxavgp,k=2.  [default without a value: maxp]"
 TRAINING_OPTIONS = (
@@ -71,7 +71,7 @@ def training_options(command: Command) -> Command:
     return command
 
 
-def training_request(options: dict[str, Any], default_recipe: str) -> Any:
+def create_training_request(options: dict[str, Any], default_recipe: str) -> Any:
     """Return the `TrainingRequest` that the options of a command describe."""
     from osrerank.training.examples.sources import open_source
     from osrerank.training.fit import TrainingRequest
@@ -81,7 +81,7 @@ def training_request(options: dict[str, Any], default_recipe: str) -> Any:
         source=options["source"],
         output=options["output"],
         recipe=Recipe.from_options(options["recipe"], default_recipe),
-        data=[open_source(option) for option in options["data"]],
+        data=[open_source(source) for source in options["data"]],
         development=open_source(options["dev"]) if options["dev"] else None,
         depth=options["dev_depth"],
         passages=options["dev_passages"],
@@ -114,7 +114,7 @@ def train() -> None:
     triples=F                           MS MARCO's query, relevant passage, irrelevant passage
     id-triples=F,corpus=F,queries=F     the same triples, as ids
     candidates=F,qrels=F                candidates as for `osrerank rerank`, with judgments
-    run=F,corpus=F,queries=F,qrels=F    a first-pass run with judgments; depth=1000, inject=true
+    run=F,corpus=F,queries=F,qrels=F    a first-pass run with judgments; default: depth=1000,inject=true
     pairs=F                             WikiQA's four columns, or Birch's eight
     microblog=F,qrels=F,tweets=F        TREC Microblog's topics, judgments and tweets
 
@@ -136,7 +136,7 @@ def mono(**options: Any) -> None:
     """
     from osrerank.training.fit import train as fit
 
-    print_output(fit(training_request(options, "modern")))
+    print_output(fit(create_training_request(options, "modern")))
 
 
 @train.command()
@@ -151,7 +151,7 @@ def duo(**options: Any) -> None:
     """
     from osrerank.training.fit import train as fit
 
-    print_output(fit(training_request(options, "duobert"), "duo"))
+    print_output(fit(create_training_request(options, "duobert"), "duo"))
 
 
 def _parse_shares(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[float] | None:
@@ -192,7 +192,9 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
 @passages_option(
     "--passages", "Split documents into passages, and write triples of passages (ICIP), such as maxp,limit=50."
 )
-@click.option("--filter", "judge", help="With --passages: model that chooses the passages of each relevant document.")
+@click.option(
+    "--filter", "filter_model", help="With --passages: model that chooses the passages of each relevant document."
+)
 @click.option("--hardest", help="Model that ranks the irrelevant documents; the top ones, the hardest, are kept.")
 @click.option(
     "--keep",

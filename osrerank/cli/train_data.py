@@ -29,7 +29,7 @@ def create_examples(options: dict[str, Any], open_client: Callable[[], Client]) 
         raise click.UsageError("pass one of --data, --index and --squad")
     if options["index"] and not (options["queries"] and options["qrels"]):
         raise click.UsageError("--index needs --queries and --qrels")
-    if options["judge"] and not options["passages"]:
+    if options["filter_model"] and not options["passages"]:
         raise click.UsageError("--filter chooses passages: also pass --passages")
     return _transform_examples(_read_examples(options, open_client), options)
 
@@ -45,14 +45,14 @@ def _read_examples(options: dict[str, Any], open_client: Callable[[], Client]) -
             queries, qrels = read_queries(options["queries"]), read_qrels(options["qrels"])
             yield from examples_from_index(search, queries, qrels, inject=options["inject"])
     else:
-        for option in options["data"]:
-            yield from open_source(option).read()
+        for source in options["data"]:
+            yield from open_source(source).read()
 
 
 def _transform_examples(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[Example]:
     """Apply the options ``--passages``, ``--hardest`` and ``--score``, in this order."""
     if options["passages"]:
-        scorer = load_scorer(options["judge"]) if options["judge"] else None
+        scorer = load_scorer(options["filter_model"]) if options["filter_model"] else None
         keep = options["keep"] or DEFAULT_KEEP
         examples = create_passage_triples(examples, options["passages"], keep=keep, scorer=scorer, seed=options["seed"])
     if options["hardest"]:

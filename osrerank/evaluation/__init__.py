@@ -1,4 +1,4 @@
-"""Measure runs against judgments, and test how they differ, from Python.
+"""Measure runs against judgments, and test how runs differ, from Python.
 
 ```python
 from osrerank.evaluation import compare, evaluate, read_qrels, read_run

@@ -25,7 +25,7 @@ def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff:
 
 
 def average_precision(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int) -> float:
-    """Return the mean precision at the ranks of all relevant documents. Documents below the cutoff count as 0.
+    """Return the mean precision at the ranks of all relevant documents. Relevant documents below the cutoff count as 0.
 
     This is trec_eval's ``map``, whose option ``-M`` is the cutoff. It is 0 if nothing is relevant.
     """

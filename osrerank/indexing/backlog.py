@@ -28,10 +28,11 @@ class Backlog:
         self._lock = threading.Lock()
 
     def take(self, max_documents: int) -> dict[str, list[str]]:
-        """Remove the documents that were reported most often. Return their ids, such as ``{"news": ["7", "12"]}``."""
+        """Remove and return the ids of the most often reported documents, such as ``{"news": ["7", "12"]}``."""
         with self._lock:
             now_s = time.monotonic()
             if now_s >= self._next_read_at_s:
+                # indices can share a side index
                 distinct_stores = {store.index: store for store in self._side_indices.values()}
                 for store in distinct_stores.values():
                     self._counts.update(store.take_reports())

@@ -21,7 +21,8 @@ class Defaults:
     An index's exact name takes precedence over patterns (``logs-*``), and a longer pattern over a shorter one.
 
     Attributes:
-        base: the options of all indices that ``by_index`` does not list.
+        base: the options of all indices that ``by_index`` does not list, and of searches over several indices with
+            different options.
         by_index: options by index name or pattern, such as ``{"logs-*": Rerank(depth=50)}``.
         models: models by index name or pattern, such as ``{"logs-*": "e5-small"}``. All other indices use the client's
             model.
@@ -47,7 +48,7 @@ class Defaults:
         """
         if not self.by_index:
             return self.base
-        names = match_names(index, self.by_index)
+        names = match_names(index, self.by_index)  # None stands for an index that no name or pattern matches
         distinct_options = {self.base if name is None else self.by_index[name] for name in names}
         return distinct_options.pop() if len(distinct_options) == 1 else self.base
 
@@ -85,7 +86,7 @@ class Defaults:
         """
         file = settings.find_settings_file()
         content = read_file(file) if file else {}
-        if file and not settings.settings_file:
+        if file and not settings.settings_file:  # the user has not named the file
             logger.info("rerank=True uses the options in %s", file.absolute())
         base = _parse_table(content.get("rerank", {}), Rerank(), f"{file} [rerank]")
         if options is not None:

@@ -9,7 +9,8 @@ from typing import Any
 from osrerank.errors import ResponseFormatError
 
 SEMANTIC_TEXT = "semantic_text"
-"""Elasticsearch's type for a text with vectors. Only ``match`` searches it, and only ``fields`` returns its text."""
+"""Elasticsearch's type for a text with vectors. ``match`` is the only query for it, and a hit has its text only in
+``fields``, not in ``_source``."""
 PLAIN_TEXT_KINDS = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "semantic"})
 """Types of text fields whose text can be read from ``_source``."""
 TEXT_KINDS = PLAIN_TEXT_KINDS | {SEMANTIC_TEXT}
@@ -17,7 +18,7 @@ TEXT_KINDS = PLAIN_TEXT_KINDS | {SEMANTIC_TEXT}
 SOURCE_KINDS = PLAIN_TEXT_KINDS | {"keyword", "wildcard", "constant_keyword", ""}
 """Types whose text can be read from ``_source``. A field that no mapping contains has the empty type."""
 VALUE_PARAMETERS = frozenset({"normalizer", "ignore_above", "null_value"})
-"""Mapping parameters that change or remove values in ``fields``."""
+"""Mapping parameters that change or remove values in a hit's ``fields``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Leaf:
         copied_from: the fields that are copied to this one (``copy_to``).
         is_alias_or_subfield: whether the field is a subfield (multi-field) or an alias.
         is_indexed: whether a query can search the field.
-        may_alter_values: whether ``fields`` might return other values than ``_source``.
+        may_alter_values: whether a hit's ``fields`` might have other values than its ``_source``.
     """
 
     path: str
@@ -80,8 +81,8 @@ def read_leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
 def read_leaves(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
     """Return the fields of a mapping by path, with multi-fields, aliases, and derived or runtime fields."""
     leaves: dict[str, Leaf] = {}
-    copies: dict[str, set[str]] = {}  # the fields that are copied, by target of copy_to
-    aliases: dict[str, str] = {}  # the path of the field that an alias stands for, by alias
+    copies: dict[str, set[str]] = {}  # target of copy_to -> fields that are copied to it
+    aliases: dict[str, str] = {}  # alias -> path of its field
     for path, field, nested in _walk(mapping.get("properties") or {}, "", ""):
         if field["type"] == "alias":
             aliases[path] = str(field.get("path"))
@@ -102,7 +103,7 @@ def read_leaves(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
         targets = field.get("copy_to") or ()
         for target in [targets] if isinstance(targets, str) else targets:
             copies.setdefault(target, set()).add(path)
-    for target in copies.keys() & leaves.keys():  # on Elasticsearch, ``fields`` includes the copies
+    for target in copies.keys() & leaves.keys():  # on Elasticsearch, ``fields`` includes the copies, ``_source`` not
         leaves[target] = replace(leaves[target], copied_from=tuple(sorted(copies[target])), may_alter_values=True)
     for name, path in aliases.items():
         if path in leaves:
@@ -131,16 +132,16 @@ def without_boost(name: str) -> str:
 def resolve_name(leaves: Leaves, name: str) -> list[Leaf]:
     """Return the fields that a name stands for: a field, the fields of an object, or those that match a pattern.
 
-    Of an object's or a pattern's fields, only the text fields are returned, if there are any. Of fields with the same
-    values, such as ``title`` and ``title.raw``, only one is returned.
+    If an object or pattern has text fields, only these are returned. Of fields with the same values, such as ``title``
+    and ``title.raw``, only one is returned.
     """
     name = without_boost(name)
     if name in leaves:
         return [leaves[name]]
     matching_leaves = [leaf for path, leaf in leaves.items() if _matches(path, name)]
-    text_leaves = [leaf for leaf in matching_leaves if leaf.kind in TEXT_KINDS] or matching_leaves
+    text_leaves = [leaf for leaf in matching_leaves if leaf.kind in TEXT_KINDS]
     leaf_by_source: dict[str, Leaf] = {}
-    for leaf in sorted(text_leaves, key=lambda leaf: (leaf.is_alias_or_subfield, leaf.path)):
+    for leaf in sorted(text_leaves or matching_leaves, key=lambda leaf: (leaf.is_alias_or_subfield, leaf.path)):
         leaf_by_source.setdefault(leaf.source or leaf.path, leaf)
     return sorted(leaf_by_source.values(), key=lambda leaf: leaf.path)
 

@@ -16,10 +16,10 @@ ANONYMOUS_HEADERS = {
     "accept", "content-type", "elastic-api-version", "traceparent", "tracestate", "user-agent", "x-opaque-id",
     "x-request-id",
 }  # fmt: skip
-"""Headers that do not identify the user who sends a request. A proxy can identify users by any other header."""
+"""Headers that do not identify the user who sends a request. Any other header can identify the user to a proxy."""
 
 HARMLESS_ACTIONS = frozenset({"_refresh", "_flush", "_forcemerge", "_analyze", "clear", "query"})
-"""The last part of a URL path to which a ``POST`` does not change an index's mapping, settings or names."""
+"""The last parts of URL paths whose ``POST`` changes no index's mapping, settings or names, as of ``/_cache/clear``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,12 @@ def digest_authentication(client: Any) -> str:
 
     If the credentials are an object that signs requests, the digest depends on its ``repr``.
     """
-    options = getattr(client.transport, "kwargs", {})  # of opensearch-py
-    credentials = [options.get(name) for name in ("http_auth", "headers", "client_cert", "client_key")]
-    hosts = getattr(client.transport, "hosts", None)
-    pool = getattr(client.transport, "node_pool", None)  # of elasticsearch-py
-    if pool is not None:
+    pool = getattr(client.transport, "node_pool", None)
+    if pool is None:  # opensearch-py
+        options = getattr(client.transport, "kwargs", {})
+        credentials = [options.get(name) for name in ("http_auth", "headers", "client_cert", "client_key")]
+        hosts = getattr(client.transport, "hosts", None)
+    else:  # elasticsearch-py
         configs = [node.config for node in pool.all()]
         hosts = sorted(
             (config.scheme, config.host, config.port, config.path_prefix, config.client_cert or "")

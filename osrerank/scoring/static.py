@@ -10,7 +10,7 @@ from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FI
 from osrerank.scoring.modular.bi_encoder import MAX_TOKENS
 from osrerank.scoring.modular.description import STATIC_MODEL_TYPE, file_error
 
-EMPTY_TEMPLATE = {
+NO_SPECIAL_TOKENS = {
     "type": "TemplateProcessing",
     "single": [{"Sequence": {"id": "A", "type_id": 0}}],
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
@@ -22,8 +22,8 @@ EMPTY_TEMPLATE = {
 def read_token_vectors(directory: Path) -> Any:
     """Return the vectors of all tokens in the vocabulary, fp32 ``(tokens, dimensions)``.
 
-    In the files of the library model2vec, ``mapping`` gives the number of each token's vector, so that several tokens
-    can have the same one, and ``weights`` gives each token's weight.
+    In the files of the library model2vec, ``mapping`` has the row of each token's vector, because tokens can share a
+    vector, and ``weights`` has each token's weight.
 
     Raises:
         ModelLoadError: the directory has no safetensors with these vectors.
@@ -53,15 +53,10 @@ def make_config(token_vectors: Any) -> dict[str, Any]:
     }
 
 
-def convert(directory: Path, folder: Path) -> None:
-    """Convert a StaticEmbedding's files to the format that `osrerank.scoring` reads.
-
-    Args:
-        directory: the StaticEmbedding's files.
-        folder: the directory to write to.
-    """
-    token_vectors = read_token_vectors(directory)
-    require("safetensors.torch", extra="torch").save_file({"embedding.weight": token_vectors}, folder / WEIGHTS_FILE)
-    (folder / CONFIG_FILE).write_text(json.dumps(make_config(token_vectors)), encoding="utf-8")
-    tokenizer = {**read_json(directory / TOKENIZER_FILE), "post_processor": EMPTY_TEMPLATE}
-    (folder / TOKENIZER_FILE).write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+def convert(source: Path, target: Path) -> None:
+    """Convert a StaticEmbedding's files in a directory, for `osrerank.scoring`, and write them to another one."""
+    token_vectors = read_token_vectors(source)
+    require("safetensors.torch", extra="torch").save_file({"embedding.weight": token_vectors}, target / WEIGHTS_FILE)
+    (target / CONFIG_FILE).write_text(json.dumps(make_config(token_vectors)), encoding="utf-8")
+    tokenizer = {**read_json(source / TOKENIZER_FILE), "post_processor": NO_SPECIAL_TOKENS}
+    (target / TOKENIZER_FILE).write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")

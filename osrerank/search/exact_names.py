@@ -15,7 +15,7 @@ from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Candidate, Ranking, StageScore
 
 STAGE = "exact_name"
-"""The name of the mark in a hit's first-pass score, and of the entry in ``_rerank`` of a hit that was moved up."""
+"""The name of the mark on a hit's first-pass score, and of the entry in ``_rerank`` of a hit that was moved up."""
 MAX_EXACT = 3
 """The maximum number of marked hits.
 
@@ -64,24 +64,25 @@ def move_exact_names_up(ranking: Ranking) -> Ranking:
     The hit gets the score of the hit that it displaces.
     """
     candidates = list(ranking.candidates)
-    marked = [candidate for candidate in candidates if candidate.trace and STAGE in candidate.trace[0].parts]
+    marked = [candidate for candidate in ranking.candidates if candidate.trace and STAGE in candidate.trace[0].parts]
     if all(candidate.rank <= candidate.trace[0].rank for candidate in marked):
         return ranking
     for candidate in sorted(marked, key=lambda candidate: candidate.trace[0].rank):
-        index, first_rank = candidates.index(candidate), candidate.trace[0].rank
-        if index >= first_rank:
-            displaced = candidates[first_rank - 1]
+        first_rank = candidate.trace[0].rank
+        index, target = candidates.index(candidate), first_rank - 1
+        if index > target:
+            displaced = candidates[target]
             last = displaced.trace[-1]
             entry = StageScore(STAGE, displaced.score, first_rank, last.unit, level=last.level)
             del candidates[index]
             moved = candidate._replace(score=displaced.score, trace=(*candidate.trace, entry))
-            candidates.insert(first_rank - 1, moved)
+            candidates.insert(target, moved)
     ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(candidates, start=1))
     return replace(ranking, candidates=ranked)
 
 
 def _hit_names(candidate: Candidate, hit: Mapping[str, Any]) -> list[str]:
-    """Return the values of a hit's title-like fields, from its ``_source``, its ``fields`` and the model's texts."""
+    """Return the values of a hit's title-like fields, from its ``_source``, its ``fields`` and the model's input."""
     source, fields = hit.get("_source") or {}, hit.get("fields")
     names = _titles(source)
     if fields:

@@ -31,7 +31,7 @@ class BlendStage:
     Let s be a candidate's first-pass score, and z its score from the previous stage. The new score is
 
     - ``linear``: z + weight * s / (the highest s in the ranking). So neither the depth nor a constant factor of an
-      engine's BM25 scores changes it. On the unit interval, it is logistic(score - weight), which is logistic(z) for
+      engine's BM25 scores changes the sum. On the unit interval, it is logistic(sum - weight), which is logistic(z) for
       the candidate with the highest s.
     - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that a candidate with both ranks 1 gets 1.
     - ``earlier_stage``: z + weight * y, where y is the candidate's score from the stage before the previous one. Both

@@ -1,8 +1,8 @@
 """Adam with decoupled weight decay, and the learning-rate schedule, as in BERT's released code or as in AdamW.
 
-BERT's released code (Devlin et al. 2018, arXiv 1810.04805), with which Nogueira and Cho 2019 (arXiv 1901.04085, section
-4) train, uses Adam (Kingma, Ba 2014) with decoupled weight decay but without bias correction. Its learning rate decays
-from step 0 on.
+BERT's released code (Devlin et al. 2018, arXiv 1810.04805) uses Adam (Kingma, Ba 2014) with decoupled weight decay but
+without bias correction. Its learning rate decays from step 0 on. Nogueira and Cho 2019 (arXiv 1901.04085, section 4)
+train with this code.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,7 +42,8 @@ class Adam(torch.optim.Optimizer):
     """Adam with decoupled weight decay.
 
     With ``bias_correction``, this is AdamW (Loshchilov, Hutter 2017, arXiv 1711.05101). Otherwise, it is BERT's
-    optimiser: w <- w - rate * (m / (sqrt(v) + eps) + decay * w).
+    optimiser: w <- w - rate * (m / (sqrt(v) + eps) + decay * w), with the running means m of the gradient, and v of its
+    square.
 
     Args:
         groups: parameters, or groups ``{"params": [...], "weight_decay": 0.01}``.
@@ -80,7 +81,7 @@ class Adam(torch.optim.Optimizer):
 
     def _update(self, group: Mapping[str, Any], parameters: list[Tensor]) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        first, second = ([self._get_moment(parameter, name) for parameter in parameters] for name in MOMENTS)
+        first, second = ([self._get_moment(parameter, name) for parameter in parameters] for name in MOMENTS)  # m and v
         beta1, beta2 = group["betas"]
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
@@ -96,6 +97,7 @@ class Adam(torch.optim.Optimizer):
         torch._foreach_addcdiv_(parameters, first, denominators, -group["lr"] / first_correction)
 
     def _get_moment(self, parameter: Tensor, name: str) -> Tensor:
+        """Return a running mean of a parameter. It starts at 0."""
         state = self.state[parameter]
         if name not in state:
             state[name] = torch.zeros_like(parameter)

@@ -49,10 +49,10 @@ class BackgroundTasks:
     def submit(self, task: Callable[[], object], weight: int = 1) -> bool:
         """Queue a task, and return whether it was accepted. An empty queue accepts a task of any weight."""
         with self._changed:
-            while self._newest_first and self._tasks and self._waiting_weight + weight > self._max_weight:
+            while self._newest_first and self._is_too_full_for(weight):
                 self._tasks.popleft()
                 self._on_drop()
-            if self._tasks and self._waiting_weight + weight > self._max_weight:
+            if self._is_too_full_for(weight):
                 self._on_drop()
                 return False
             self._tasks.append((task, weight))
@@ -66,9 +66,9 @@ class BackgroundTasks:
                 self._is_running = True
         return True
 
-    @property
-    def _waiting_weight(self) -> int:
-        return sum(weight for _, weight in self._tasks)
+    def _is_too_full_for(self, weight: int) -> bool:
+        waiting_weight = sum(waiting for _, waiting in self._tasks)
+        return bool(self._tasks) and waiting_weight + weight > self._max_weight
 
     def close(self) -> None:
         """Wait until all tasks have run. After `CLOSE_S` seconds, drop the unfinished tasks and log their number."""
@@ -81,11 +81,14 @@ class BackgroundTasks:
             )
 
     def drain(self, wait_s: float = CLOSE_S) -> int:
-        """Wait at most ``wait_s`` seconds until all tasks have run. Then drop the rest, and return their number."""
+        """Wait at most ``wait_s`` seconds until all tasks have run. Then drop the rest, and return their number.
+
+        The running task counts, too, although it goes on.
+        """
         with self._changed:
             if self._changed.wait_for(lambda: not self._is_running, wait_s):
                 return 0
-            n_dropped = len(self._tasks) + 1  # includes the running task
+            n_dropped = len(self._tasks) + 1
             self._tasks.clear()
             for _ in range(n_dropped):
                 self._on_drop()

@@ -1,4 +1,4 @@
-"""The class of all loaders and functions for them. A `Loader` says how to read and index the files of a format.
+"""A `Loader` says how to read and index the files of a format.
 
 A record is an entry of a file, such as a line of JSON. A reader yields a `Document` for each valid record, and an error
 for each invalid one, after which the caller decides whether to go on. A reader raises an error only if it cannot
@@ -15,6 +15,7 @@ from osrerank.formats.sources import SourceFile, file_errors, record_error
 from osrerank.types import Document
 
 Record = Document | FormatError
+"""A valid record, or the error of an invalid one."""
 Read = Callable[[SourceFile], Iterator[Record]]
 CONTENTS = "contents"
 """The name of an optional field with the whole text of a document, as Anserini indexes it."""
@@ -35,8 +36,8 @@ class Loader:
         allows_other_fields: whether documents can have further fields, which are mapped dynamically.
         is_generic: whether the loader reads any user's collection. There are then no published k1 and b.
         allows_empty_files: whether a file may contain no documents of the collection.
-        read_contents: a function like ``read`` that also adds the field ``contents``. If None, the field consists of
-            the title and the text.
+        read_contents: a function like ``read`` that also adds the field ``contents``. If None, ``contents`` consists
+            of the title and the text.
     """
 
     name: str

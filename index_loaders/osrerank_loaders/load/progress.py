@@ -17,7 +17,9 @@ MEGABYTE = 1_000_000
 @contextlib.contextmanager
 def load_progress(files: Sequence[str]) -> Iterator[Report]:
     """Show the progress of a load of these files. Yield the function to call with the progress (`Report`)."""
-    total_bytes = None if any(map(is_virtual_path, files)) else sum(Path(name).stat().st_size for name in files)
+    total_bytes = None  # of standard input or an ir_datasets collection
+    if not any(map(is_virtual_path, files)):
+        total_bytes = sum(Path(name).stat().st_size for name in files)
     columns = (
         TextColumn("{task.fields[records]:,} records, {task.fields[rate]:,.0f}/s"),
         BarColumn(),
@@ -26,13 +28,13 @@ def load_progress(files: Sequence[str]) -> Iterator[Report]:
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("load", total=total_bytes, records=0, rate=0.0)
+        task_id = progress.add_task("load", total=total_bytes, records=0, rate=0.0)
         lines = ProgressLines()
 
         def report(records: int, read_bytes: int) -> None:
             elapsed_s = progress.tasks[0].elapsed or 0.0
             rate = records / elapsed_s if elapsed_s else 0.0
-            progress.update(task, completed=read_bytes, records=records, rate=rate)
+            progress.update(task_id, completed=read_bytes, records=records, rate=rate)
             lines.report(records, None, "records")
 
         yield report
@@ -50,11 +52,11 @@ def download_progress(name: str, total_bytes: int | None) -> Iterator[Callable[[
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(name, total=total_bytes)
+        task_id = progress.add_task(name, total=total_bytes)
         lines = ProgressLines()
 
         def report(bytes_on_disk: int) -> None:
-            progress.update(task, completed=bytes_on_disk)
+            progress.update(task_id, completed=bytes_on_disk)
             total_mb = None if total_bytes is None else total_bytes // MEGABYTE
             lines.report(bytes_on_disk // MEGABYTE, total_mb, f"MB of {name}")
 

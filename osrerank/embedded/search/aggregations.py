@@ -44,7 +44,7 @@ def _aggregate(name: str, body: Json, queries: list[tuple[Snapshot, tantivy.Quer
     other_count = 0
     field: Field | None = None
     for snapshot, query in queries:
-        field = snapshot.fields.by_path.get(path) or field
+        field = snapshot.fields.by_path.get(path) or field  # of any index that has it
         index_counts, index_other_count = _count_values(snapshot, query, path)
         counts.update(index_counts)
         other_count += index_other_count
@@ -75,22 +75,21 @@ def _read_terms(name: str, body: Json) -> tuple[str, int]:
 
 
 def _count_values(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[Any, int], int]:
-    """Return how many documents of an index have each frequent value, and how many have another value.
+    """Return how many documents of an index have each of its most frequent values, and how many have another value.
 
     For the field ``year``, the result is for example ``({2024: 7, 2023: 5}, 0)``.
     """
-    field = snapshot.fields.by_path.get(path)
     if path in METADATA:
         raise unsupported_error(f"[{path}] in [terms]", "use a field of the mapping")
+    field = snapshot.fields.by_path.get(path)
     if field is not None and not field.has_doc_values:
         raise no_field_data_error(path)
     if field is None or path not in snapshot.shard.columns:
         return {}, 0
-    column = snapshot.shard.columns[path]
-    terms = {"field": column, "size": MAX_BUCKETS, "segment_size": MAX_BUCKETS}
+    column_name = snapshot.shard.columns[path]
+    terms = {"field": column_name, "size": MAX_BUCKETS, "segment_size": MAX_BUCKETS}
     response = snapshot.searcher.aggregate(query, {"values": {"terms": terms}})["values"]
-    column_types = {"long": int, "double": float}
-    to_value = column_types.get(field.column, str)
+    to_value = {"long": int, "double": float}.get(field.column, str)
     counts = {to_value(bucket["key"]): bucket["doc_count"] for bucket in response["buckets"]}
     return counts, int(response.get("sum_other_doc_count") or 0)
 

@@ -1,11 +1,11 @@
 """The engine's durable store: a SQLite file with the indices, aliases and documents of a folder.
 
 A write gets its response when its transaction is on disk (write-ahead log, ``synchronous=FULL``). Each write of a
-document gets the next sequence number of its index. The row of a deleted document stays without a source until the
-search index has removed the document.
+document gets the next sequence number of its index. A deleted document's row stays, without a source, until the search
+index has removed the document.
 """
 
-# ruff: noqa: S608 - table names end in an integer of our own
+# ruff: noqa: S608 - table names end in the integer id of an index
 
 import contextlib
 import json
@@ -74,7 +74,7 @@ class StoredDocument(NamedTuple):
 
     @property
     def seq_no(self) -> int:
-        """The sequence number in responses, which count from 0 where the store counts from 1."""
+        """The sequence number in responses. Those count from 0, and the store from 1."""
         return self.seq - 1
 
 
@@ -95,8 +95,8 @@ class SqliteStore:
             self._check_format()
         self._indices: dict[str, IndexRow] = {}
         self._aliases: dict[str, set[int]] = {}
-        self._loaded_version: tuple[int, int] | None = None
-        self._change_count = 0
+        self._change_count = 0  # of this process
+        self._loaded_version: tuple[int, int] | None = None  # SQLite's data_version and the change count
 
     def close(self) -> None:
         with self.lock:
@@ -196,7 +196,7 @@ class SqliteStore:
         """Return the sequence number of an index's last write, or 0 before the first write."""
         with self.lock, self._translate_errors():
             highest = self._db.execute(f"SELECT max(seq) FROM docs_{index.id:d}").fetchone()[0]
-            return max(highest or 0, index.indexed_seq)
+            return max(highest or 0, index.indexed_seq)  # `forget_deleted` can have dropped the row of the last write
 
     def read_since(self, index: IndexRow, seq: int) -> Iterator[list[StoredDocument]]:
         """Yield the documents after a sequence number in ascending order, in batches."""
@@ -238,6 +238,7 @@ class SqliteStore:
         rows = self._db.execute(
             "SELECT id, name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq FROM indices"
         )
+        # mappings, settings and layout are JSON
         self._indices = {row[1]: IndexRow(*row[:4], *map(json.loads, row[4:7]), *row[7:]) for row in rows}
         aliases: dict[str, set[int]] = {}
         for alias, index_id in self._db.execute("SELECT alias, index_id FROM aliases"):
@@ -257,7 +258,14 @@ class SqliteStore:
 def storage_error(folder: Path, message: str) -> ApiError:
     """Return the `ApiError` for a message about the disk, the folder's permissions or the files in it."""
     lower = message.lower()
-    disk_messages = ("is full", "disk i/o error", "no space", "file too large", "os error 28", "os error 27")
+    disk_messages = (
+        "is full",
+        "disk i/o error",
+        "no space",
+        "file too large",
+        "os error 28",
+        "os error 27",
+    )  # ENOSPC, EFBIG
     if any(part in lower for part in disk_messages):
         reason = f"the disk of the embedded folder {folder} is full or failing ({message}): free space and try again"
         return ApiError(429, "cluster_block_exception", reason)
@@ -283,15 +291,14 @@ def _open_database(folder: Path) -> tuple[sqlite3.Connection, bool]:
         raise storage_error(folder, f"unable to open: {error.strerror}") from error
     path = folder / FILE_NAME
     try:
-        db = _connect(f"{path.resolve().as_uri()}")
+        db = _connect(path.resolve().as_uri())
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("BEGIN IMMEDIATE")  # fails if the file or folder is read-only
         db.execute("ROLLBACK")
     except sqlite3.OperationalError as error:
-        if "readonly" not in str(error) and "unable to open" not in str(error):
-            raise
-        if not path.exists():
+        is_unwritable = "readonly" in str(error) or "unable to open" in str(error)
+        if not is_unwritable or not path.exists():
             raise
         return _connect(f"{path.resolve().as_uri()}?immutable=1"), True
     return db, False

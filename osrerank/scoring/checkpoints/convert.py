@@ -53,7 +53,7 @@ UNRECORDED = "the self-check cannot be recorded, so each load of the model repea
 NOTICES = ("LICENSE", "NOTICE")
 """Files that are copied with a model, if they exist."""
 CACHE_VERSION = "2"
-"""Version of the converted directories' format, a folder of their path. Version 2 added tokenizer_config.json."""
+"""Version of the converted directories' format, also a folder in their path. Version 2 added tokenizer_config.json."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +74,9 @@ class ConvertedModel(NamedTuple):
         """Whether the model was converted and has not passed its self-check yet."""
         return bool(self.sha256) and not (self.directory / SELF_CHECK_FILE).exists()
 
-    def record_pass(self, check: str) -> None:
+    def record_pass(self, outcome: str) -> None:
         """Record in the directory that the model has passed its self-check."""
-        _record_pass(self.directory / SELF_CHECK_FILE, check)
+        _record_pass(self.directory / SELF_CHECK_FILE, outcome)
 
 
 class ExternalGraph(NamedTuple):
@@ -96,25 +96,25 @@ class ExternalGraph(NamedTuple):
         except RuntimeError:  # this user has no home folder
             return True
 
-    def record_pass(self, check: str) -> None:
+    def record_pass(self, outcome: str) -> None:
         """Record in the cache folder that the graph has passed its self-check."""
         try:
             file = self._file
         except RuntimeError as error:  # this user has no home folder
             logger.info(UNRECORDED, error)
         else:
-            _record_pass(file, check)
+            _record_pass(file, outcome)
 
     @property
     def _file(self) -> Path:
         return cache_folder() / f"graph-{self.sha256}" / SELF_CHECK_FILE
 
 
-def _record_pass(file: Path, check: str) -> None:
+def _record_pass(file: Path, outcome: str) -> None:
     """Write the file that records that a model passed its self-check. The folder may be read-only."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _write_json(file, {"passed": check})
+        _write_json(file, {"passed": outcome})
     except OSError as error:
         logger.info(UNRECORDED, error)
 
@@ -162,19 +162,19 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
     return ConvertedModel(target, sha256)
 
 
-def needs_conversion(directory: Path) -> bool:
-    """Return whether a checkpoint must be converted. A path to a file of pickled weights always must."""
-    if directory.is_file():
+def needs_conversion(source: Path) -> bool:
+    """Return whether a checkpoint must be converted. A file of pickled weights always must be."""
+    if source.is_file():
         return True
-    if (directory / CARD_FILE).exists() or any(directory.rglob("*.onnx")):
+    if (source / CARD_FILE).exists() or any(source.rglob("*.onnx")):
         return False
-    if tensorflow.is_tensorflow(directory):
+    if tensorflow.is_tensorflow(source):
         return True
-    has_tokenizer = (directory / TOKENIZER_FILE).exists()
-    has_vocabulary = (directory / VOCABULARY_FILE).exists()
-    if weight_files(directory):
+    has_tokenizer = (source / TOKENIZER_FILE).exists()
+    has_vocabulary = (source / VOCABULARY_FILE).exists()
+    if weight_files(source):
         return has_vocabulary and not has_tokenizer
-    return bool(pickled_files(directory)) and (has_tokenizer or has_vocabulary)
+    return bool(pickled_files(source)) and (has_tokenizer or has_vocabulary)
 
 
 def cache_folder() -> Path:
@@ -245,7 +245,7 @@ def _infer_config_entries(
     labels = len(weights[classifier]) if classifier else 0
     has_next_sentence = NEXT_SENTENCE_WEIGHT in weights
     heads_in_weights = {"logit1": labels == 1, "logits2": labels == 2, "next-sentence": has_next_sentence}
-    if not heads_in_weights.get(head, True):
+    if not heads_in_weights.get(head, True):  # "" and "encoder" need no head
         actual_heads = f"a classifier with {labels} labels" if labels else "no classifier"
         if has_next_sentence:
             actual_heads += " and a next-sentence head"
@@ -267,7 +267,7 @@ def _find_class_suffix(family: str, weights: Mapping[str, Any], labels: int, hea
         return "Model"
     if head == "next-sentence":
         return "ForNextSentencePrediction"
-    if head or labels:
+    if head or labels:  # "logit1", "logits2", or a classifier in the weights
         return "ForSequenceClassification"
     predicts_masked_words = any(name.startswith("cls.predictions.") for name in weights)
     if family == "Bert" and NEXT_SENTENCE_WEIGHT in weights:

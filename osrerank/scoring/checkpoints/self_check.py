@@ -31,9 +31,9 @@ QUESTIONS = 50
 MIN_CORRECT = 45
 """The number of questions for which the answering paragraph must come first."""
 MAX_INVERTED = 10
-"""The highest number of such questions with which a model's order counts as inverted."""
+"""A model that puts the answering paragraph first for at most this many questions has an inverted order."""
 MIN_MARGIN = 1.5
-"""The lowest median margin between both paragraphs with which a cross-encoder or duo model passes, in raw logits."""
+"""The lowest median margin between the two paragraphs' raw logits with which a cross-encoder or duo model passes."""
 MAX_UNKNOWN = 0.01
 """The highest fraction of unknown tokens ([UNK]) with which a model passes."""
 SKIP_HINT = "if the model is not trained yet or does not read English, run osrerank export --no-self-check"
@@ -92,15 +92,15 @@ def run_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *
     lowers_case = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("A") == "a"
     has_wrong_case = lowers_case and is_cased(tokenizer.get_vocab())
     return SelfCheck(
-        correct,
-        margin,
-        unknown_share,
-        card.head,
-        1 if card.head in {"logits2", "next-sentence"} else 0,
-        "lower case" if lowers_case else "cased",
-        int(read_config(directory).get("type_vocab_size", 0)),
-        sha256,
-        _find_cause(correct, margin, unknown_share, card, has_wrong_case=has_wrong_case),
+        correct=correct,
+        margin=margin,
+        unknown_share=unknown_share,
+        head=card.head,
+        label=1 if card.head in {"logits2", "next-sentence"} else 0,
+        casing="lower case" if lowers_case else "cased",
+        segment_rows=int(read_config(directory).get("type_vocab_size", 0)),
+        sha256=sha256,
+        cause=_find_cause(correct, margin, unknown_share, card, has_wrong_case=has_wrong_case),
     )
 
 
@@ -171,16 +171,17 @@ def _find_cause(correct: int, margin: float, unknown_share: float, card: ModelCa
             f"{unknown_share:.1%} of the tokens are unknown: the vocabulary belongs to another model, or it is "
             "lower-cased and texts are not lower-cased (do_lower_case)"
         )
-    wrong_weights = "its head was lost or is not trained, or the vocabulary belongs to another model"
     if card.is_encoder:
         wrong_weights = "its graph, its pooling or the vocabulary belongs to another model"
-    elif abs(margin) < MIN_MARGIN:
-        return f"it scores answering and random paragraphs almost equally: {wrong_weights}"
-    elif correct <= MAX_INVERTED:
-        cause = "the labels are swapped"
-        if card.head == "next-sentence":
-            cause = "in this next-sentence head, output 0 means relevant, not output 1"
-        return f"the order is inverted: {cause}"
+    else:
+        wrong_weights = "its head was lost or is not trained, or the vocabulary belongs to another model"
+        if abs(margin) < MIN_MARGIN:
+            return f"it scores answering and random paragraphs almost equally: {wrong_weights}"
+        if correct <= MAX_INVERTED:
+            cause = "the labels are swapped"
+            if card.head == "next-sentence":
+                cause = "in this next-sentence head, output 0 means relevant, not output 1"
+            return f"the order is inverted: {cause}"
     if correct < MIN_CORRECT:
         return f"it puts too few answering paragraphs first: {wrong_weights}"
     return ""

@@ -23,7 +23,7 @@ FAMILIES_WITH_TOKEN_TYPES = (
     "MarkupLM",
     "Tapas",
 )
-"""The only families whose tokenizers return token types by default in transformers 5. In version 4, most do."""
+"""The only families whose tokenizers return token types by default in transformers 5. Most families do in version 4."""
 FAMILIES_THAT_NORMALISE = ("Bert", "DistilBert", "Electra", "MPNet")
 """Families for which transformers reads case and accents from ``tokenizer_config.json``, not ``tokenizer.json``."""
 TRUNCATION_SIDES: tuple[TruncationSide, ...] = ("right", "left")
@@ -49,7 +49,7 @@ class TokenizerSettings:
 
         Raises:
             ModelLoadError: a file cannot be read, ``truncation_side`` has an unknown value, or ``tokenizer.json``
-                treats texts differently.
+                contradicts the settings.
         """
         file = directory / TOKENIZER_SETTINGS_FILE
         content, tokenizer = read_optional_json(file), read_optional_json(directory / TOKENIZER_FILE)
@@ -68,6 +68,7 @@ def _uses_token_types(content: Mapping[str, Any]) -> bool:
     is_from_version_5 = "backend" in content or tokenizer_class == "TokenizersBackend"
     if tokenizer_class and is_from_version_5:
         return family in FAMILIES_WITH_TOKEN_TYPES
+    # version 4
     return family not in FAMILIES_WITHOUT_TOKEN_TYPES
 
 
@@ -87,10 +88,13 @@ def _refuse_contradictions(file: Path, content: Mapping[str, Any], tokenizer: Ma
     compared = [("add_prefix_space", splitter.get("add_prefix_space"))]
     family = _tokenizer_class(content)[1]
     if normaliser.get("type") == "BertNormalizer" and family in ("", *FAMILIES_THAT_NORMALISE):
-        strips_accents = normaliser.get("strip_accents")
+        lowers_case, strips_accents = normaliser.get("lowercase"), normaliser.get("strip_accents")
         compared += [
-            ("do_lower_case", normaliser.get("lowercase")),
-            ("strip_accents", normaliser.get("lowercase") if strips_accents is None else strips_accents),
+            ("do_lower_case", lowers_case),
+            (
+                "strip_accents",
+                lowers_case if strips_accents is None else strips_accents,
+            ),  # by default, they go together
             ("tokenize_chinese_chars", normaliser.get("handle_chinese_chars")),
         ]
     for name, actual in compared:
@@ -105,7 +109,7 @@ def _read_truncation_side(file: Path, content: Mapping[str, Any], tokenizer: Map
     setting = content.get("truncation_side")
     if setting is None:
         setting = str((tokenizer.get("truncation") or {}).get("direction", "right")).lower()
-    for side in TRUNCATION_SIDES:
+    for side in TRUNCATION_SIDES:  # a loop, because ``setting`` can have any type
         if side == (setting or "right"):
             return side
     raise file_error(file, f"truncation_side is {setting!r}; it must be right or left")

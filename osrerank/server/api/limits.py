@@ -1,4 +1,4 @@
-"""Limit how much the rerank API accepts: bytes, documents, and time per request and in total."""
+"""Limit how much the rerank API accepts: bytes and documents per request and in total, and time."""
 
 import math
 from dataclasses import dataclass
