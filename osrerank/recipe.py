@@ -84,7 +84,7 @@ class Recipe:
         if can_deepen and self.vector_stage is not None and self.make_pipeline is not None:
             if ranking.vectors is None:
                 ranking = replace(ranking, vectors=self.vector_stage.read_vectors(ranking, self.max_depth, deadline))
-            # the more candidates have stored vectors, the deeper
+            # deeper, the more candidates have stored vectors
             depth = self.vector_stage.find_depth(ranking, self.depth, self.max_depth)
             pipeline = self.make_pipeline(depth)
         try:

@@ -73,7 +73,7 @@ class ModernBertGraph:
         self._positions = self.graph.add("Cast", [positions], to=FLOAT32)
         self._rope = {base: self._rope_angles(base) for base in dict.fromkeys(shape.rope_bases)}
         windows = [window for window in dict.fromkeys(shape.windows) if window is not None]
-        self._masks = {window: self._make_mask(window) for window in windows}  # window -> is short, mask
+        self._masks = {window: self._make_mask(window) for window in windows}  # with whether the sequences are short
 
     def states(self, *, only_first: bool) -> str:
         """Return the last states of all tokens, or only the [CLS] state ``(n, 1, hidden)``."""
@@ -89,20 +89,24 @@ class ModernBertGraph:
         add = self.graph.add
         ours = f"layers.{layer}"
         theirs = {part: f"layers.{layer}.{name}" for part, name in LAYER.items()}  # part -> name of its weights
-        normed = self._norm(states, theirs["attention_norm"]) if layer else states
+        normed = self._norm(states, theirs["attention_norm"]) if layer else states  # embeddings are already normed
         projections = self._linear(normed, f"{ours}.projections", theirs["projections"])
         query, key, value = self.graph.add_node("Split", [projections], 3, axis=2, num_outputs=3)
-        rope_base, window = self._shape.rope_bases[layer], self._shape.windows[layer]
+        rope_base = self._shape.rope_bases[layer]
+        window = self._shape.windows[layer]
         key = self._apply_rope(key, rope_base)
         if only_first:  # the query needs no RoPE, which changes nothing at position 0
-            query, states = self._truncate(query, self._int_vector(1)), self._truncate(states, self._int_vector(1))
+            query = self._truncate(query, self._int_vector(1))
+            states = self._truncate(states, self._int_vector(1))
             if window is not None:  # [CLS] attends to itself and to the ``window`` tokens after it
                 window_end = self.graph.constant(f"window_end.{window}", np.array([window + 1]))
-                key, value = self._truncate(key, window_end), self._truncate(value, window_end)
+                key = self._truncate(key, window_end)
+                value = self._truncate(value, window_end)
             context = self._attention(query, key, value)
         else:
             context = self._attend_to_window(self._apply_rope(query, rope_base), key, value, window)
         states = add("Add", [states, self._linear(context, f"{ours}.attended", theirs["attended"])])
+        # the feed-forward network, whose inner states are multiplied by a gate
         intermediate = self._linear(self._norm(states, theirs["norm"]), f"{ours}.widen", theirs["widen"])
         inner, gate = self.graph.add_node("Split", [intermediate], 2, axis=2, num_outputs=2)
         gated = add("Mul", [add("Gelu", [inner], domain=RUNTIME_DOMAIN), gate])

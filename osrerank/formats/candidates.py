@@ -255,7 +255,7 @@ def _collect_from_index(documents: Iterable[Mapping[str, Any]], missing_ids: set
     """Yield documents as JSON, and remove their ids from ``missing_ids``."""
     for document in documents:
         missing_ids.discard(document["id"])
-        yield IdRow(document["id"], 0, json.dumps(create_document(document["id"], document)))
+        yield IdRow(document["id"], 0, json.dumps(create_document(document["id"], document)))  # no id is repeated
 
 
 def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[str]) -> Iterator[IdRow]:

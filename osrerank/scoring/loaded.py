@@ -68,7 +68,7 @@ class LoadedModel:
         kinds: the accepted kinds of models, such as ``("duo",)``.
         settings: backend, threads, Redis.
         provided: a model to use instead of the named one. The caller closes it.
-        fix: advice for the user, added to the error if the model cannot be loaded.
+        fix: advice that is appended to the error if the model cannot be loaded, such as "; name one with duo_model".
         clock: returns the time in seconds.
         has_index: whether the documents are in an index. If not, a configured Redis stores their vectors.
         on_loaded: called after the named model is loaded.
@@ -199,10 +199,10 @@ class LoadedModel:
             ready.model.close()
 
     def _ensure_load(self) -> _BackgroundLoad:
-        """Return the latest load. If there is none, or if it failed, start a new one."""
+        """Return the load that is running or has loaded the model. If there is none, start one."""
         with self._lock:
             latest = self._background_load
-            if latest is None or (latest.ended.is_set() and self._ready is None):
+            if latest is None or (latest.ended.is_set() and self._ready is None):  # it failed, or `close` was called
                 latest = _BackgroundLoad()
                 threading.Thread(target=self._run_load, args=(latest,), name="osrerank-load", daemon=True).start()
                 self._background_load = latest

@@ -124,7 +124,7 @@ def collect_weights(network: nn.Module) -> dict[str, Tensor]:
 def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> ModelCard:
     """Return the card of the model to train: the source's card, with the kind, head and lengths that are requested."""
     source_card = _read_source_card(source, name)
-    # a duo model's weights can also start a cross-encoder
+    # the default for a duo model is a cross-encoder that starts from its weights
     default_kind: Kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
     new_kind = kind or recipe.kind or default_kind
     if new_kind == "bi-encoder":
@@ -136,15 +136,15 @@ def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> 
         _check_trainable(source, source_card)
     else:
         if source_card and source_card.kind != new_kind:
-            source_card = None
+            source_card = None  # its head and lengths do not fit the new kind
         head = recipe.head or (source_card.head if source_card else "logits2")
     config = read_config(source)
     if head == "next-sentence" and config.get("model_type") != "bert":
         reason = f"{source} is a {config.get('model_type')}, but next-sentence is a BERT head; set head=logits2"
         raise ConfigError(reason, setting="recipe.head", source="argument")
     max_positions = int(config.get("max_position_embeddings", 512))
-    base_card = source_card or ModelCard(name=name, head="logits2")
     try:
+        base_card = source_card or ModelCard(name=name, head="logits2")
         return replace(
             base_card,
             name=name,
