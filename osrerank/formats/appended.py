@@ -13,7 +13,7 @@ class AppendedLines:
     opened anew for each line, so it can be renamed or removed at any time.
 
     Args:
-        path: the file. The first line creates it and its folder. Only its owner can read it.
+        path: the file. The first line creates it and its folder. Only the file's owner can read it.
         max_bytes: the maximum size of the file, in bytes.
     """
 
