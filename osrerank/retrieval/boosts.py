@@ -75,7 +75,7 @@ class Boost:
         ``scores`` are the hit's scores for the named queries that it matches, such as ``{"osrerank-1": 1.5}``.
         """
         if not scores.keys() >= set(self.enclosing_names):
-            return 1.0 if self.mode == "multiply" else 0.0
+            return 1.0 if self.mode == "multiply" else 0.0  # changes nothing
         if self.fixed_value is not None:
             return self.fixed_value if self.query_names[0] in scores else 1.0
         return self.factor * sum(scores.get(name, 0.0) for name in self.query_names)
@@ -134,7 +134,7 @@ def find_boosts(
     for key in ("rescore", "indices_boost"):
         if body.get(key):
             return _inseparable_reason(f"{key} changes the score after the query")
-    has_boosts = "rule" in kinds or {"text", "filter"} <= kinds
+    has_boosts = "rule" in kinds or {"text", "filter"} <= kinds  # a filter alone is the whole score
     if not isinstance(query, Mapping) or not has_boosts:
         return None
     try:
@@ -179,7 +179,7 @@ class _PartNamer:
         text_names, factor, steps: the attributes of the resulting `Boosts`, as collected so far.
         filters: named queries that compute boosts. They are sent as filters and match all documents, so that they
             change neither the hits nor the scores.
-        count: the number of names given so far.
+        n_names: the number of names given so far.
         enclosing_names: the names of the ``should`` clauses around the current clause.
         text_enclosing_names: the names of the ``should`` clauses around the text part.
     """
@@ -190,7 +190,7 @@ class _PartNamer:
     factor: float = 1.0
     steps: list[Boost] = field(default_factory=list)
     filters: list[dict[str, Any]] = field(default_factory=list)
-    count: int = 0
+    n_names: int = 0
     enclosing_names: tuple[str, ...] = ()
     text_enclosing_names: tuple[str, ...] = ()
 
@@ -208,7 +208,7 @@ class _PartNamer:
         if len(kinds) == 1:
             self.factor, self.text_enclosing_names = factor, self.enclosing_names
             return self._add_name(clause, self.text_names)
-        (name, content), *_ = clause.items()
+        name, content = next(iter(clause.items()))
         factor *= float(content.get("boost", 1.0))
         if name == "function_score":
             return {name: self._name_function_score(content, factor)}
@@ -219,8 +219,9 @@ class _PartNamer:
         raise _InseparableBoostsError(f"a {name} query combines text and boosts")
 
     def find_kinds(self, clause: Any) -> frozenset[str]:
-        """Return what a clause's score depends on: ``text``, ``filter`` (exact values or another text) or ``rule``.
+        """Return what a clause's score depends on.
 
+        It is ``text``, ``filter`` (exact values or another text) or ``rule`` (numbers, dates, places and functions).
         ``bool`` and other compound clauses can have several kinds.
         """
         if isinstance(clause, list):
@@ -250,11 +251,15 @@ class _PartNamer:
         texts = [text for text, _ in texts_with_fields]
         return self.text is not None and bool(texts) and self.text not in texts
 
+    def _new_name(self) -> str:
+        """Return a name that no other part of the query has, such as ``osrerank-0``."""
+        self.n_names += 1
+        return f"{PREFIX}{self.n_names - 1}"
+
     def _add_name(self, clause: Any, names: list[str]) -> dict[str, Any]:
-        """Return a clause in a bool query with a new name, such as ``osrerank-0``, and append the name to ``names``."""
-        names.append(f"{PREFIX}{self.count}")
-        self.count += 1
-        return {"bool": {"must": [clause], "_name": names[-1]}}
+        """Wrap a clause in a bool query with a new name, and append the name to ``names``."""
+        names.append(self._new_name())
+        return _wrap(clause, names[-1])
 
     def _name_function_score(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
         """Name the text part of a ``function_score``, and add a named copy of its functions to `filters`.
@@ -267,10 +272,9 @@ class _PartNamer:
         mode = str(content.get("boost_mode", "multiply")).lower()
         if mode not in _COMBINERS:
             raise ValueError(mode)
-        removed_keys = _NON_FUNCTION_KEYS - {"score_mode", "max_boost"}
+        removed_keys = _NON_FUNCTION_KEYS - {"score_mode", "max_boost"}  # these two say how functions are combined
         functions = {key: value for key, value in content.items() if key not in removed_keys}
-        name = f"{PREFIX}{self.count}"
-        self.count += 1
+        name = self._new_name()
         functions |= {"query": {"match_all": {}}, "boost_mode": "replace", "_name": name}
         self.filters.append({"function_score": functions})
         self.steps.append(Boost(mode, (name,), enclosing_names=self.enclosing_names))
@@ -282,19 +286,20 @@ class _PartNamer:
         clause_lists = {key: _as_list(content.get(key)) for key in ("must", "should") if content.get(key)}
         kinds = [self.find_kinds(clause) for clauses in clause_lists.values() for clause in clauses]
         kinds_with_text = [clause_kinds for clause_kinds in kinds if "text" in clause_kinds]
-        if len(kinds_with_text) > 1 and any(clause_kinds != {"text"} for clause_kinds in kinds_with_text):
+        have_boosts = any(clause_kinds != {"text"} for clause_kinds in kinds_with_text)
+        if len(kinds_with_text) > 1 and have_boosts:
             raise _InseparableBoostsError("several parts of a bool query search for a text, and one of them has boosts")
         for key, clauses in clause_lists.items():
-            name_text_clause = self._name_should_clause if key == "should" else self.name_parts
-            named_clauses = named_content[key] = list[Any]()
+            named_clauses: list[Any] = []
             for clause in clauses:
                 clause_kinds = self.find_kinds(clause)
-                if "text" in clause_kinds:
-                    named_clauses.append(name_text_clause(clause, factor))
-                elif clause_kinds:
-                    named_clauses.append(self._add_name(clause, boosts))
+                if "text" not in clause_kinds:
+                    named_clauses.append(self._add_name(clause, boosts) if clause_kinds else clause)
+                elif key == "should":
+                    named_clauses.append(self._name_should_clause(clause, factor))
                 else:
-                    named_clauses.append(clause)
+                    named_clauses.append(self.name_parts(clause, factor))
+            named_content[key] = named_clauses
         if boosts:
             self.steps.append(Boost("sum", tuple(boosts), factor, enclosing_names=self.enclosing_names))
         return named_content
@@ -306,12 +311,11 @@ class _PartNamer:
         """
         if len(self.find_kinds(clause)) == 1:
             return self.name_parts(clause, factor)
-        outer = self.enclosing_names
-        self.enclosing_names = (*outer, f"{PREFIX}{self.count}")
-        named_clause = self._add_name(None, [])
-        named_clause["bool"]["must"] = [self.name_parts(clause, factor)]
-        self.enclosing_names = outer
-        return named_clause
+        name, outer_names = self._new_name(), self.enclosing_names
+        self.enclosing_names = (*outer_names, name)
+        named_parts = self.name_parts(clause, factor)
+        self.enclosing_names = outer_names
+        return _wrap(named_parts, name)
 
     def _name_boosting(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
         """Name both parts of a ``boosting``: ``positive`` has the text, and ``negative`` is a boost to multiply by."""
@@ -322,6 +326,10 @@ class _PartNamer:
         boost = Boost("multiply", tuple(names), fixed_value=value, enclosing_names=self.enclosing_names)
         self.steps.append(boost)
         return {**content, "positive": positive, "negative": negative}
+
+
+def _wrap(clause: Any, name: str) -> dict[str, Any]:
+    return {"bool": {"must": [clause], "_name": name}}
 
 
 def _as_list(clauses: Any) -> list[Any]:
@@ -356,8 +364,8 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
     """Split the score of each hit into its text score and its boosts.
 
     Returns:
-        Two values: the parts of each hit's score, or the reason why they are unknown (they do not combine to
-        ``_score``); and the response without the query names that osrerank added.
+        the parts of each hit's score, or the reason why they are unknown; and the response without the query names
+        that osrerank added.
 
     Raises:
         ResponseFormatError: ``response`` is not a search response.
@@ -376,7 +384,8 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
             combined_score = combine(text_score, values, boosts.steps)
         except TypeError:  # a score is the string "NaN"
             combined_score = math.nan
-        if not abs(combined_score - score) <= MAX_ERROR_ULPS * float(np.spacing(np.float32(score))):
+        max_error = MAX_ERROR_ULPS * float(np.spacing(np.float32(score)))
+        if not abs(combined_score - score) <= max_error:  # also if one of them is NaN
             cause = f"the hit at rank {rank} has the _score {score:.7g}, but its parts combine to {combined_score:.7g}"
             return _inseparable_reason(cause), caller_response
         parts.append({TEXT: text_score, **{_boost_key(number): value for number, value in enumerate(values, start=1)}})
@@ -390,9 +399,10 @@ def restore_caller_names(response: Mapping[str, Any], *, wants_scores: bool) -> 
     Otherwise they become a list, as in ``["recent"]``.
     """
     hits = response["hits"]
-    restored = {**response, "hits": {**hits, "hits": [_restore_hit(hit, wants_scores) for hit in hits["hits"]]}}
+    restored_hits = [_restore_hit(hit, wants_scores=wants_scores) for hit in hits["hits"]]
+    restored = {**response, "hits": {**hits, "hits": restored_hits}}
     if "aggregations" in response:
-        restored["aggregations"] = _restore_nested_hits(response["aggregations"], wants_scores)
+        restored["aggregations"] = _restore_nested_hits(response["aggregations"], wants_scores=wants_scores)
     return restored
 
 
@@ -401,29 +411,30 @@ def _boost_key(number: int) -> str:
     return f"boost_{number}" if number > 1 else "boost"
 
 
-def _restore_hit(hit: Mapping[str, Any], wants_scores: bool) -> dict[str, Any]:  # noqa: FBT001 - as in the response
+def _restore_hit(hit: Mapping[str, Any], *, wants_scores: bool) -> dict[str, Any]:
     matched = hit.get("matched_queries") or {}
     if not isinstance(matched, Mapping):  # an engine that returns only names
         matched = dict.fromkeys(matched)
     caller_queries = {name: score for name, score in matched.items() if not name.startswith(PREFIX)}
     restored = {name: value for name, value in hit.items() if name != "matched_queries"}
     if "inner_hits" in restored:
-        restored["inner_hits"] = _restore_nested_hits(restored["inner_hits"], wants_scores)
+        restored["inner_hits"] = _restore_nested_hits(restored["inner_hits"], wants_scores=wants_scores)
     if caller_queries:
         restored["matched_queries"] = caller_queries if wants_scores else list(caller_queries)
     return restored
 
 
-def _restore_nested_hits(part: Any, wants_scores: bool) -> Any:  # noqa: FBT001 - as in the response
-    """Remove osrerank's query names from each ``matched_queries`` in a part of a response, at any depth."""
-    if isinstance(part, list):
-        return [_restore_nested_hits(element, wants_scores) for element in part]
-    if not isinstance(part, Mapping):
-        return part
+def _restore_nested_hits(json_value: Any, *, wants_scores: bool) -> Any:
+    """Remove osrerank's query names from each ``matched_queries`` in a value of a response, at any depth."""
+    if isinstance(json_value, list):
+        return [_restore_nested_hits(element, wants_scores=wants_scores) for element in json_value]
+    if not isinstance(json_value, Mapping):
+        return json_value
     copy = {
-        key: value if key == "_source" else _restore_nested_hits(value, wants_scores) for key, value in part.items()
+        key: value if key == "_source" else _restore_nested_hits(value, wants_scores=wants_scores)
+        for key, value in json_value.items()
     }
-    return _restore_hit(copy, wants_scores) if "matched_queries" in copy else copy
+    return _restore_hit(copy, wants_scores=wants_scores) if "matched_queries" in copy else copy
 
 
 def add_score_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:
@@ -452,40 +463,39 @@ def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
     below, in their order.
     """
     started_s = time.perf_counter()
-    # The level of a candidate's last score is 0 if no stage has reranked the candidate.
-    reranked = [candidate for candidate in ranking.candidates if candidate.trace[-1].level]
+    reranked = [candidate for candidate in ranking.candidates if _is_reranked(candidate)]
     if not reranked:
         return ranking
     if isinstance(boosts, Reason):
         report = StageReport(STAGE, applied=False, reason=str(boosts), code=boosts.code, skipped=True)
         return ranking.with_report(report)
     text_scores = sorted((candidate.text_score for candidate in reranked), reverse=True)
-    boosted_scores = _boosted_scores(reranked, text_scores, boosts.steps)
-    scored = sorted(
-        zip(boosted_scores, text_scores, reranked, strict=True),
-        key=lambda entry: (-entry[0], entry[2].trace[0].rank),  # equal scores: in the first pass's order
-    )
+    scores = list(_compute_boosted_scores(reranked, text_scores, boosts.steps))
+    first_ranks = [candidate.trace[0].rank for candidate in reranked]
+    order = sorted(range(len(reranked)), key=lambda index: (-scores[index], first_ranks[index]))
     level = max(candidate.trace[-1].level for candidate in reranked)
-    boosted = [
-        candidate._replace(
-            score=score,
-            rank=rank,
-            trace=(*candidate.trace, StageScore(STAGE, score, rank, squash(score), {TEXT: text_score}, level=level)),
-        )
-        for rank, (score, text_score, candidate) in enumerate(scored, start=1)
-    ]
-    remaining = [candidate for candidate in ranking.candidates if not candidate.trace[-1].level]
+    boosted = []
+    for rank, index in enumerate(order, start=1):
+        score, candidate = scores[index], reranked[index]
+        parts = {TEXT: text_scores[index]}
+        entry = StageScore(STAGE, score, rank, unit=squash(score), parts=parts, level=level)
+        boosted.append(candidate._replace(score=score, rank=rank, trace=(*candidate.trace, entry)))
+    remaining = [candidate for candidate in ranking.candidates if not _is_reranked(candidate)]
     took_ms = (time.perf_counter() - started_s) * 1000
     report = StageReport(STAGE, applied=True, candidates=len(reranked), took_ms=took_ms)
     return ranking.reordered((*boosted, *remaining), report)
 
 
-def _boosted_scores(
+def _is_reranked(candidate: Candidate) -> bool:
+    return candidate.trace[-1].level > 0
+
+
+def _compute_boosted_scores(
     candidates: Sequence[Candidate], text_scores: Sequence[float], steps: Sequence[Boost]
 ) -> Iterator[float]:
     """Yield each candidate's score, computed from its new text score and its boosts.
 
-    If the text score has not changed, this is the first-pass score, without a rounding error.
+    If the text score has not changed, this is the first-pass score, so that no rounding changes it.
     """
     for candidate, text_score in zip(candidates, text_scores, strict=True):
         first_pass = candidate.trace[0]

@@ -17,7 +17,7 @@ from osrerank.types.engine_errors import EngineError
 from osrerank.types.reasons import Reason, ReasonCode
 
 CALLER_KEYS = ("explain", "profile")
-"""The keys of a search body that the caller's request sets. In the template, they are ignored, as by the engine."""
+"""Keys of a search body that count only in the caller's request: the engine ignores them in a template."""
 IGNORED_PARAMS = (
     "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "from", "q", "seq_no_primary_term",
     "size", "sort", "stats", "stored_fields", "terminate_after", "track_scores", "version",
@@ -29,6 +29,8 @@ def template_steps(
     searcher: Searcher, body: Any, params: Mapping[str, Any], *, index: Any, rerank: RerankArgument, headers: Any = None
 ) -> ClientSteps:
     """Perform a search by template, and return the response.
+
+    If the template cannot be rendered, or if the rendered search is refused, the caller's own request is sent.
 
     Args:
         searcher: the client's searcher.
@@ -45,7 +47,9 @@ def template_steps(
     """
     template = decode_body(body)
     rendered = yield from _render(template)
-    if not isinstance(rendered, EngineError):
+    if isinstance(rendered, EngineError):
+        first_error = rendered
+    else:
         search_params = {name: value for name, value in params.items() if name not in IGNORED_PARAMS}
         content = json.dumps(rendered) if isinstance(body, str | bytes) else rendered
         try:
@@ -53,13 +57,14 @@ def template_steps(
                 searcher, None, content, search_params, index=index, rerank=rerank, headers=headers
             )
         except EngineError as error:
-            rendered = _raise_unless_bad_request(error)
+            _raise_unless_bad_request(error)
+            first_error = error
         else:
-            has_status = isinstance(response, Mapping) and not params.get("filter_path")
-            return {**response, "status": 200} if has_status else response
+            adds_status = isinstance(response, Mapping) and not params.get("filter_path")
+            return {**response, "status": 200} if adds_status else response  # as the engine does
     # Outside the except block, so that an error of this request does not have the traceback of the first error.
     response = yield SearchRequest(body, params, is_template=True)
-    return (yield from run_one(_report_unrendered(searcher, response, rendered, index, rerank), searcher.vectors))
+    return (yield from run_one(_report_unrendered(searcher, response, first_error, index, rerank), searcher.vectors))
 
 
 def multi_template_steps(
@@ -67,8 +72,8 @@ def multi_template_steps(
 ) -> ClientSteps:
     """Perform a multi-search by templates, and return its response.
 
-    If a template cannot be rendered, or if the rendered multi-search is refused, the caller's own request is sent, too.
-    Its response has the engine's error for each search that fails. The other searches are then reranked.
+    If a template cannot be rendered, or if the rendered multi-search is refused, the caller's own request is sent. Its
+    response has an error for each search that fails. Any other search whose template was rendered is then reranked.
 
     Args:
         searcher: the client's searcher.
@@ -82,16 +87,16 @@ def multi_template_steps(
         EngineError: the search engine refused the request.
     """
     lines, is_json = parse_lines(body), isinstance(body, str | bytes)
-    headers, templates = lines[::2], lines[1::2]
+    headers, templates = lines[::2], lines[1::2]  # the lines alternate
     rendered: list[Mapping[str, Any] | EngineError] = []
     for template in templates:
         rendered_body = yield from _render(decode_body(template or {}))
         rendered.append(rendered_body)
 
-    def search_rendered(numbers: Sequence[int]) -> ClientSteps:
-        """Perform a multi-search of the rendered searches with these indices."""
-        searches = [line for number in numbers for line in (headers[number], rendered[number])]
-        content = "".join(f"{json.dumps(line)}\n" for line in searches) if is_json else searches
+    def search_rendered(positions: Sequence[int]) -> ClientSteps:
+        """Perform a multi-search of the rendered searches at these positions."""
+        search_lines = [line for position in positions for line in (headers[position], rendered[position])]
+        content = "".join(f"{json.dumps(line)}\n" for line in search_lines) if is_json else search_lines
         return multi_search_steps(searcher, content, index, rerank=rerank, params=params)
 
     if not any(isinstance(search_body, EngineError) for search_body in rendered):
@@ -100,21 +105,22 @@ def multi_template_steps(
         except EngineError as error:
             _raise_unless_bad_request(error)
     unranked_response = yield MultiSearchRequest(lines, is_template=True)
-    if not isinstance(unranked_response, Mapping) or {**(params.get("params") or {}), **params}.get("filter_path"):
+    url_params = {**(params.get("params") or {}), **params}  # the engine's clients accept both
+    if not isinstance(unranked_response, Mapping) or url_params.get("filter_path"):
         return unranked_response
     responses = list(unranked_response["responses"])
-    succeeded = [number for number, response in enumerate(responses) if "error" not in response]
-    can_be_reranked = [number for number in succeeded if not isinstance(rendered[number], EngineError)]
-    if can_be_reranked:
-        reranked_response = yield from search_rendered(can_be_reranked)
-        for number, response in zip(can_be_reranked, reranked_response["responses"], strict=True):
-            responses[number] = response
-    for number in succeeded:
-        rendering_error = rendered[number]
+    succeeded = [position for position, response in enumerate(responses) if "error" not in response]
+    rerankable = [position for position in succeeded if not isinstance(rendered[position], EngineError)]
+    if rerankable:
+        reranked_response = yield from search_rendered(rerankable)
+        for position, response in zip(rerankable, reranked_response["responses"], strict=True):
+            responses[position] = response
+    for position in succeeded:
+        rendering_error = rendered[position]
         if isinstance(rendering_error, EngineError):
-            searched_index = headers[number].get("index", index)
-            steps = _report_unrendered(searcher, responses[number], rendering_error, searched_index, rerank)
-            responses[number] = yield from run_one(steps, searcher.vectors)
+            searched_index = headers[position].get("index", index)
+            steps = _report_unrendered(searcher, responses[position], rendering_error, searched_index, rerank)
+            responses[position] = yield from run_one(steps, searcher.vectors)
     return {**unranked_response, "responses": responses}
 
 
@@ -134,20 +140,19 @@ def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[
     if not isinstance(body, Mapping):
         return EngineError(response, external_message="the search engine rendered no search body")
     search_body = {name: value for name, value in body.items() if name not in CALLER_KEYS}
-    return {**search_body, **{name: True for name in CALLER_KEYS if str(template.get(name)).lower() == "true"}}
+    for name in CALLER_KEYS:
+        if str(template.get(name)).lower() == "true":
+            search_body[name] = True
+    return search_body
 
 
-def _raise_unless_bad_request(error: EngineError) -> EngineError:
-    """Return the error of a rendered search if its status is 400. The caller's own request is then sent.
+def _raise_unless_bad_request(error: EngineError) -> None:
+    """Raise the error of a rendered search unless its status is 400, because the caller's own request would fail, too.
 
-    It may succeed, and if it fails, its error is about what the caller wrote.
-
-    Raises:
-        EngineError: the status is not 400, so the caller's own request would fail as well.
+    After a 400, the caller's own request may succeed, and if it fails, its error is about what the caller wrote.
     """
     if error.status != 400:
         raise error
-    return error
 
 
 def _report_unrendered(
@@ -169,4 +174,4 @@ def _report_unrendered(
     with searcher.service_for(index, allow_mixed_models=True) as service:
         plan = Plan(SearchCall(index=index, options=options), service, options=options, skip_reason=reason)
         report = unranked_report(response, reason, plan)
-        return (yield from finish_search(reason, report, response, plan, (), searcher))
+        return (yield from finish_search(reason, report, response, plan, hits=(), searcher=searcher))

@@ -19,9 +19,9 @@ from osrerank.decision.advice.query_hits import (
     QueryHits,
     SearchSetting,
     current_setting,
+    read_vectors_blend,
     search_queries,
     settings_to_try,
-    vectors_blend,
 )
 from osrerank.decision.advice.template import QueryTemplate
 from osrerank.decision.advice.verdict import MIN_QUERIES, Floats, Verdict, decide, too_few_queries_error
@@ -200,7 +200,7 @@ def advise(
                 advance=advance,
             )
         )
-        settings = settings_to_try(setting, depths, vectors_blend=vectors_blend(search_client, index))
+        settings = settings_to_try(setting, depths, vectors_blend=read_vectors_blend(search_client, index))
         is_alternative = len(hits_by_key) > 1
         if is_alternative and template is None:  # other fields and models do not change the first pass
             settings = [candidate for candidate in settings if not candidate.is_first_pass]

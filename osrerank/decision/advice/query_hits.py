@@ -10,6 +10,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
 from osrerank.response import FIRST_PASS, FIRST_STAGES, read_hit_text, squash
+from osrerank.service import RerankService
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
 
@@ -76,7 +77,7 @@ class SearchSetting:
         if not times or self.duo_depth:
             return None
         vectors_ms = times.get(VECTORS_STAGE, 0.0)
-        if MONO_STAGE not in times or self.pipeline in VECTORS:
+        if MONO_STAGE not in times or self.pipeline in VECTORS:  # only vectors rerank
             return vectors_ms
         if self.mono_depth:
             return vectors_ms + times[MONO_STAGE] * min(self.mono_depth, n_candidates) / n_candidates
@@ -113,7 +114,7 @@ class SearchSetting:
         if self.mono_depth:
             options["mono_depth"] = self.mono_depth
         options |= {"depth": self.depth, "blend": self.blend}
-        if self.blend not in ("replace", "rrf"):
+        if self.blend == "linear":
             options["blend_weight"] = self.weight
         options["passages"] = self.passages
         if self.fields:
@@ -160,12 +161,12 @@ class QueryHits:
     def _blend(self, candidates: Sequence[Candidate], setting: SearchSetting) -> tuple[Candidate, ...]:
         """Order the top ``setting.depth`` candidates by the blend of model and first pass, and return all candidates.
 
-        Candidates that the model did not score have only the first-pass entry in ``trace``, and follow the scored ones.
+        Candidates that the model did not score follow the scored candidates.
         """
         top, tail = candidates[: setting.depth], candidates[setting.depth :]
-        scored = [candidate for candidate in top if len(candidate.trace) > 1]
+        scored = [candidate for candidate in top if _is_scored(candidate)]
         scored.sort(key=lambda candidate: (-candidate.score, candidate.rank))
-        unscored = [candidate for candidate in top if len(candidate.trace) == 1]
+        unscored = [candidate for candidate in top if not _is_scored(candidate)]
         reranked = (*scored, *unscored, *tail)
         if setting.blend == "replace" or not scored:
             return reranked
@@ -175,7 +176,7 @@ class QueryHits:
 
     def _order_by_cross_encoder(self, candidates: Sequence[Candidate], mono_depth: int) -> list[str]:
         """Return the document ids with the top ``mono_depth`` candidates in the cross-encoder's order."""
-        logits = {candidate.doc_id: candidate.score for candidate in self.candidates if len(candidate.trace) > 1}
+        logits = {candidate.doc_id: candidate.score for candidate in self.candidates if _is_scored(candidate)}
         top, tail = candidates[:mono_depth], candidates[mono_depth:]
         scored = [candidate for candidate in top if candidate.doc_id in logits]
         scored.sort(key=lambda candidate: -(logits[candidate.doc_id] + self.vectors_weight * candidate.score))
@@ -183,17 +184,21 @@ class QueryHits:
         return [candidate.doc_id for candidate in (*scored, *unscored, *tail)]
 
 
+def _is_scored(candidate: Candidate) -> bool:
+    return len(candidate.trace) > 1  # the first entry is the first pass's
+
+
 def current_setting(client: Client, index: str) -> SearchSetting:
     """Return the setting of a search of the index with ``rerank=True``."""
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
-    options_without_duo = options  # they determine the blend of the stage before the pairs are compared
+    options_without_pairs = options
     if options.pipeline not in (*VECTORS, *VECTORS_MONO):
-        options_without_duo = replace(options, pipeline=AUTO_PIPELINE)
+        options_without_pairs = replace(options, pipeline=AUTO_PIPELINE)
     with client.searcher.service_for(index) as service:
-        blend, weight = _parse_blend(service.identity(options_without_duo)["blend"])
+        blend, weight = _parse_blend(service.identity(options_without_pairs)["blend"])
         model = service.settings.model
-        is_cross_encoder = service.resolve_pipeline(Rerank())[0] == MONO_STAGE
+        is_cross_encoder = _is_cross_encoder(service)
     setting = SearchSetting(model, passages, options.min_depth, blend, weight)
     if options.is_first_pass:
         return replace(setting, pipeline=NO_STAGES)
@@ -206,17 +211,20 @@ def current_setting(client: Client, index: str) -> SearchSetting:
     return setting
 
 
-def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
+def _is_cross_encoder(service: RerankService) -> bool:
+    return service.resolve_pipeline(Rerank())[0] == MONO_STAGE
+
+
+def read_vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
     """Return the blend after the stage ``vectors`` if the model is a cross-encoder, otherwise None.
 
     The blend is a pair of method and first-pass weight, such as ``("linear", 0.5)``.
     """
     options = client.options_of(index)
     if options.pipeline not in VECTORS_MONO:
-        options = replace(options, pipeline="vectors-mono", blend="card", blend_weight=None)
+        options = replace(options, pipeline="vectors-mono", blend="card", blend_weight=None)  # the model card's blend
     with client.searcher.service_for(index) as service:
-        is_cross_encoder = service.resolve_pipeline(Rerank())[0] == MONO_STAGE
-        return _parse_blend(service.identity(options)["blend"]) if is_cross_encoder else None
+        return _parse_blend(service.identity(options)["blend"]) if _is_cross_encoder(service) else None
 
 
 def _parse_blend(blend: object) -> tuple[str, float]:
@@ -229,7 +237,7 @@ def settings_to_try(
 ) -> list[SearchSetting]:
     """Return the settings to compare: the current one, the first pass, then other settings by increasing depth.
 
-    If settings are equally good, the first is chosen. ``vectors_blend`` comes from the function `vectors_blend`.
+    The caller chooses the first of equally good settings. ``vectors_blend`` comes from `read_vectors_blend`.
     """
     current_weight = current.weight if current.blend == "linear" else 0.0
     weights = dict.fromkeys((current_weight, *WEIGHTS))  # the current weight first, and none twice
@@ -269,16 +277,16 @@ def search_queries(
         ConfigError: the index reranks sentences or has a custom pipeline, or a search by the template is not reranked.
     """
     options = client.options_of(index)
-    text_fields = tuple(fields) or options.fields or ()
-    if template is not None:  # a search with a body uses the input fields in the settings
-        options = replace(options, fields=client.searcher.defaults.options_for(index).fields)
     if fields:
         options = replace(options, fields=tuple(fields))
+    text_fields = options.fields or ()
+    if template is not None and not fields:  # a search with a body uses the input fields in the settings
+        options = replace(options, fields=client.searcher.defaults.options_for(index).fields)
     search_options = scoring_options(options, depth)
     vectors_weight = 0.0
     model_stages: tuple[str, ...] = FIRST_STAGES
     with client.searcher.service_for(index) as service:
-        is_cross_encoder = service.resolve_pipeline(Rerank())[0] == MONO_STAGE
+        is_cross_encoder = _is_cross_encoder(service)
         if is_cross_encoder:  # the same searches also score by the vectors of another model
             search_options = replace(search_options, pipeline="vectors-mono")
             vectors_weight = cast("float", service.identity(search_options)["vectors_weight"])
@@ -383,16 +391,18 @@ def _pairwise_options(search_options: Rerank, options: Rerank) -> Rerank:
 def _candidates(
     hits: Sequence[Mapping[str, Any]], texts: Mapping[str, str], stages: Sequence[str]
 ) -> tuple[Candidate, ...]:
-    """Return hits as candidates in first-pass order, with the scores of those of the ``stages`` that ran."""
+    """Return hits as candidates in first-pass order, with the scores of the given stages, as far as they ran."""
     candidates = [_candidate(hit, texts[hit["_id"]], stages) for hit in hits]
     return tuple(sorted(candidates, key=lambda candidate: candidate.rank))
 
 
 def _candidate(hit: Mapping[str, Any], text: str, stages: Sequence[str]) -> Candidate:
     entries = hit.get("_rerank", {})  # such as {"first_pass": {"score": 15.8, "rank": 3}, "mono": {...}}
+    # The hits of a search that was not reranked have no entries. With equal ranks, they keep their order when sorted.
     first_pass = entries.get(FIRST_PASS) or {"score": hit["_score"] or 0.0, "rank": 1}
-    trace = [StageScore(FIRST_PASS, first_pass["score"], first_pass["rank"], squash(first_pass["score"]))]
+    score, rank = first_pass["score"], first_pass["rank"]
+    trace = [StageScore(FIRST_PASS, score, rank, unit=squash(score))]
     for stage, entry in entries.items():
         if stage in stages:
-            trace.append(StageScore(stage, entry["score"], entry["rank"], 0.0, level=1))
-    return Candidate(hit["_id"], text, trace[-1].score, first_pass["rank"], tuple(trace))
+            trace.append(StageScore(stage, entry["score"], entry["rank"], unit=0.0, level=1))
+    return Candidate(hit["_id"], text, trace[-1].score, rank, tuple(trace))

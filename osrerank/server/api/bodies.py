@@ -4,7 +4,7 @@
 thus block the event loop. This parser is written in Python, so it lets other threads run.
 
 A document can be an object with fields. If a field contains a list or an object, such as ``{"tags": ["a", "b"]}``, the
-value remains JSON text, here ``Json('["a", "b"]')``: no dialect scores it, but a response can repeat the document.
+value remains JSON text, a `Json`: no dialect scores it, but a response can repeat the document.
 """
 
 import json
@@ -56,8 +56,8 @@ def inflate(body: bytes, max_bytes: int) -> bytes:
         RefusedRequest: the body is not gzip (400), or its decompressed size exceeds ``max_bytes`` (413).
     """
     content = bytearray()
-    while True:
-        inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    while True:  # a gzip body can consist of several compressed members
+        inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16 selects the gzip format
         try:
             while not inflater.eof:
                 chunk = inflater.decompress(body, CHUNK_BYTES)
@@ -99,10 +99,10 @@ def read_body(body: bytes, max_entries: int) -> dict[str, Any]:
 
 
 class _Parser:
-    """A recursive-descent parser of JSON. Each method parses one kind of value, which begins at ``offset``.
+    """A recursive-descent parser of JSON. Each method parses the value that begins at ``offset``.
 
     In all methods, ``depth`` is the nested level, which is 1 in the body. ``name`` is the value's name in error
-    messages, such as ``documents.3``.
+    messages, such as ``documents.3``. It contains no key of a document, which might be confidential.
     """
 
     def __init__(self, text: str, max_entries: int) -> None:
@@ -114,7 +114,7 @@ class _Parser:
         first = self._text[offset : offset + 1]
         if first != "{":
             if first not in ("[", '"'):
-                self._parse_scalar(offset)  # raises an error if the body is not JSON
+                self._parse_scalar(offset)  # raises another error if the body is not JSON at all
             raise RefusedRequest(422, "the body must be a JSON object")
         value, offset = self._parse_object(offset, 1, "")
         if self._skip_whitespace(offset) != len(self._text):
@@ -124,7 +124,7 @@ class _Parser:
     def _parse_value(self, offset: int, depth: int, name: str) -> Parsed:
         first = self._text[offset : offset + 1]
         if first == '"':
-            string: Parsed = scanstring(self._text, offset + 1, True)  # noqa: FBT003 - a C function
+            string: Parsed = scanstring(self._text, offset + 1, True)  # noqa: FBT003 - strict, in a C function
             return string
         if first not in CLOSING_BRACKETS:
             return self._parse_scalar(offset)
@@ -140,7 +140,7 @@ class _Parser:
         def parse_member(offset: int) -> int:
             if self._text[offset : offset + 1] != '"':
                 self._fail("a key in double quotes is missing", offset)
-            key, offset = scanstring(self._text, offset + 1, True)  # noqa: FBT003 - a C function
+            key, offset = scanstring(self._text, offset + 1, True)  # noqa: FBT003 - strict, in a C function
             if key in members:
                 raise RefusedRequest(422, f"{name or 'the body'} contains a key twice")
             if len(members) == MAX_KEYS:
@@ -152,19 +152,21 @@ class _Parser:
             members[key], offset = self._parse_value(offset, depth, name or _key_for_message(key))
             return offset
 
-        return members, self._parse_entries(offset, "}", parse_member)
+        end = self._parse_entries(offset, "}", parse_member)
+        return members, end
 
     def _parse_list(self, offset: int, depth: int, name: str) -> tuple[list[Any], int]:
         entries: list[Any] = []
 
         def parse_entry(offset: int) -> int:
             if len(entries) == self._max_entries:
-                self._refuse_count(entries, name)
+                self._refuse_long_list(entries, name)
             value, offset = self._parse_value(offset, depth, f"{name}.{len(entries)}")
             entries.append(value)
             return offset
 
-        return entries, self._parse_entries(offset, "]", parse_entry)
+        end = self._parse_entries(offset, "]", parse_entry)
+        return entries, end
 
     def _parse_entries(self, offset: int, closing: str, parse_entry: Callable[[int], int]) -> int:
         """Parse comma-separated entries, and return the offset after the closing bracket.
@@ -184,8 +186,8 @@ class _Parser:
                 self._fail("a comma is missing", offset)
             offset = self._skip_whitespace(offset + 1)
 
-    def _refuse_count(self, entries: list[Any], name: str) -> NoReturn:
-        """Refuse a list because it has too many entries, or because one of them is not a document."""
+    def _refuse_long_list(self, entries: list[Any], name: str) -> NoReturn:
+        """Refuse a list that has too many entries. If an entry is not a document, report that instead."""
         for index, entry in enumerate(entries):
             if not _has_text(entry):
                 raise RefusedRequest(422, f"{name}.{index} must be a text, or an object with a text")
@@ -194,7 +196,7 @@ class _Parser:
 
     def _parse_scalar(self, offset: int) -> Parsed:
         number = NUMBER.match(self._text, offset)
-        if number is not None and self._text[offset : offset + 2] != "-I":
+        if number is not None:
             if number.end() - offset > MAX_NUMBER_CHARACTERS:
                 raise RefusedRequest(422, f"the body has a number of more than {MAX_NUMBER_CHARACTERS} characters")
             is_integer = number[2] is None and number[3] is None
@@ -210,10 +212,10 @@ class _Parser:
         text = self._text[offset:end]
         constants: list[str] = []
         try:
-            # NaN and Infinity are not JSON. They become null, because `append` returns None.
+            # `append` notes NaN and Infinity, which are not JSON, and makes them null, because it returns None.
             value = json.loads(text, parse_constant=constants.append)
             if constants or LARGE_EXPONENT.search(text):
-                return Json(json.dumps(value, allow_nan=False)), end
+                return Json(json.dumps(value, allow_nan=False)), end  # a ValueError for a float that is infinite
             return Json(text if text.isascii() else json.dumps(value)), end
         except json.JSONDecodeError as error:
             self._fail(error.msg, offset + error.pos)
@@ -226,16 +228,18 @@ class _Parser:
         start = offset
         expected: list[str] = []  # the closing brackets that must follow, innermost last
         while offset - start <= MAX_JSON_CHARACTERS:
-            first = text[offset : offset + 1]
-            if first == '"':
-                string = STRING.match(text, offset) or self._fail("a string has no end", offset)
+            character = text[offset : offset + 1]
+            if character == '"':
+                string = STRING.match(text, offset)
+                if string is None:
+                    self._fail("a string has no end", offset)
                 offset = string.end()
-            elif first in CLOSING_BRACKETS:
-                expected.append(CLOSING_BRACKETS[first])
+            elif character in CLOSING_BRACKETS:
+                expected.append(CLOSING_BRACKETS[character])
                 offset += 1
                 if depth + len(expected) > MAX_DEPTH:
                     raise RefusedRequest(422, f"{name} has lists or objects nested more than {MAX_DEPTH} deep")
-            elif not expected or first != expected.pop():
+            elif not expected or character != expected.pop():  # also at the end of the text
                 self._fail("a bracket has no counterpart", offset)
             else:
                 offset += 1
@@ -246,7 +250,7 @@ class _Parser:
         raise RefusedRequest(422, reason)
 
     def _skip_whitespace(self, offset: int) -> int:
-        if self._text[offset : offset + 1] not in " \t\n\r":
+        if self._text[offset : offset + 1] not in " \t\n\r":  # faster than the pattern
             return offset
         return WHITESPACE.match(self._text, offset).end()  # type: ignore[union-attr]
 
