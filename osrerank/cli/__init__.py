@@ -52,9 +52,9 @@ class LazyGroup(click.Group):
         for entry in entry_points(group=ENTRY_POINT_GROUP, name=cmd_name):
             loaded: click.Command = entry.load()
             return loaded
-        fix = find_replacement(f"osrerank {cmd_name}")
-        if fix:
-            raise click.UsageError(f"There is no command {cmd_name!r}; {fix}", ctx)
+        replacement = find_replacement(f"osrerank {cmd_name}")
+        if replacement:
+            raise click.UsageError(f"There is no command {cmd_name!r}; {replacement}", ctx)
         return None
 
 
@@ -67,8 +67,8 @@ def _refuse_repeated_options(command: click.Command, context: click.Context, arg
     for option, times in Counter(options_in_order).items():
         if times == 1 or not isinstance(option, click.Option) or option.multiple or option.count:
             continue
-        has_one_value = option.is_flag and not option.secondary_opts  # repeating --debug contradicts nothing
-        if not has_one_value:
+        can_only_be_on = option.is_flag and not option.secondary_opts  # so --debug --debug is harmless
+        if not can_only_be_on:
             names = "/".join([*option.opts, *option.secondary_opts])
             raise click.UsageError(f"{names} is set {times} times; set it once", context)
     if isinstance(command, click.Group) and remaining:
@@ -107,12 +107,12 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. An error is printed in one sentence; the exit code is then 1, or 2 for wrong usage."""
-    end_as_first_process()
+    end_as_first_process()  # in a container
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = cli.main(arguments, standalone_mode=False)
     except click.ClickException as error:
-        _suggest_replacement(error).show()
+        _with_replacement(error).show()
         sys.exit(EXIT_USAGE)
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
@@ -124,22 +124,24 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         click.echo(f"Error: {_describe_error(error)}", err=True)
         sys.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILURE)
-    if isinstance(code, int) and code:  # a command has called ctx.exit
+    if isinstance(code, int) and code:  # click returns the code of a command that calls ctx.exit
         sys.exit(code)
 
 
-def _suggest_replacement(error: click.ClickException) -> click.ClickException:
+def _with_replacement(error: click.ClickException) -> click.ClickException:
     """Return an error that says what to use instead, if the error is about a removed option or command."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error
     command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
     if isinstance(error, click.NoSuchOption):
-        fix = find_replacement(f"osrerank {command} {error.option_name}")
-        return click.UsageError(f"No such option {error.option_name}; {fix}.", error.ctx) if fix else error
-    quoted_name = error.message.partition("No such command ")[2].rstrip(".")
-    name = quoted_name.strip("'")
-    fix = find_replacement(f"osrerank {command} {name}")
-    return click.UsageError(f"No such command {quoted_name}; {fix}.", error.ctx) if fix else error
+        replacement = find_replacement(f"osrerank {command} {error.option_name}")
+        reason = f"No such option {error.option_name}"
+    else:
+        quoted_name = error.message.partition("No such command ")[2].rstrip(".")  # such as 'foo', with the quotes
+        name = quoted_name.strip("'")
+        replacement = find_replacement(f"osrerank {command} {name}")
+        reason = f"No such command {quoted_name}"
+    return click.UsageError(f"{reason}; {replacement}.", error.ctx) if replacement else error
 
 
 def _find_extra(module: str) -> str:
@@ -162,7 +164,7 @@ def _find_extra(module: str) -> str:
 
 
 def _describe_error(error: Exception) -> str:
-    """Describe an error in one line. If another library raised it, the line begins with the error's class."""
+    """Describe an error in one line. An unexpected error of another library is described with its class."""
     if isinstance(error, OsrerankError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
@@ -177,10 +179,11 @@ def _describe_error(error: Exception) -> str:
     message = str(error).strip()
     first_line = message.splitlines()[0] if message else "no message"
     name = type(error).__name__
-    if not first_line.startswith(f"{name}("):
+    is_engine_error = first_line.startswith(f"{name}(")  # opensearch-py's errors begin with their class
+    if not is_engine_error:
         return f"{name}: {first_line} {hint}"
     from osrerank.doctor import choose_engine_fix
 
-    description = first_line.partition(" caused by: ")[0]  # opensearch-py's errors end with their cause
+    description = first_line.partition(" caused by: ")[0]  # the errors can end with their cause
     fix = choose_engine_fix(error, not_found_fix="")
     return f"{description}: {fix} {hint}" if fix else f"{description} {hint}"

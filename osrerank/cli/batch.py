@@ -1,6 +1,7 @@
 """Search or rerank for many queries and write a run, for the commands ``run``, ``rerank`` and ``reproduce``.
 
-Each query's record is written to the side file ``OUTPUT.jsonl`` at once, so that an interrupted run can be resumed.
+As soon as a query is done, its record is written to the side file ``OUTPUT.jsonl``, so that an interrupted run can be
+resumed.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ MAX_SHOWN_FAILURES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class QuerySetRun:
+class QueryBatch:
     """Queries, and the function that searches or reranks for each of them.
 
     Attributes:
@@ -47,11 +48,12 @@ class QuerySetRun:
     workers: int = 1
 
 
-def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
+def run_batch(batch: QueryBatch, options: Mapping[str, Any]) -> None:
     """Search for all queries that the side file does not contain yet, then write the run.
 
-    The ``options`` are the values of the command-line options that `osrerank.cli.options.run_options` adds. Only
-    ``output`` and ``allow_partial`` are required.
+    If queries fail, the run is not written, or with ``skip_failed`` is written without them. The ``options`` are the
+    values of the command-line options that `osrerank.cli.options.run_options` adds. Only ``output`` and
+    ``allow_partial`` are required.
 
     Raises:
         EvaluationError: queries failed. They are listed on standard error.
@@ -81,11 +83,11 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
             raise EvaluationError(f"{reason}: pass --allow-partial again, or delete the file")
         if not failures or skip_failed:
             tag = options.get("tag") or output.stem
-            have_hits = _write_run(output, tag, options.get("run_format", "trec"), side_file, batch.queries)
+            has_hits = _write_run(output, tag, options.get("run_format", "trec"), side_file, batch.queries)
             side_file.finish(ids)
-            counts = f"{len(have_hits)} queries"
-            if not all(have_hits):
-                counts += f", {have_hits.count(False)} of them without hits"
+            counts = f"{len(has_hits)} queries"
+            if not all(has_hits):
+                counts += f", {has_hits.count(False)} of them without hits"
             if n_partial:
                 counts += f", {n_partial} of them only partly reranked"
             click.echo(f"{output}: {counts}; scores and timings in {side_path}", err=True)
@@ -101,15 +103,15 @@ def run_batch(batch: QuerySetRun, options: Mapping[str, Any]) -> None:
 
 def _write_run(output: Path, tag: str, form: RunForm, side_file: SideFile, queries: Sequence[Query]) -> list[bool]:
     """Write the run. For each query, in order, return whether it has hits."""
-    have_hits: list[bool] = []
+    has_hits: list[bool] = []  # filled while the run is written
 
     def rankings() -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
         for query_id, documents in read_rankings(side_file, queries):
-            have_hits.append(bool(documents))
+            has_hits.append(bool(documents))
             yield query_id, documents
 
     write_rankings(output, tag, rankings(), form=form)
-    return have_hits
+    return has_hits
 
 
 def allow_long_retries(reranker: RerankService) -> None:
@@ -143,13 +145,13 @@ def resolve_ranking_options(argument: RerankArgument, defaults: Rerank, reranker
     This loads the models and adds what identifies their weights, because a model's name does not.
     """
     options = Rerank.of(argument, defaults)
-    if options is None:
+    if options is None:  # a search without reranking
         return {"rerank": False, "rerank.query_fields": defaults.query_fields}
     settings = reranker.settings
     return {
         "rerank": True,
         **{f"rerank.{name}": value for name, value in asdict(options).items()},
-        "rerank.deadline_ms": options.explicit_deadline_ms,
+        "rerank.deadline_ms": options.explicit_deadline_ms,  # commands have no automatic deadline
         "model": settings.model,
         "backend": settings.backend,
         **reranker.identity(options),
@@ -171,11 +173,11 @@ def progress(total: int, n_resumed: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
         task = bar.add_task("queries", total=total, completed=n_resumed)
         lines = ProgressLines()
-        numbers = itertools.count(1)
+        finished_counts = itertools.count(1)
 
         def advance() -> None:
             bar.advance(task)
-            lines.report(next(numbers), total - n_resumed, "queries")
+            lines.report(next(finished_counts), total - n_resumed, "queries")
 
         yield advance
 

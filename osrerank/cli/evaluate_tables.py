@@ -10,13 +10,14 @@ from osrerank.evaluation.significance import get_run_letter
 SUPERSCRIPTS = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
 MIN_SHOWN_P = 0.0001
 COUNT_MEASURES = ("NumQ", "NumRel", "NumRet")
-"""Measures whose names begin with these prefixes are whole numbers."""
+"""Prefixes of the names of measures that are whole numbers."""
 
 
 def summary_table(report: Report) -> Table:
     """Return a table with a row for each run.
 
-    Letters after a value name the runs than which it is significantly better or, with raw marks, better or worse.
+    Letters after a value name the runs that it is significantly better than. If ``report.marks`` is "raw" (without
+    Holm's correction), they also name the runs that it is significantly worse than.
     """
     measures = list(report.evaluations[0].overall)
     rows = []
@@ -38,9 +39,10 @@ def summary_note(report: Report, *, test: str, alpha: float) -> str:
     if not report.comparisons:
         return note
     test_name = "paired t-test" if test == "t" else "randomisation test"
-    finding, correction = "better than that run", "Holm-corrected"
     if report.marks == "raw":
         finding, correction = "better or worse than that run", "raw"
+    else:
+        finding, correction = "better than that run", "Holm-corrected"
     return f"{note}; letters: significantly {finding} ({test_name}, two-tailed, {correction} p < {alpha:g})"
 
 
@@ -49,6 +51,7 @@ def per_query_table(report: Report) -> Table:
     measures = list(report.evaluations[0].overall)
     rows = []
     for evaluation in report.evaluations:
+        # each id once, in order
         query_ids = dict.fromkeys(query_id for values in evaluation.per_query.values() for query_id in values)
         for query_id in query_ids:
             cells = []

@@ -54,20 +54,22 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     from osrerank.formats.trec import read_run
 
     collection = COLLECTIONS[options["collection"]]
-    depth = int(options["candidate_depth"])
+    candidate_depth = int(options["candidate_depth"])
     with open_index_texts(context, options["index"]) as texts:
-        inputs = reproduction_steps.find_materials(options["folder"] or Path(collection.name), collection, depth, texts)
-    bm25, candidates = reproduction_steps.truncate_candidates(inputs.candidates, depth)
+        folder = options["folder"] or Path(collection.name)
+        materials = reproduction_steps.find_materials(folder, collection, candidate_depth, texts)
+    bm25, candidates = reproduction_steps.truncate_candidates(materials.candidates, candidate_depth)
     other_runs = [replace(read_run(path), name=str(path)) for path in options["against"]]
     with closing(open_reranker(context)) as reranker:
         name = reranker.settings.model
         output = options["output"] or Path(f"{collection.name}-{Path(name).name}.run")
-        rerank_argument = build_rerank_argument({**options, "depth": options["depth"] or depth, "do_rerank": True})
+        depth = options["depth"] or candidate_depth
+        rerank_argument = build_rerank_argument({**options, "depth": depth, "do_rerank": True})
         batch = create_batch(reranker, candidates, rerank_argument)
         run_batch(batch, {"output": output, "allow_partial": options["allow_partial"]})
     model_run = replace(read_run(output), name=name)
     reproduction = reproduction_steps.compare_with_published(
-        collection, depth, inputs.qrels, bm25, model_run, other_runs
+        collection, candidate_depth, materials.qrels, bm25, model_run, other_runs
     )
     if wants_json(context):
         click.echo(json.dumps(reproduction.as_json(), indent=2))
@@ -82,19 +84,19 @@ def _print_report(reproduction: "Reproduction") -> None:
     collection = reproduction.collection
     click.echo(f"{collection.description}: BM25's top {reproduction.depth}, {reproduction.n_queries} queries")
     sources = list(dict.fromkeys(published.source for published in reproduction.published))
-    # each row begins with the value, by which the rows are sorted and which is not shown
     rows = [(value, name, f"{value:.4f}", "here") for name, value in reproduction.values.items()]
     for published in reproduction.published:
         source_number = f"[{sources.index(published.source) + 1}]"
         rows.append((published.value, published.system, f"{published.value:.3f}", source_number))
-    console().print(table(["system", MEASURE, "source"], [row[1:] for row in sorted(rows)]))
+    sorted_cells = [cells for _value, *cells in sorted(rows)]
+    console().print(table(["system", MEASURE, "source"], sorted_cells))
     for number, source in enumerate(sources, start=1):
         click.echo(f"[{number}] {source}")
-    bm25 = collection.bm25
+    published_bm25 = collection.bm25
     if not reproduction.has_published_candidates:
         click.echo(
-            f"These candidates are not the published ones, on which BM25 reaches {bm25.value:.4f} over "
-            f"{collection.n_queries} queries ({bm25.source}), so published values are left out."
+            f"These candidates are not the published ones, on which BM25 reaches {published_bm25.value:.4f} over "
+            f"{collection.n_queries} queries ({published_bm25.source}), so published values are left out."
         )
     elif not reproduction.published:
         click.echo(f"No values are published for these candidates, only for the top {min(DEPTHS)}.")

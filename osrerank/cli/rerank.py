@@ -55,8 +55,8 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
 
 def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
-    """Return the `osrerank.cli.batch.QuerySetRun` that reranks each query's candidates."""
-    from osrerank.cli.batch import QuerySetRun, allow_long_retries, resolve_ranking_options
+    """Return the `osrerank.cli.batch.QueryBatch` that reranks each query's candidates."""
+    from osrerank.cli.batch import QueryBatch, allow_long_retries, resolve_ranking_options
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.candidates import CandidatesByQuery
     from osrerank.options.defaults import Defaults
@@ -73,7 +73,7 @@ def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
     ranking_options = resolve_ranking_options(rerank_argument, defaults, reranker)
     ranking_options = {"candidates": query_set.digest, **ranking_options}
     allow_long_retries(reranker)
-    return QuerySetRun(query_set.queries, search, ranking_options, require_reranked=True)
+    return QueryBatch(query_set.queries, search, ranking_options, require_reranked=True)
 
 
 def _read_candidates(options: dict[str, Any]) -> Any:

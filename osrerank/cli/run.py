@@ -51,10 +51,10 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 
 def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
-    """Return the queries, the function that searches for one, and the options to record, as a `QuerySetRun`."""
+    """Return the queries, the function that searches for one, and the options to record, as a `QueryBatch`."""
     from dataclasses import replace
 
-    from osrerank.cli.batch import QuerySetRun, allow_long_retries, resolve_ranking_options
+    from osrerank.cli.batch import QueryBatch, allow_long_retries, resolve_ranking_options
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.topics import read_queries
     from osrerank.options.rerank import NO_STAGES, Rerank
@@ -87,7 +87,7 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
     recorded_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **recorded_options}
     if exclude_query_ids:
         recorded_options["exclude_query_ids"] = True
-    return QuerySetRun(
+    return QueryBatch(
         queries=read_queries(cli_options["queries"]),
         search=search,
         ranking_options=recorded_options,

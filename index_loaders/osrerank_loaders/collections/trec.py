@@ -29,15 +29,16 @@ _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
 _CONTENTS_TAGS = (*_TITLE_TAGS, *_TEXT_TAGS, "DATE", "DD")
 """The elements that Anserini's ``TrecCollection`` indexes, including the elements inside of them."""
-_POST_TYPES = frozenset({"sanitized_html", "tweet"})
+_POST_TEXT_TYPES = frozenset({"sanitized_html", "tweet"})
 """The types of the parts of a Washington Post article that contain its text."""
 _CONGRESSIONAL_RECORD = "CR93"
 """The prefix of the document ids of the Congressional Record, such as ``CR93E-1``."""
 _DOC_TAGS = re.compile(rb"<(?:DOC(?:\s[^<>]*)?>(?P<begin>)|/DOC\s*>(?P<end>))", re.IGNORECASE)
+"""Matches a start tag or an end tag. Which of the empty groups matches, ``begin`` or ``end``, tells them apart."""
 _MAX_TAG_BYTES = 4096
 """The maximum length of a ``<DOC>`` tag."""
 _MAX_GAP_BYTES = 1 << 20
-"""The number of bytes between two documents after which they are checked, to limit the memory."""
+"""The text between two documents is checked in parts of this size, to limit the memory."""
 _BETWEEN_DOCUMENTS = re.compile(rb"(?:[\s\0\x1a]++|\xef\xbb\xbf|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
 """Matches what is allowed between documents. DOS files end with 0x1A, and joined files contain byte order marks."""
 _DOCNO = re.compile(r"<DOCNO(?:\s[^>]*)?>", re.IGNORECASE)
@@ -45,10 +46,11 @@ _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
 
 def read_trec(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
-    """Read a file in any of the formats. If ``contents`` is set, each document gets a field of that name."""
+    """Read a file in any of the formats. If ``contents`` is set, each document gets the field that Anserini indexes."""
     head = source.stream.peek(512)[:512].lstrip().lower()
     if PurePath(source.name).suffix.lower() in {".html", ".htm"}:
-        return add_contents(_read_html, title_and_text)(source) if contents else _read_html(source)
+        read = add_contents(_read_html, title_and_text) if contents else _read_html
+        return read(source)
     if head.startswith(b"{"):
         return _read_washington_post(source, contents=contents)
     if b"<nitf" in head:
@@ -73,7 +75,7 @@ def read_robust04(source: SourceFile, *, contents: bool = False) -> Iterator[Rec
 def doc_blocks(
     source: SourceFile, encoding: str = "utf-8", *, tags: re.Pattern[bytes] = _DOC_TAGS
 ) -> Iterator[tuple[int, str | FormatError]]:
-    """Yield each ``<DOC>`` element with the number of its first line. The tags can be anywhere in a line.
+    """Yield each ``<DOC>`` element, or an error, with the number of its first line. Tags can be anywhere in a line.
 
     Only one document at a time is in memory. Comments and other tags between documents are skipped, but text between
     documents is an error.
@@ -167,10 +169,11 @@ class _GapChecker:
         if not piece.terminator and len(self._unchecked) < _MAX_GAP_BYTES:
             return None
         gap, self._unchecked = self._unchecked, b""  # the whole gap, or its next part if it is large
-        text_start = _BETWEEN_DOCUMENTS.match(gap).end()  # type: ignore[union-attr]  # it also matches an empty gap
+        text_start = _BETWEEN_DOCUMENTS.match(gap).end()  # type: ignore[union-attr]  # it matches even b""
         has_text = text_start < len(gap)
         was_reported = self._has_reported_gap
-        self._has_reported_gap = not piece.terminator and (was_reported or has_text)
+        gap_continues = not piece.terminator
+        self._has_reported_gap = gap_continues and (was_reported or has_text)
         if not has_text or was_reported:
             return None
         text = quote_start(gap[text_start:].splitlines()[0])
@@ -227,8 +230,8 @@ def _read_new_york_times(source: SourceFile, *, contents: bool = False) -> Itera
     except ET.ParseError as error:
         yield record_error(source, f"not well-formed XML: {error}", line=error.position[0])
         return
-    number = article.find(".//doc-id")
-    if number is None or not number.get("id-string"):
+    id_element = article.find(".//doc-id")
+    if id_element is None or not id_element.get("id-string"):
         yield record_error(source, "no <doc-id id-string=...>")
         return
     abstract = _element_texts(article.findall(".//abstract/p"))
@@ -236,7 +239,8 @@ def _read_new_york_times(source: SourceFile, *, contents: bool = False) -> Itera
     headline = _element_texts(article.findall(".//hl1"))
     title = " ".join(headline) or " ".join(_element_texts(article.findall("./head/title")))
     metadata = {CONTENTS: "\n".join([*headline, *abstract, *body])} if contents else {}
-    yield check_id(source, Document(number.attrib["id-string"], "\n".join([*abstract, *body]), title, metadata), 1)
+    document = Document(id_element.attrib["id-string"], "\n".join([*abstract, *body]), title, metadata)
+    yield check_id(source, document, 1)
 
 
 def _element_texts(nodes: Iterable[ET.Element]) -> list[str]:
@@ -263,7 +267,7 @@ def _post_texts(contents: list[dict[str, Any] | None], *, kickers: bool = False)
 
     A kicker is the label above a headline, such as "Opinion".
     """
-    types = _POST_TYPES | ({"kicker"} if kickers else set())
+    types = _POST_TEXT_TYPES | ({"kicker"} if kickers else set())
     for part in contents:
         if not part:
             continue

@@ -24,7 +24,7 @@ class SourceFilter:
     excludes: tuple[str, ...] = ()
 
     def apply(self, source: Json) -> Json:
-        """Return the parts of a source that the filter selects."""
+        """Return the parts of a source that the patterns select. The caller checks ``is_returned``."""
         if not (self.includes or self.excludes):
             return source
         selection = self._select("", source, is_included=not self.includes)
@@ -42,8 +42,9 @@ class SourceFilter:
                 for key, inner in value.items()
             }
             selection = {key: inner for key, inner in selection.items() if inner is not _NOTHING}
-            was_empty = is_included and not value
-            return selection if selection or was_empty or not path else _NOTHING  # the whole source has no path
+            is_whole_source = not path
+            is_selected_empty = is_included and not value
+            return selection if selection or is_selected_empty or is_whole_source else _NOTHING
         if isinstance(value, list):
             elements = [self._select(path, element, is_included=is_included) for element in value]
             elements = [element for element in elements if element is not _NOTHING]
@@ -71,7 +72,7 @@ def read_source_filter(body_filter: Any, params: Mapping[str, str] | None = None
     params = params or {}
     if "_source" in params:
         text = params["_source"]
-        body_filter = {"true": True, "false": False}.get(text, text.split(","))
+        body_filter = {"true": True, "false": False}.get(text, text.split(","))  # otherwise patterns
     includes, excludes = _read_patterns(body_filter)
     includes = params["_source_includes"].split(",") if "_source_includes" in params else includes
     excludes = params["_source_excludes"].split(",") if "_source_excludes" in params else excludes
@@ -84,11 +85,11 @@ def _read_patterns(body_filter: Any) -> tuple[list[str], list[str]]:
         return [], []
     if isinstance(body_filter, dict):
         reject_unknown_keys("_source", body_filter, frozenset({"includes", "excludes"}))
-        return _patterns(body_filter.get("includes", [])), _patterns(body_filter.get("excludes", []))
-    return _patterns(body_filter), []
+        return _list_patterns(body_filter.get("includes", [])), _list_patterns(body_filter.get("excludes", []))
+    return _list_patterns(body_filter), []
 
 
-def _patterns(patterns: Any) -> list[str]:
+def _list_patterns(patterns: Any) -> list[str]:
     if isinstance(patterns, str):
         return [patterns]
     if isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns):
@@ -97,14 +98,17 @@ def _patterns(patterns: Any) -> list[str]:
 
 
 def select_fields(source: Json, patterns: list[Any], fields: IndexFields) -> dict[str, list[Any]]:
-    """Return the ``fields`` of a hit, such as ``{"year": [2024]}``, for the fields whose paths match a pattern."""
-    by_source: dict[str, list[Any]] = {}
+    """Return the ``fields`` of a hit, such as ``{"year": [2024]}``, for the fields whose paths match a pattern.
+
+    A subfield such as ``title.raw`` has the values at the path of its source, ``title``.
+    """
+    values_by_path: dict[str, list[Any]] = {}
     for path, value in iterate_values(source, disabled_paths=fields.disabled_paths):
-        by_source.setdefault(path, []).append(value)
+        values_by_path.setdefault(path, []).append(value)
     selected: dict[str, list[Any]] = {}
     for pattern in patterns:
         for field in fields.find(require_string(pattern, "fields")):
-            converted = [field.convert(value) for value in by_source.get(field.source, [])]
+            converted = [field.convert(value) for value in values_by_path.get(field.source, [])]
             formatted = [values.format_value(field.kind, value) for value in converted if value is not None]
             if formatted:
                 selected[field.path] = formatted

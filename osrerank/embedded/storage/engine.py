@@ -82,7 +82,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Commit pending writes, stop the refresh thread, and release the write lock."""
+        """Commit pending writes, stop the refresh thread, and let other processes write."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -117,14 +117,14 @@ class Engine:
         rows, index_ids_by_alias = self.store.indices(), self.store.aliases()
         names_by_id = {row.id: name for name, row in rows.items()}
         names: dict[str, None] = {}  # a set that keeps the order
-        segments = (expression or "_all").split(",")
-        for position, segment in enumerate(segments):
-            if segment.startswith("<"):
-                raise unsupported_error(f"[{segment}] as a name of indices", "pass names, aliases and patterns with *")
-            follows_pattern = any("*" in earlier for earlier in segments[:position])
-            excludes = follows_pattern and segment.startswith("-")
-            name_or_pattern = segment.removeprefix("-") if excludes else segment
-            if segment == "_all":
+        parts = (expression or "_all").split(",")
+        for position, part in enumerate(parts):
+            if part.startswith("<"):
+                raise unsupported_error(f"[{part}] as a name of indices", "pass names, aliases and patterns with *")
+            follows_pattern = any("*" in earlier for earlier in parts[:position])
+            excludes = follows_pattern and part.startswith("-")
+            name_or_pattern = part.removeprefix("-") if excludes else part
+            if part == "_all":
                 name_or_pattern = "*"
             if "*" in name_or_pattern:
                 pattern = values.compile_wildcard(name_or_pattern)
@@ -142,6 +142,7 @@ class Engine:
                 matches = [name_or_pattern]
             elif name_or_pattern in index_ids_by_alias:
                 index_ids = index_ids_by_alias[name_or_pattern]
+                # -ALIAS excludes nothing
                 matches = [] if excludes else [names_by_id[index_id] for index_id in index_ids]
             else:
                 raise missing_index_error(name_or_pattern)
@@ -151,14 +152,14 @@ class Engine:
                 names.update(dict.fromkeys(sorted(matches)))
         return list(names)
 
-    def drop_missing(self, segments: list[str]) -> list[str]:
+    def drop_missing(self, parts: list[str]) -> list[str]:
         """Return the parts of an expression except the names of missing indices and aliases."""
         existing = {*self.store.indices(), *self.store.aliases(), "_all"}
         kept = []
-        for segment in segments:
-            is_plain_name = "*" not in segment and not segment.startswith(("-", "<"))
-            if segment in existing or not is_plain_name:
-                kept.append(segment)
+        for part in parts:
+            is_single_name = "*" not in part and not part.startswith(("-", "<"))
+            if part in existing or not is_single_name:
+                kept.append(part)
         return kept
 
     def resolve_single(self, name: str) -> str:
@@ -250,7 +251,7 @@ class Engine:
             yield
 
     def _load_external_writes(self) -> None:
-        """Let each index note what other processes have written before this process got the write lock."""
+        """Let each index note what other processes have written before this process got the folder lock."""
         for name in self.store.indices():
             self.open_index(name).load_external_writes()
 
@@ -294,10 +295,7 @@ class Engine:
             shutil.rmtree(live_index.folder, ignore_errors=True)
 
     def merge_fields(self, live_index: LiveIndex, mappings: Json) -> IndexFields:
-        """Return the fields that an index would have with these mappings. Raise an `ApiError` for a conflict.
-
-        Nothing is changed.
-        """
+        """Return the fields that an index would have with these mappings, or raise an `ApiError` for a conflict."""
         return check_mappings(merge_mappings(live_index.row.mappings, mappings), live_index.row.settings)[0]
 
     def change(self, live_index: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
@@ -310,7 +308,7 @@ class Engine:
             live_index.sync()
             needs_new_columns = row.layout != build_layout(live_index.fields)
             if needs_new_columns:
-                live_index.unrefreshed_since = live_index.unrefreshed_since or time.monotonic()
+                live_index.mark_changed()
                 self._start_refresher()
 
     def write(self, batches: Mapping[LiveIndex, list[StoredDocument]]) -> None:
@@ -333,10 +331,9 @@ class Engine:
         """Make all stored documents of an index visible to searches, unless another process writes."""
         if not self._folder_lock.is_held:
             self._commit_abandoned_writes(live_index)
-            if live_index.unrefreshed_since is None:
-                return
-        has_all_columns = live_index.row.layout == build_layout(live_index.fields)
-        if live_index.unrefreshed_since is None and has_all_columns:
+        # The process that holds the folder lock adds the columns of new fields.
+        needs_columns = self._folder_lock.is_held and live_index.row.layout != build_layout(live_index.fields)
+        if live_index.unrefreshed_since is None and not needs_columns:
             return
         with self.hold_write_lock():
             self._limit_writers(live_index)

@@ -1,4 +1,4 @@
-"""An index that the engine has open: its row in the store, its fields and analyzers, and its search index.
+"""An index that the engine has open: its row in the store, its fields and analyzers, and its search index (a `Shard`).
 
 A write first goes to the store, and is then added to the search index, which commits it at the next refresh.
 """
@@ -98,14 +98,14 @@ class LiveIndex:
         self.row = row
         self.fields, self.analyzers = check_mappings(row.mappings, row.settings)
         self._shard: Shard | None = None
-        self._loaded_state: tuple[int, int] = (0, 0)  # the row's generation and indexed_seq when the shard was loaded
+        self._loaded_generation, self._loaded_seq = 0, 0  # the row's, with its indexed_seq, when the shard was loaded
         self._added_seq = row.indexed_seq  # the sequence number of the last document that the shard's writer received
         self.last_seq = store.last_seq(row)
         self.unrefreshed_since: float | None = None
 
     def sync(self) -> None:
         """Update the row, fields and analyzers from the store."""
-        with self._lock:  # before the store's lock, here and everywhere
+        with self._lock:  # take this lock before the store's lock, here and everywhere
             row = self._store.indices().get(self.row.name)
             if row is None or row.id != self.row.id:
                 return
@@ -114,7 +114,7 @@ class LiveIndex:
             self.row = row
 
     def load_external_writes(self) -> None:
-        """Note what other processes have written before this process got the write lock."""
+        """Note what other processes have written before this process got the folder lock."""
         self.last_seq = self._store.last_seq(self.row)
         self._added_seq = self.row.indexed_seq
         if self.last_seq > self.row.indexed_seq:
@@ -131,33 +131,38 @@ class LiveIndex:
 
     def _load_snapshot(self) -> Snapshot:
         with self._lock:
-            while self._shard is None or self._loaded_state != (self.row.generation, self.row.indexed_seq):
+            while self._shard is None or not self._is_up_to_date():
                 generation = self.row.generation
                 try:
                     self._load_shard(self.row)
                 except TANTIVY_ERRORS:
                     self.sync()
-                    if self.row.generation == generation:
-                        raise  # the files are damaged; with another generation, another process has just rebuilt them
+                    was_just_rebuilt = self.row.generation != generation  # by another process; try again
+                    if not was_just_rebuilt:
+                        raise
             return Snapshot(self.row, self.fields, self.analyzers, self._shard, self._shard.searcher)
 
+    def _is_up_to_date(self) -> bool:
+        return (self._loaded_generation, self._loaded_seq) == (self.row.generation, self.row.indexed_seq)
+
     def _load_shard(self, row: IndexRow) -> None:
-        if self._shard is not None and self._shard.folder is not None and self._loaded_state[0] == row.generation:
+        # A search index in memory has no folder, and cannot be reloaded from it.
+        if self._shard is not None and self._shard.folder is not None and self._loaded_generation == row.generation:
             self._shard.reload()
         else:
             self._shard = self._open_shard(row)
-        self._loaded_state = (row.generation, row.indexed_seq)
+        self._loaded_generation, self._loaded_seq = row.generation, row.indexed_seq
 
     def _open_shard(self, row: IndexRow) -> Shard:
         """Open the search index on disk. Before the first write, return an empty search index in memory."""
         if self._store.read_only:
             return self._build_in_memory(row)
         folder = self._generation_folder(row)
-        if not (folder / "meta.json").exists():
-            if row.indexed_seq:
-                raise FileNotFoundError(f"{folder / 'meta.json'} is missing")
-            return Shard(None, row.layout)
-        return Shard(folder, row.layout)
+        if (folder / "meta.json").exists():
+            return Shard(folder, row.layout)
+        if row.indexed_seq:
+            raise FileNotFoundError(f"{folder / 'meta.json'} is missing")
+        return Shard(None, row.layout)
 
     def _build_in_memory(self, row: IndexRow) -> Shard:
         """Build the search index of a read-only folder in memory, because tantivy writes lock files even to read."""
@@ -185,10 +190,14 @@ class LiveIndex:
         """Whether the store has documents that the search index has not committed."""
         return self._store.last_seq(self.row) > self.row.indexed_seq
 
+    def mark_changed(self) -> None:
+        """Set ``unrefreshed_since``, unless there are earlier changes."""
+        self.unrefreshed_since = self.unrefreshed_since or time.monotonic()
+
     def record_stored(self, rows: Sequence[StoredDocument]) -> None:
         """Update ``last_seq`` and ``unrefreshed_since`` after documents were stored."""
         self.last_seq = rows[-1].seq
-        self.unrefreshed_since = self.unrefreshed_since or time.monotonic()
+        self.mark_changed()
 
     def add_documents(self, rows: Sequence[StoredDocument]) -> None:
         """Add newly stored documents to the search index, without committing them.
@@ -208,7 +217,7 @@ class LiveIndex:
             rows: the documents, in the order of their sequence numbers.
             may_have_rows: whether the search index might already contain some of these rows, which are then replaced.
         """
-        shard.delete(row.doc_id for row in rows if may_have_rows or row.version > 1)
+        shard.delete(row.doc_id for row in rows if may_have_rows or row.version > 1)  # above 1, it replaces a version
         analyzers = {
             path: self.analyzers.get(field.analyzer_name)
             for path, field in self.fields.by_path.items()
@@ -270,8 +279,9 @@ class LiveIndex:
             raise storage_error(self._store.folder, str(error)) from error
         self.close_writer()
         with self._lock:
+            # The sequence number must not fall. If the store has no rows left, _added_seq is 0.
             self._record_commit(layout=layout, generation=generation, indexed_seq=max(self._added_seq, self.last_seq))
-            self._shard, self._loaded_state = shard, (generation, self.row.indexed_seq)
+            self._shard, self._loaded_generation, self._loaded_seq = shard, generation, self.row.indexed_seq
         shutil.rmtree(self._generation_folder(old), ignore_errors=True)
 
     def _record_commit(self, **changes: Any) -> None:
@@ -318,7 +328,7 @@ class LiveIndex:
         return self._shard is not None and self._shard.has_open_writer
 
     def _generation_folder(self, row: IndexRow, generation: int | None = None) -> Path:
-        """Return the folder of a search index that was built in this generation, such as ``index-3/generation-2``."""
+        """Return the folder of a search index, such as ``index-3/generation-2``. Each rebuild is a new generation."""
         return self._store.folder / f"index-{row.id}" / f"generation-{generation or row.generation}"
 
     @property
