@@ -34,7 +34,7 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
             sorted_points = sorted(points, key=lambda point: point.inferences)
             _draw_curve(axes, label, [(point.inferences, point.quality) for point in sorted_points], number)
         all_points = chain.from_iterable(curves.values())
-        _label_depths(axes, (point for point in all_points if point.setting.pairs != "sample"))
+        _label_depths(axes, (point for point in all_points if point.setting.aggregation != "sample"))
         axes.set_xlabel("Inferences per query")
         axes.set_ylabel(measure)
         axes.margins(x=0.08, y=0.12)

@@ -40,7 +40,7 @@ class RerankSetting:
         k0: the number of top first-pass candidates that monoBERT scores. If it is 0, monoBERT does not run.
         k1: the number of monoBERT's top candidates that duoBERT compares in pairs. If it is below 2, duoBERT does not
             run.
-        pairs: the aggregation of a candidate's pair probabilities.
+        aggregation: how a candidate's pair probabilities are aggregated.
         sample_size: for ``sample``, the number of rivals drawn for each candidate, without replacement.
         seed: the seed of the draws.
         uses_blend: whether monoBERT's scores are blended with the first pass, as in the run.
@@ -48,7 +48,7 @@ class RerankSetting:
 
     k0: int
     k1: int = 0
-    pairs: PairAggregation = "sum"
+    aggregation: PairAggregation = "sum"
     sample_size: int = 0
     seed: int = 0
     uses_blend: bool = False
@@ -86,7 +86,7 @@ class QueryScores:
         mono_depth, pairs = _read_mono_depth(record), _read_pairs(record)
         if _is_vectors_mono(record):
             ids_by_vectors, mono = _read_vectors_mono(record)
-            return cls(record.query_id, ids_by_vectors, mono, mono_depth, pairs)
+            return cls(record.query_id, first_pass_ids=ids_by_vectors, mono=mono, mono_depth=mono_depth, pairs=pairs)
         candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
         _validate_ranks(record.query_id, [int(candidate["first_pass"]["rank"]) for candidate in candidates])
         mono = {}
@@ -122,8 +122,8 @@ class QueryDepths(NamedTuple):
         ranks = sorted(int(candidate["first_pass"]["rank"]) for candidate in record.fields["candidates"])
         _validate_ranks(record.query_id, ranks)
         rows = (record.fields.get("pairs") or {}).get("probabilities", ())
-        n_compared = sum(any(probability is not None for probability in row) for row in rows)
-        return cls(len(ranks), _read_mono_depth(record), n_compared)
+        compared_rows = [row for row in rows if any(probability is not None for probability in row)]
+        return cls(len(ranks), _read_mono_depth(record), n_compared=len(compared_rows))
 
 
 class ScoredRun:
@@ -217,7 +217,7 @@ def compute_curve(
     The scores are read once. Queries without hits are left out, because a run file contains no lines for them. With the
     aggregation ``sample``, each point is the mean of ten draws.
     """
-    # the derived rankings have the scores n, n-1, ..., 1, which need no rounding to 32 bits
+    # trec_eval's rounding to 32 bits concerns models' scores; the derived rankings have the scores n, n-1, ..., 1
     averaging = replace(averaging or Averaging(), single_precision=False)
     trials_by_setting = []  # one trial for each setting, or ten with different seeds
     for setting in settings:
@@ -256,7 +256,8 @@ def find_max_k1(depths: Sequence[QueryDepths]) -> int:
 
     A query can have fewer than k1 hits.
     """
-    limits = [query.n_compared for query in depths if query.n_hits > max(query.n_compared, 1)]
+    with_pairs = [query for query in depths if query.n_hits > 1]
+    limits = [query.n_compared for query in with_pairs if query.n_compared < query.n_hits]
     if limits:
         return min(limits)
     return max((query.n_compared for query in depths), default=0)  # duoBERT compared all hits
@@ -289,7 +290,7 @@ class _Trial:
 
 def _vary_seed(setting: RerankSetting) -> Iterator[RerankSetting]:
     """Yield the setting with seeds for ten random draws, or unchanged if nothing is drawn."""
-    n_trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
+    n_trials = SAMPLE_TRIALS if setting.aggregation == "sample" and setting.k1 > 1 else 1
     return (replace(setting, seed=setting.seed + number) for number in range(n_trials))
 
 
@@ -303,7 +304,7 @@ def _aggregate_pairs(
 ) -> tuple[dict[str, float], int]:
     """Return each document's aggregated pair probability, and the number of pairs."""
     # for each document, the indices of the documents that it is compared with
-    rivals = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(doc_ids)
+    rivals = Pairs(setting.aggregation, setting.sample_size or 1, setting.seed).rivals(doc_ids)
     aggregated = {}
     for doc_id, rival_indices in zip(doc_ids, rivals, strict=True):
         try:
@@ -311,7 +312,7 @@ def _aggregate_pairs(
         except KeyError:
             reason = f"duoBERT's probabilities for the pairs of the top {setting.k1}"
             raise _missing_scores_error(scored, reason) from None
-        aggregated[doc_id] = aggregate(probabilities, setting.pairs)
+        aggregated[doc_id] = aggregate(probabilities, setting.aggregation)
     n_pairs = sum(len(rival_indices) for rival_indices in rivals)
     return aggregated, n_pairs
 
@@ -319,7 +320,7 @@ def _aggregate_pairs(
 def _blend_with_first_pass(scored: QueryScores, mono_ids: Sequence[str]) -> list[str]:
     """Return the order after blending monoBERT's scores with the first pass, by the same stage as in a search.
 
-    The stage blends the scores of the candidates that have a second trace entry, which means that a model scored them.
+    The stage blends only candidates with a second entry in ``trace``, which are those that a model scored.
     """
     if scored.blend is None:
         raise _missing_scores_error(scored, "a blend with the first pass")
@@ -328,12 +329,13 @@ def _blend_with_first_pass(scored: QueryScores, mono_ids: Sequence[str]) -> list
     order = (*mono_ids, *(doc_id for doc_id in scored.first_pass_ids if doc_id not in scored_ids))
     first_pass = {}
     for rank, doc_id in enumerate(scored.first_pass_ids, start=1):
-        first_pass[doc_id] = StageScore(FIRST_PASS, scored.first_pass_scores[doc_id], rank, 0.0)
+        first_pass[doc_id] = StageScore(FIRST_PASS, scored.first_pass_scores[doc_id], rank, unit=0.0)
     candidates = []
     for rank, doc_id in enumerate(order, start=1):
         if doc_id in scored_ids:
             score = scored.mono[doc_id]
-            trace: tuple[StageScore, ...] = (first_pass[doc_id], StageScore("model", 0.0, rank, 0.0))
+            model_entry = StageScore("model", score=0.0, rank=rank, unit=0.0)
+            trace: tuple[StageScore, ...] = (first_pass[doc_id], model_entry)
         else:
             score = first_pass[doc_id].score
             trace = (first_pass[doc_id],)
@@ -362,6 +364,7 @@ def _read_vectors_mono(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, 
     scores: dict[str, float] = {}
     for candidate in record.fields["candidates"]:
         stages = candidate["stages"]
+        # "blend" is the first pass with the vectors, and BLENDED is the vectors with the cross-encoder.
         if vectors_stage := stages.get("blend") or stages.get("vectors"):
             ranks[candidate["doc_id"]] = int(vectors_stage["rank"])
         if cross_encoder_stage := stages.get(BLENDED) or stages.get("mono"):

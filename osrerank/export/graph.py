@@ -59,8 +59,9 @@ def build_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, hea
     """
     unprefixed = {name.removeprefix("bert."): array for name, array in weights.items()}
     bert = BertGraph(unprefixed, config, card)
-    labels = 2 if card.head in {"logits2", "next-sentence"} else 1
-    return bert.graph.model(dict.fromkeys(INPUTS, TOKENS_SHAPE), {"logits": (bert.logits(head), ("n", labels))})
+    logits = bert.logits(head)
+    n_labels = 2 if card.head in {"logits2", "next-sentence"} else 1
+    return bert.graph.model(dict.fromkeys(INPUTS, TOKENS_SHAPE), {"logits": (logits, ("n", n_labels))})
 
 
 @dataclass(slots=True)
@@ -103,6 +104,7 @@ class Graph:
         """
         onnx = require("onnx", extra="onnx")
         make, types = onnx.helper, onnx.TensorProto
+        # give the outputs their names
         self.nodes.extend(make.make_node("Identity", [value], [name]) for name, (value, _) in outputs.items())
         graph = make.make_graph(
             self.nodes,
@@ -127,7 +129,6 @@ class BertGraph:
         self._epsilon = float(config.get("layer_norm_eps", 1e-12))
         self._heads = int(config["num_attention_heads"])
         self._hidden = int(config["hidden_size"])
-        self._width = self._hidden // self._heads
         self._layers = int(config["num_hidden_layers"])
         self._first_position = first_position_id(config)
         self._card = card
@@ -146,9 +147,9 @@ class BertGraph:
         """Return the states after a layer: of all tokens, or only of [CLS] ``(n, 1, hidden)``."""
         weights_name, node_name = f"encoder.layer.{layer}", f"layers.{layer}"
         query_states = self._first_token(states) if only_first else states
-        inputs = self._projections(states, query_states, weights_name, node_name)
+        inputs = self._projections(states, query_states, weights_name, node_name, only_first=only_first)
         bias = self._attention_bias(only_first=only_first)
-        inputs += ["", "", bias] if bias else []  # the optional inputs before it, a bias and a padding mask, stay empty
+        inputs += ["", "", bias] if bias else []  # without the optional bias of the projections and padding mask
         context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME_DOMAIN, num_heads=self._heads)
         return self._feed_forward(context, query_states, layer)
 
@@ -167,10 +168,12 @@ class BertGraph:
         output = self._linear(intermediate, f"{node_name}.narrow", [f"{weights_name}.output.dense"])
         return self._norm([output, states], f"{weights_name}.output.LayerNorm")
 
-    def _projections(self, states: str, query_states: str, weights_name: str, node_name: str) -> list[str]:
+    def _projections(
+        self, states: str, query_states: str, weights_name: str, node_name: str, *, only_first: bool
+    ) -> list[str]:
         """Return three values: the queries of ``query_states``, and the keys and the values of ``states``."""
         query, *key_value = (f"{weights_name}.attention.self.{projection}" for projection in ("query", "key", "value"))
-        if query_states == states:
+        if not only_first:
             projections = self._linear(states, f"{node_name}.projections", [query, *key_value])
             return self.graph.add_node("Split", [projections], 3, axis=2, num_outputs=3)
         projections = self._linear(states, f"{node_name}.keys_values", key_value)
@@ -215,7 +218,7 @@ class BertGraph:
 
     def _first_token(self, states: str) -> str:
         """Return the states of [CLS] ``(n, 1, hidden)``."""
-        return self.graph.add("Slice", [states, self._axis(0), self._axis(1), self._axis(1)])
+        return self.graph.add("Slice", [states, self._axis(0), self._axis(1), self._axis(1)])  # from 0 to 1, on axis 1
 
     def _axis(self, number: int) -> str:
         """Return the constant ``[number]``, for an axis or for a bound of a Slice."""

@@ -22,7 +22,7 @@ MEASURED_S = 4.0
 """The minimum duration of the measurement, in seconds. It is shorter only if the texts run out."""
 UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
 """The units for durations: the seconds below which a unit is used, the unit's length in seconds, and its name."""
-GOLDEN_RATIO = 0.618
+INVERSE_GOLDEN_RATIO = 0.618
 """The inverse of the golden ratio. Its multiples modulo 1 are spread evenly, so each batch samples different texts."""
 
 
@@ -55,6 +55,7 @@ class Estimate:
     rate: EncodingRate | None = None
 
     def __str__(self) -> str:
+        """Describe the estimate, with the command that builds missing vectors: ``osrerank vectors build ...``."""
         index, counts = self.coverage.index, str(self.coverage)
         if not self.coverage.lacks:
             return f"{index}: {counts}"
@@ -80,7 +81,7 @@ def estimate(client: Client, index: str) -> Estimate:
     """Count an index's missing vectors, and measure how fast this machine encodes its texts. No vectors are stored.
 
     Raises:
-        ConfigError: the model has no vectors, or they are off.
+        ConfigError: the model is not a bi-encoder, or vectors are turned off.
         InferenceError: a text could not be encoded.
         opensearchpy.OpenSearchException: the index cannot be read.
     """
@@ -91,7 +92,8 @@ def estimate(client: Client, index: str) -> Estimate:
     if not coverage.texts:
         return Estimate(coverage)
     rate = measure_rate(vectors, coverage.texts)
-    distinct_fraction = len(coverage.texts) / coverage.examined_lacking  # equal texts are encoded once
+    # Equal texts are encoded once. Of all texts without vectors, as many are distinct as of the examined ones.
+    distinct_fraction = len(coverage.texts) / coverage.examined_lacking
     n_missing_texts = coverage.lacks * distinct_fraction
     mean_characters = sum(text.characters for text in coverage.texts) / len(coverage.texts)
     build_s = n_missing_texts * mean_characters / rate.characters_per_s
@@ -105,8 +107,9 @@ def measure_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> Encodi
     n_texts, n_characters, total_s, total_bytes = 0, 0, 0.0, 0
     size = WARM_UP_TEXTS
     while not n_texts or (total_s < MEASURED_S and n_texts < len(texts_by_length)):
-        size = min(2 * size, BATCH_SIZE)
-        batch = _sample_evenly(texts_by_length, size, (n_texts / BATCH_SIZE * GOLDEN_RATIO) % 1)
+        size = min(2 * size, BATCH_SIZE)  # small batches first, because a slow machine needs seconds for a large batch
+        n_full_batches = n_texts / BATCH_SIZE
+        batch = _sample_evenly(texts_by_length, size, offset=(n_full_batches * INVERSE_GOLDEN_RATIO) % 1)
         batch_s, batch_bytes = vectors.measure_cost([text.text for text in batch])
         total_s += batch_s
         total_bytes += batch_bytes

@@ -13,7 +13,7 @@ WINDOW_PARAMETERS = {
     "linear": "rank_window_size",
     "diversify": "size",
 }
-"""The parameter of each retriever for the number of hits that it ranks. Another number would change their order."""
+"""The parameter of each retriever for the number of hits that it ranks. Another number would change the hits' order."""
 DEFAULT_WINDOW = 10
 """The default of these parameters."""
 UNSUPPORTED_RETRIEVERS = {
@@ -55,13 +55,15 @@ def explain_unsupported_retriever(body: Mapping[str, Any], end: int) -> str:
 
 def read_retriever_window(body: Mapping[str, Any]) -> int | None:
     """Return the number of hits that a body's retriever ranks, or None if it ranks as many as are requested."""
-    kind, content = next(_walk_retrievers(body.get("retriever")), ("standard", {}))
+    outermost = next(_walk_retrievers(body.get("retriever")), None)
+    kind, content = outermost or ("standard", {})
     if kind == "standard":
         return None
-    rankers = content.get("rescore") or {} if kind == "rescorer" else content
-    if not isinstance(rankers, list):
-        rankers = [rankers]
-    windows = [ranker.get(WINDOW_PARAMETERS[kind], DEFAULT_WINDOW) for ranker in rankers]
+    settings: Any = content
+    if kind == "rescorer":
+        settings = content.get("rescore") or {}  # one rescorer's settings, or a list
+    settings_list = settings if isinstance(settings, list) else [settings]
+    windows = [settings.get(WINDOW_PARAMETERS[kind], DEFAULT_WINDOW) for settings in settings_list]
     return min((window for window in windows if isinstance(window, int)), default=DEFAULT_WINDOW)
 
 
@@ -73,8 +75,10 @@ def _walk_retrievers(retriever: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if not isinstance(content, Mapping):
             continue
         yield kind, content
-        inner = content.get("retrievers")
-        for child in [content.get("retriever"), *(inner if isinstance(inner, list) else ())]:
+        listed_children = content.get("retrievers")
+        if not isinstance(listed_children, list):
+            listed_children = []
+        for child in [content.get("retriever"), *listed_children]:
             # the retriever linear has {"retriever": child, "weight": 2.0} in its list instead of the child
             is_weighted = isinstance(child, Mapping) and isinstance(child.get("retriever"), Mapping)
             yield from _walk_retrievers(child["retriever"] if is_weighted else child)

@@ -13,7 +13,8 @@ from typing import Any
 
 from osrerank.response import read_texts
 from osrerank.retrieval.mapping import Leaf
-from osrerank.retrieval.text_fields import MAX_FIELDS, is_title
+from osrerank.retrieval.text_fields import MAX_FIELDS
+from osrerank.retrieval.text_fields import is_title as is_title_name
 
 MAX_TITLES = 2
 """The maximum number of titles that are chosen."""
@@ -24,7 +25,7 @@ LONG_PROSE_WORDS = 12
 MIN_ALPHABETIC_FRACTION = 0.6
 """The minimum fraction of words in prose that begin with a letter."""
 MIN_LOWER_CASE_FRACTION = 0.4
-"""The minimum fraction of alphabetic words in prose that are not capitalised. In lists of names, most words are."""
+"""The minimum fraction of alphabetic words in prose that are not capitalised. Lists of names have fewer."""
 MIN_LONG_LOWER_CASE_FRACTION = 0.3
 """The same minimum for long prose. It is lower, because long values are rarely lists of names."""
 MIN_VALUES = 5
@@ -77,21 +78,26 @@ class SampledField:
         return statistics.median(counts) if counts else 0
 
     @cached_property
-    def vocabulary(self) -> list[set[str]]:
+    def vocabularies(self) -> list[set[str]]:
         """For each document, the set of words in its values, in lower case and without punctuation."""
         texts = (" ".join(values) for values in self.values)
         vocabularies = [{word.strip(_PUNCTUATION).casefold() for word in _split_words(text)} for text in texts]
         return [words - {""} for words in vocabularies]
 
     @property
+    def source_path(self) -> str:
+        """The path of the values in documents, such as ``title`` for ``title.raw``, or else the field's own path."""
+        return self.leaf.source or self.leaf.path
+
+    @property
     def parent(self) -> str:
         """The path of the object that contains the field. Empty at the top level."""
-        return (self.leaf.source or self.leaf.path).rpartition(".")[0]
+        return self.source_path.rpartition(".")[0]
 
     @property
     def is_title(self) -> bool:
         """Whether the field's name is that of a title, and no document has several values."""
-        return is_title(self.leaf.source or self.leaf.path) and all(len(values) < 2 for values in self.values)
+        return is_title_name(self.source_path) and all(len(values) < 2 for values in self.values)
 
     @property
     def is_code(self) -> bool:
@@ -113,10 +119,10 @@ class SampledField:
         alphabetic = [word for word in words if word and word[0].isalpha() and not _CODE.match(word)]
         if len(alphabetic) < MIN_ALPHABETIC_FRACTION * len(words):
             return False
-        capitalised = [word for word in alphabetic if _is_capitalised(word)]
+        not_capitalised = [word for word in alphabetic if not _is_capitalised(word)]
         is_long = self.median_words >= LONG_PROSE_WORDS
         min_fraction = MIN_LONG_LOWER_CASE_FRACTION if is_long else MIN_LOWER_CASE_FRACTION
-        return len(alphabetic) - len(capitalised) >= min_fraction * len(alphabetic)
+        return len(not_capitalised) >= min_fraction * len(alphabetic)
 
 
 def _is_capitalised(word: str) -> bool:
@@ -134,7 +140,7 @@ def choose_fields(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) 
     """Return the fields with titles and prose: at most five, titles first, then from short to long.
 
     Fields without a value in the sample, copies, ids, addresses and tags are left out. If no field has prose, the
-    longest other field is added to the titles.
+    field with the longest values is chosen in addition to the titles.
 
     Args:
         leaves: the fields to choose from.
@@ -146,7 +152,9 @@ def choose_fields(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) 
         return tuple(leaves[:MAX_FIELDS])
     chosen = _drop_copies([field for field in filled if _is_text(field, filled)])
     if all(field.is_title for field in chosen):  # also true if no field was chosen
-        remaining = [field for field in filled if field not in chosen and not (chosen and _is_tag(field))]
+        remaining = [field for field in filled if field not in chosen]
+        if chosen:
+            remaining = [field for field in remaining if not _is_tag(field)]
         max_words = max((field.median_words for field in remaining), default=0)
         chosen += [field for field in remaining if field.median_words == max_words]
     return tuple(field.leaf for field in _limit_fields(chosen))
@@ -168,7 +176,7 @@ def _find_text_names(source: Mapping[str, Any], parent: str = "") -> Iterator[st
 
 
 def read_field_values(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
-    """Return the values of a field in a document. Those of a target of ``copy_to`` are in the copied fields."""
+    """Return the values of a field in a document. A target of ``copy_to`` has the values of the copied fields."""
     paths = leaf.copied_from or (leaf.source,)
     return tuple(value for path in paths for value in read_texts(source, path.split(".")))
 
@@ -185,20 +193,22 @@ def _is_text(field: SampledField, fields: Sequence[SampledField]) -> bool:
     A title in an object, such as ``book.title``, counts only if the object also has prose, or if no field outside
     objects is a title. Otherwise it is taken for the name of something else, such as an author.
     """
-    if field.parent and field.is_repeated:
+    if field.parent and field.is_repeated:  # such as the name of a category
         return False
     if field.is_title:
+        if not field.parent:
+            return True
         siblings = [other for other in fields if other.parent == field.parent]
         has_prose = any(other.is_prose and other.median_words >= LONG_PROSE_WORDS for other in siblings)
         has_top_level_title = any(other.is_title and not other.parent for other in fields)
-        if not field.parent or (not field.is_code and (has_prose or not has_top_level_title)):
+        if not field.is_code and (has_prose or not has_top_level_title):
             return True
     return field.is_prose and (not field.is_repeated or field.median_words >= LONG_PROSE_WORDS)
 
 
 def _drop_copies(fields: list[SampledField]) -> list[SampledField]:
     """Drop copies of another field, then fields that join several others, then parts of a longer field."""
-    for field in sorted(fields, key=_copy_sort_key, reverse=True):
+    for field in sorted(fields, key=_copy_sort_key, reverse=True):  # the best of several copies is last, and stays
         if any(_are_copies(field, other) for other in fields if other is not field):
             fields = [other for other in fields if other is not field]
     for field in sorted(fields, key=lambda field: (-field.median_words, field.leaf.path)):
@@ -224,15 +234,16 @@ def _copy_sort_key(field: SampledField) -> tuple[bool, bool, bool, bool, str]:
     """Return the sort key of a field among its copies. The field with the lowest key is chosen."""
     has_markup = any(_MARKUP.search(value[:1000]) for value in field.all_values)
     is_typeahead = field.leaf.kind == "search_as_you_type"
-    return is_typeahead, has_markup, not field.is_title, bool(field.leaf.analyzer), field.leaf.path
+    has_own_analyzer = bool(field.leaf.analyzer)
+    return is_typeahead, has_markup, not field.is_title, has_own_analyzer, field.leaf.path
 
 
 def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
     """Return whether ``others`` together have nearly all words of a field, in every document with the field."""
     fractions = []
-    for document, words in enumerate(field.vocabulary):
+    for document, words in enumerate(field.vocabularies):
         if words:
-            other_words: set[str] = set().union(*(other.vocabulary[document] for other in others))
+            other_words: set[str] = set().union(*(other.vocabularies[document] for other in others))
             fractions.append(len(words & other_words) / len(words))
     if len(fractions) < MIN_COMPARED_DOCUMENTS:
         return False

@@ -21,7 +21,7 @@ from osrerank.stages.ordering import (
     StageAttempt,
     StageOutcome,
     deadline_reason,
-    no_text_reason,
+    explain_no_text,
     rank_block,
     unit_interval_scores,
 )
@@ -105,7 +105,7 @@ class DuoStage:
         reason, code = "", None
         if n_failed:
             applied = "partial" if scorable else False
-            reason = no_text_reason([candidate for candidate in block if lacks_text(candidate)])
+            reason = explain_no_text([candidate for candidate in block if lacks_text(candidate)])
             code = ReasonCode.NO_TEXT
         return StageReport(
             self.name, applied, reason, code, model=self.model, kind="duo", candidates=len(block), failed=n_failed

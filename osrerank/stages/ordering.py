@@ -49,8 +49,7 @@ class StageAttempt:
     """What a stage has scored when it ends, possibly early because of the deadline.
 
     Only the candidates above the first unattempted one are reordered. Those below it keep their rank, even if they were
-    scored. Otherwise, a few candidates from far below, whose vectors are stored, would rank above the first pass's
-    best.
+    scored. Otherwise, a few low candidates that happened to be scored would rank above the first pass's best.
 
     Attributes:
         block: the top candidates of the ranking, which the stage should reorder.
@@ -68,24 +67,24 @@ class StageAttempt:
 
     @property
     def depth(self) -> int:
-        """The number of reordered candidates: the top of the block, above the first unattempted candidate."""
+        """The number of candidates to reorder: the top of the block, above the first unattempted candidate."""
         if self.reached >= len(self.scorable):
             return len(self.block)
         first_unattempted = self.scorable[self.reached]
         return first_unattempted.rank - 1
 
     @property
-    def ordered(self) -> list[ScoredCandidate]:
-        """The reordered candidates that have a score."""
+    def scored_in_depth(self) -> list[ScoredCandidate]:
+        """The candidates to reorder that have a score. They are not sorted."""
         depth = self.depth
         return [entry for entry in self.scored if entry.candidate.rank <= depth]
 
     @property
     def unscored(self) -> list[Candidate]:
-        """The reordered candidates that have no score, with their ``failure`` set."""
+        """The candidates to reorder that have no score, with their ``failure`` set."""
         scored_ids = {entry.candidate.doc_id for entry in self.scored}
         return [
-            candidate._replace(failure=self.failures.get(candidate.doc_id) or _unscored_reason(candidate))
+            candidate._replace(failure=self.failures.get(candidate.doc_id) or _explain_unscored(candidate))
             for candidate in self.block[: self.depth]
             if candidate.doc_id not in scored_ids
         ]
@@ -135,15 +134,17 @@ def rank_block(
     block = ranking.candidates[:depth]
     scorable = [candidate for candidate in block if not lacks_text(candidate)]
     if not scorable:
-        reason = no_text_reason(block) if block else "no candidates"
+        reason = explain_no_text(block) if block else "no candidates"
         code = ReasonCode.NO_TEXT if block else ReasonCode.NO_HITS
         report = StageReport(stage, applied=False, reason=reason, code=code, candidates=len(block))
         return ranking.with_report(report)
-    attempt, counts, reasons, pairs, vectors = score(block, scorable)
-    ordered, unscored = attempt.ordered, attempt.unscored
-    if not ordered:
-        raise nothing_scored_error(model, attempt.failures if unscored else {}, stage=stage)
-    candidates = reorder(ranking, stage, ordered, (*unscored, *ranking.candidates[attempt.depth :]))
+    outcome = score(block, scorable)
+    attempt, reasons = outcome.attempt, outcome.reasons
+    scored, unscored = attempt.scored_in_depth, attempt.unscored
+    if not scored:
+        failures = attempt.failures if unscored else {}  # without unscored candidates, the first was not attempted
+        raise nothing_scored_error(model, failures, stage=stage)
+    candidates = reorder(ranking, stage, scored, below=(*unscored, *ranking.candidates[attempt.depth :]))
     n_failed = sum(candidate.failure != BLANK_TEXT for candidate in unscored)  # a blank text needs no score
     if n_failed:
         reasons = [*reasons, not_scored_reason(f"{n_failed} candidates")]
@@ -155,14 +156,13 @@ def rank_block(
         model=model.model,
         kind=kind,
         candidates=len(block),
-        **counts,
+        **outcome.counts,
         failed=len(unscored),
         took_ms=(time.perf_counter() - began_s) * 1000,
-        pairs=pairs,
+        pairs=outcome.pairs,
     )
-    return replace(
-        ranking, candidates=candidates, reports=(*ranking.reports, report), vectors=vectors or ranking.vectors
-    )
+    vectors = outcome.vectors or ranking.vectors
+    return replace(ranking, candidates=candidates, reports=(*ranking.reports, report), vectors=vectors)
 
 
 def deadline_reason(how_far: str) -> Reason:
@@ -175,11 +175,11 @@ def not_scored_reason(what: str) -> Reason:
     return Reason(ReasonCode.SCORING, f"{what} could not be scored")
 
 
-def _unscored_reason(candidate: Candidate) -> str:
+def _explain_unscored(candidate: Candidate) -> str:
     return NO_TEXT if candidate.text is None else BLANK_TEXT
 
 
-def no_text_reason(block: Sequence[Candidate]) -> str:
+def explain_no_text(block: Sequence[Candidate]) -> str:
     """Return why none of the candidates can be scored: they have no text, or their texts are blank."""
     return NO_TEXT if all(candidate.text is None for candidate in block) else "the texts of all candidates are blank"
 
@@ -191,6 +191,7 @@ def unit_interval_scores(scores: Floats, probabilities: Floats) -> list[float]:
     that a logit of 60 still gets a higher value than a logit of 50.
     """
     softsign = (1 + scores / (1 + np.abs(scores))) / 2  # unlike a probability, it is hardly ever rounded to 0 or 1
+    # in [0, SATURATION] or [1 - SATURATION, 1]
     near_ends = np.where(probabilities > SATURATION, 1 - SATURATION, 0.0) + SATURATION * softsign
     is_between = (probabilities >= SATURATION) & (probabilities <= 1 - SATURATION)
     units: list[float] = np.where(is_between, probabilities, np.minimum(near_ends, MAX_UNIT)).tolist()
@@ -228,8 +229,8 @@ def reorder(
         stage: the stage's name.
         scored: the scored candidates.
         below: all other candidates, in their old order.
-        adds_level: whether the stage adds 1 to the ``_score`` of its hits, so that 0.87 becomes 1.25, for example. A
-            blend does not.
+        adds_level: whether the scored candidates get the next level (`StageScore.level`), which puts their hits above
+            all others. A blend does not add a level.
 
     Raises:
         ValueError: the number of candidates differs from the ranking's.
@@ -247,7 +248,23 @@ def reorder(
 
 def _with_score(scored: ScoredCandidate, stage: str, rank: int, level: int) -> Candidate:
     """Return the candidate after the stage, with the score in its trace."""
-    score = StageScore(stage, scored.score, rank, scored.unit, scored.parts, scored.passage, level, scored.is_truncated)
     candidate = scored.candidate
-    trace = (*candidate.trace, score)
-    return Candidate(candidate.doc_id, candidate.text, scored.score, rank, trace, "", candidate.sections)
+    entry = StageScore(
+        stage,
+        scored.score,
+        rank,
+        scored.unit,
+        parts=scored.parts,
+        passage=scored.passage,
+        level=level,
+        cut=scored.is_truncated,
+    )
+    return Candidate(
+        candidate.doc_id,
+        candidate.text,
+        scored.score,
+        rank,
+        trace=(*candidate.trace, entry),
+        failure="",
+        sections=candidate.sections,
+    )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.nn  # imported before a process group exists, which its defaults would keep alive
+import torch.distributed.nn  # imported early, because its default arguments would keep a process group alive
 from torch import Tensor, distributed
 
 from osrerank._optional import require
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 """The tokens in a micro-batch, including padding, for each device type. A recipe can set ``budget_tokens`` instead."""
 SEED_STRIDE = 1_000_003
-"""The difference between the random seeds of two processes. It is larger than any number of steps, because each step
-adds 1 to the seed of its process."""
+"""The factor that separates the random seeds of recipes, processes and steps. It is larger than any number of steps,
+because each step adds 1 to the seed of its process."""
 SAVE_EVERY_S = 120.0
 """The seconds between checkpoints."""
 MAX_WAIT = timedelta(hours=12)
@@ -100,12 +100,13 @@ class Machine:
         accelerate: Any = require("accelerate", extra="torch")
         # Accelerate joins processes on the CPU only if `cpu` is set.
         current = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        is_cpu = current is None or bool(accelerate.utils.parse_flag_from_env("ACCELERATE_USE_CPU"))
-        device_type = "cpu" if current is None or is_cpu else current.type
+        device_type = current.type if current is not None else "cpu"
+        if accelerate.utils.parse_flag_from_env("ACCELERATE_USE_CPU"):
+            device_type = "cpu"
         self.precision = precision = _choose_precision(precision, device_type)
         try:
             self.accelerator = accelerate.Accelerator(
-                cpu=is_cpu,
+                cpu=device_type == "cpu",
                 # In fp16 the loop scales the loss itself, because a checkpoint has to keep the scale.
                 mixed_precision="bf16" if precision == "bf16" else "no",
                 kwargs_handlers=[accelerate.InitProcessGroupKwargs(timeout=MAX_WAIT)],
@@ -174,17 +175,18 @@ class Machine:
         """
         if self.process_count == 1:
             return
-        counts = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=self.device)
-        distributed.all_reduce(counts)
-        for parameter, count in zip(parameters, counts.tolist(), strict=True):
-            if count:
+        has_gradient = [float(parameter.grad is not None) for parameter in parameters]
+        n_with_gradient = torch.tensor(has_gradient, device=self.device)
+        distributed.all_reduce(n_with_gradient)
+        for parameter, n_processes in zip(parameters, n_with_gradient.tolist(), strict=True):
+            if n_processes:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 distributed.all_reduce(parameter.grad)
 
     def sum_losses(self, parts: dict[str, float]) -> dict[str, float]:
         """Return the sum of each part of the loss over all processes.
 
-        If this process had no micro-batch in the step, it does not have the names, and uses ``part 0``, ``part 1`` ...
+        A process that had no micro-batch in the step does not know the names, and returns ``part 0``, ``part 1`` ...
         """
         if self.process_count == 1:
             return parts
@@ -192,7 +194,7 @@ class Machine:
         sums = torch.tensor(values + [0.0] * (MAX_LOSS_PARTS - len(values)), device=self.device)
         distributed.all_reduce(sums)
         names = sorted(parts) or [f"part {number}" for number in range(MAX_LOSS_PARTS)]
-        return dict(zip(names, sums.tolist(), strict=False))
+        return dict(zip(names, sums.tolist(), strict=False))  # the other sums are padding
 
 
 def _choose_precision(precision: str, device_type: str) -> str:
@@ -228,7 +230,7 @@ class Training:
         )
         self._scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.precision == "fp16")
         self._checkpoints = Checkpoints(plan.folder, plan.fingerprint)
-        initial_state = State(0, None, 0, plan.fingerprint)
+        initial_state = State(step=0, best=None, best_step=0, fingerprint=plan.fingerprint)
         self.state = self._checkpoints.restore(self._parameters, self._optimiser) or initial_state
         if self.state.scaler:
             self._scaler.load_state_dict(dict(self.state.scaler))
@@ -299,11 +301,11 @@ class Training:
         except StopIteration:
             raise EvaluationError(f"the data ended after {self.state.step} of {self.plan.total_steps} steps") from None
 
-    def _train_step(self, number: int, step: TrainingStep) -> dict[str, Any]:
-        """Update the weights by step ``number``, counted from 0, and return its row of the loss curve."""
+    def _train_step(self, index: int, step: TrainingStep) -> dict[str, Any]:
+        """Update the weights by the step with this index, counted from 0, and return its row of the loss curve."""
         recipe = self.plan.recipe
         rate = learning_rate(
-            number,
+            index,
             peak=recipe.rate,
             warmup=recipe.warmup_steps(self.plan.total_steps),
             total=self.plan.total_steps,
@@ -311,7 +313,7 @@ class Training:
         )
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        torch.manual_seed((recipe.seed + self._machine.process_index * SEED_STRIDE) * SEED_STRIDE + number)
+        torch.manual_seed((recipe.seed + self._machine.process_index * SEED_STRIDE) * SEED_STRIDE + index)
         self.objective.train()
         sums: dict[str, Any] = defaultdict(float)
         for micro_batch in self._machine.select_micro_batches(step.micro_batches):
@@ -327,12 +329,13 @@ class Training:
         if not math.isfinite(total):
             locations = "; ".join(step.locations[:3])
             raise EvaluationError(
-                f"the loss of step {number + 1} is {total}; lower the learning rate (rate), or inspect {locations}"
+                f"the loss of step {index + 1} is {total}; lower the learning rate (rate), or inspect {locations}"
             )
         self._update_weights(recipe.clip)
         self._sequence_count += step.n_sequences
         self._token_count += step.n_tokens
-        return {"step": number + 1, "rate": rate, "loss": total, **(parts if len(parts) > 1 else {})}
+        row = {"step": index + 1, "rate": rate, "loss": total}
+        return row | parts if len(parts) > 1 else row  # a single part is the loss itself
 
     def _update_weights(self, clip: float) -> None:
         """Let the optimiser update the weights. If gradients overflowed in fp16, lower the loss's scale instead."""
@@ -342,7 +345,7 @@ class Training:
             torch.nn.utils.clip_grad_norm_(self._parameters.values(), clip)
         self._scaler.step(self._optimiser)
         self._scaler.update()
-        was_skipped = self._scaler.get_scale() < scale
+        was_skipped = self._scaler.get_scale() < scale  # the scaler lowers its scale only after skipping a step
         if was_skipped:
             self.state = replace(self.state, skipped=self.state.skipped + 1)
         self._optimiser.zero_grad(set_to_none=True)
@@ -356,7 +359,8 @@ class Training:
     def _report(self, row: dict[str, Any]) -> None:
         """Report a step if the network was measured after it, and about 20 steps in all otherwise."""
         step = row["step"]
-        if step % max(1, self.plan.total_steps // 20) and "measure" not in row:
+        is_due = step % max(1, self.plan.total_steps // 20) == 0
+        if not is_due and "measure" not in row:
             return
         elapsed_s = max(self.plan.clock() - self._began_at_s, 1e-9)
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""

@@ -30,21 +30,23 @@ RECORD_OVERHEAD_BYTES = 100
 INITIAL_RECORD_BYTES = 10_000
 """The assumed mean size of a record until records have been read, in bytes."""
 WRITE_SCRIPT = """
+local young, old, young_bytes, old_bytes = unpack(KEYS)
+local max_bytes, max_age_ms, overhead_bytes = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for i = 4, #ARGV, 2 do
-  if redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) == 1 then
-    redis.call('INCRBY', KEYS[3], #ARGV[i + 1] + tonumber(ARGV[3]))
+  if redis.call('HSET', young, ARGV[i], ARGV[i + 1]) == 1 then
+    redis.call('INCRBY', young_bytes, #ARGV[i + 1] + overhead_bytes)
   end
 end
-local ttl = redis.call('PTTL', KEYS[1])
-if ttl < 0 then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  redis.call('PEXPIRE', KEYS[3], ARGV[2])
-  ttl = tonumber(ARGV[2])
+local ttl_ms = redis.call('PTTL', young)
+if ttl_ms < 0 then
+  redis.call('PEXPIRE', young, ARGV[2])
+  redis.call('PEXPIRE', young_bytes, ARGV[2])
+  ttl_ms = max_age_ms
 end
-if tonumber(redis.call('GET', KEYS[3]) or 0) >= tonumber(ARGV[1]) or ttl < tonumber(ARGV[2]) / 2 then
-  redis.call('UNLINK', KEYS[2], KEYS[4])
-  redis.call('RENAME', KEYS[1], KEYS[2])
-  redis.call('RENAME', KEYS[3], KEYS[4])
+if tonumber(redis.call('GET', young_bytes) or 0) >= max_bytes or ttl_ms < max_age_ms / 2 then
+  redis.call('UNLINK', old, old_bytes)
+  redis.call('RENAME', young, old)
+  redis.call('RENAME', young_bytes, old_bytes)
 end
 return 1
 """
@@ -56,7 +58,7 @@ age of a record in milliseconds, the overhead of a record in bytes, and then alt
 
 
 class RedisStore:
-    """A store in Redis, which reads or writes a batch of records in one round trip.
+    """A `VectorStore` in Redis, which reads or writes a batch of records in one round trip.
 
     Args:
         redis: a URL, or a client with ``decode_responses=False``.
@@ -72,7 +74,7 @@ class RedisStore:
         self._redis: Any = redis
         self._max_bytes = max_bytes
         self._ttl_ms = int(ttl_s * 1000)
-        self._record_bytes = INITIAL_RECORD_BYTES
+        self._mean_record_bytes = INITIAL_RECORD_BYTES
         self._guard = Guard(self.name, "Redis", RedisError)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -105,7 +107,7 @@ class RedisStore:
             self._redis.close()
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        batch_size = max(1, BATCH_BYTES // self._record_bytes)
+        batch_size = max(1, BATCH_BYTES // self._mean_record_bytes)
         records: dict[bytes, bytes] = {}
         for generation in (YOUNG, OLD):
             batches = list(_split_batches([key for key in keys if key not in records], batch_size))
@@ -114,10 +116,10 @@ class RedisStore:
             pipeline = self._redis.pipeline(transaction=False)
             for batch in batches:
                 pipeline.hmget(generation, batch)
-            for batch, values in zip(batches, pipeline.execute(), strict=True):  # a value is None without a record
+            for batch, values in zip(batches, pipeline.execute(), strict=True):  # None for a key without a record
                 records |= {key: value for key, value in zip(batch, values, strict=True) if isinstance(value, bytes)}
         if records:
-            self._record_bytes = max(1, sum(map(len, records.values())) // len(records))
+            self._mean_record_bytes = max(1, sum(map(len, records.values())) // len(records))
         return records
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
@@ -129,9 +131,9 @@ class RedisStore:
                 pairs = [value for pair in batch for value in pair]
                 self._redis.eval(WRITE_SCRIPT, len(keys), *keys, *limits, *pairs)
         except (OutOfMemoryError, ResponseError) as error:
-            if "OOM" not in str(error) and not isinstance(error, OutOfMemoryError):
-                raise
-            self._free_memory()
+            is_full = isinstance(error, OutOfMemoryError) or "OOM" in str(error)
+            if is_full:
+                self._free_memory()  # for the next write
             raise
         return len(records)
 
@@ -143,9 +145,12 @@ class RedisStore:
                 self._redis.rename(young, old)
 
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
-        """Copy the records to keep, and replace both generations by the copies. These expire with the older one."""
-        ttls_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
-        ttl_ms = min((ttl_ms for ttl_ms in ttls_ms if ttl_ms > 0), default=self._ttl_ms)
+        """Copy the records to keep, and replace both generations by the copies.
+
+        The copies expire when the older generation would have expired.
+        """
+        remaining_ms = [self._redis.pttl(generation) for generation in (YOUNG, OLD)]
+        ttl_ms = min((remaining for remaining in remaining_ms if remaining > 0), default=self._ttl_ms)
         self._redis.unlink(KEPT, KEPT_BYTES)
         try:
             for keys in keys_to_keep:

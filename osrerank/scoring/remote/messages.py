@@ -37,7 +37,7 @@ MAX_VECTOR_BYTES = 4 << 20
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
 """Names of the two Celery tasks: score a chunk, and encode its documents."""
 MAX_REQUEST_TUPLES = 1_000
-"""Maximum number of tuples in a request."""
+"""Maximum number of tuples in a request. A tuple has the documents that are scored together."""
 MAX_TUPLE_DOCUMENTS = 2
 """Maximum number of documents in a tuple: a duo model compares two."""
 MAX_NAME_CHARACTERS = 512
@@ -66,7 +66,7 @@ class _Advice(BaseModel):
 
 
 class _Scores(BaseModel):
-    """The map that `Scores` become in a message. Its arrays are bytes."""
+    """The map that `Scores`, which describes the fields, become in a message. Its arrays are bytes."""
 
     inferences: Count
     cached: Count
@@ -114,7 +114,7 @@ def _validate(schema: type[BaseModel], content: object) -> dict[str, Any]:
     """Return the validated fields of a nested map, which must contain exactly the fields of the schema."""
     if not isinstance(content, dict) or content.keys() != schema.model_fields.keys():
         raise ValueError(
-            f"it must have exactly the fields {', '.join(schema.model_fields)}: use the same osrerank on both sides"
+            f"a map must have exactly the fields {', '.join(schema.model_fields)}: use the same osrerank on both sides"
         )
     return dict(schema.model_validate(content))
 
@@ -126,7 +126,7 @@ class _Message:
 
     def encode(self) -> bytes:
         """Return the message as bytes. Raises `PayloadError` if it is too large."""
-        return _pack({name: getattr(self, name) for name in self.__slots__})
+        return _pack({name: getattr(self, name) for name in self.__slots__})  # the dataclass's fields
 
     @classmethod
     def decode(cls, message: object) -> Self:
@@ -173,8 +173,9 @@ class ChunkRequest(_Message):
             PayloadError: the message is too large, or is not a request. The error names the field.
         """
         request = _decode(cls, message)
-        indices = {index for members in request.tuples for index in members}
-        if len(set(map(len, request.tuples))) > 1 or max(indices, default=-1) >= len(request.documents):
+        have_equal_sizes = len({len(indices) for indices in request.tuples}) <= 1
+        indices_exist = all(index < len(request.documents) for indices in request.tuples for index in indices)
+        if not (have_equal_sizes and indices_exist):
             raise _field_error("tuples")
         return request
 
@@ -296,12 +297,12 @@ def _to_map(value: Scores | Advice) -> dict[str, Any]:
     """Convert an object, which MessagePack cannot encode, to a map."""
     if isinstance(value, Advice):
         return asdict(value)
-    scores, odds, cuts = value, value.odds, value.cuts
+    odds, cuts = value.odds, value.cuts
     return {
-        **scores.counts(),
-        "reached": scores.reached,
-        "values": scores.values.astype("<f4").tobytes(),
-        "failures": list(scores.failures.items()),
+        **value.counts(),
+        "reached": value.reached,
+        "values": value.values.astype("<f4").tobytes(),
+        "failures": list(value.failures.items()),
         "odds": None if odds is None else odds.astype("<f4").tobytes(),
         "cuts": None if cuts is None else cuts.tobytes(),
     }

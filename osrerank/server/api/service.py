@@ -153,7 +153,7 @@ class ApiService:
         self._n_held_documents += n_documents
         HELD_DOCUMENTS.inc(n_documents)
         request_ended = threading.Event()
-        task_deadline = replace(deadline, withdrawn=request_ended.is_set)
+        task_deadline = replace(deadline, withdrawn=request_ended.is_set)  # a running task stops when the request ends
         context = _RequestContext(task_deadline, scored_counts=[], refuses_truncation=refuses_truncation)
         remaining_s = deadline.remaining_s()
         timeout_s = None if math.isinf(remaining_s) else max(remaining_s, 0.0)
@@ -166,39 +166,39 @@ class ApiService:
             reason = f"the request's time limit passed after {n_scored} of {n_documents} documents"
             raise DeadlineExceeded(reason + cause) from None
         finally:
-            request_ended.set()  # a running task stops after its current batch
+            request_ended.set()
             self._n_held_documents -= n_documents
             HELD_DOCUMENTS.dec(n_documents)
 
     async def explain_if_not_ready(self) -> str:
-        """Return why the server cannot accept requests now, or "" if it can.
+        """Return why the server cannot accept requests now, or "" if it can."""
+        await self._update_model_problem()
+        if self._model_problem:
+            return self._model_problem
+        if self._n_held_documents >= self.limits.max_held_documents:
+            return f"{self._n_held_documents} documents are waiting, which is the maximum of this server"
+        wait_s = self._queue.estimate_wait_s(UNLIMITED_TOKENS)
+        max_wait_s = min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
+        if wait_s > max_wait_s:
+            return f"a request would wait for {wait_s:.1f} s, longer than the maximum of {max_wait_s:g} s"
+        return ""
 
-        A thread checks the model without scoring anything. If this check takes too long, the result of the previous
-        one is used.
-        """
+    def close(self) -> None:
+        """Wait for the running tasks, and end the scoring threads. A later request starts new ones."""
+        self._queue.close()
+
+    async def _update_model_problem(self) -> None:
+        """Let a thread check the model without scoring anything. After a short time, do not wait for its result."""
         if self._model_check is None or self._model_check.done():
             previous_check = self._model_check
             self._model_check = asyncio.get_running_loop().run_in_executor(None, self._check_model)
-            if previous_check is not None:  # it may have ended after its caller stopped waiting
+            if previous_check is not None:  # its result may have come too late for the previous call
                 self._model_problem = previous_check.result()
         is_remote = self.reranker.settings.backend == HTTP
         timeout_s = REMOTE_CHECK_TIMEOUT_S if is_remote else CHECK_TIMEOUT_S
         done, _ = await asyncio.wait([self._model_check], timeout=timeout_s)
         if done:
             self._model_problem = self._model_check.result()
-        if self._model_problem:
-            return self._model_problem
-        if self._n_held_documents >= self.limits.max_held_documents:
-            return f"{self._n_held_documents} documents are waiting, which is the maximum of this server"
-        wait_s = self._queue.estimate_wait_s(UNLIMITED_TOKENS)
-        max_s = min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
-        if wait_s > max_s:
-            return f"a request would wait for {wait_s:.1f} s, longer than the maximum of {max_s:g} s"
-        return ""
-
-    def close(self) -> None:
-        """Wait for the running tasks, and end the scoring threads. A later request starts new ones."""
-        self._queue.close()
 
     def _check_model(self) -> str:
         """Return why the model cannot score, or "" if it can. Load the model if it is not loaded."""
@@ -208,7 +208,7 @@ class ApiService:
                 model.find_workers()
             if isinstance(model, NeedsServer):
                 model.check_server(Deadline.after_ms(SERVER_CHECK_TIMEOUT_MS))
-            identity = model.identity
+            identity = model.identity  # what identifies its weights
         except OsrerankError as error:
             return str(error)
         return "" if identity else "the model has no identity"
@@ -223,11 +223,12 @@ class ApiService:
             raise Busy(reason, self._queue.estimate_wait_s(UNLIMITED_TOKENS), timeout_s)
         wait_s = self._queue.estimate_wait_s(n_tokens)
         scoring_s = n_tokens / self._queue.rate.tokens_per_s
-        max_s = min(self.limits.max_wait_s, deadline.remaining_s() - scoring_s)
-        if wait_s > max(0.0, max_s):
+        max_wait_s = min(self.limits.max_wait_s, deadline.remaining_s() - scoring_s)
+        if wait_s > max(0.0, max_wait_s):
             reason = f"the request would wait for {wait_s:.1f} s and then take {scoring_s:.1f} s"
             reason += ", which exceeds its time limit or --max-wait"
-            raise Busy(reason, wait_s - max_s, timeout_s)
+            excess_s = wait_s - max_wait_s
+            raise Busy(reason, excess_s, timeout_s)
 
     async def _score_all(
         self, questions: Sequence[Question], context: _RequestContext, *, task_tokens: int = 0
@@ -242,9 +243,9 @@ class ApiService:
         ]
         outcomes = await self._queue.run(tasks)
         identities = {outcome.identity for outcome in outcomes if isinstance(outcome, Scores) and outcome.identity}
-        # the model was replaced between two tasks, and the scores of two models cannot be compared: score again, with
-        # each question in one task
-        if len(identities) > 1 and not task_tokens:
+        was_replaced = len(identities) > 1
+        if was_replaced and not task_tokens:
+            # The scores of two models cannot be compared: score again, with each question in one task.
             context.scored_counts.clear()
             return await self._score_all(questions, context, task_tokens=UNLIMITED_TOKENS)
         model = self.reranker.model
@@ -261,10 +262,10 @@ class ApiService:
             raise DeadlineExceeded("")  # `score_questions` writes the message
         n_documents = len(question.documents)
         attributes: Attributes = {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
-        cached = not context.refuses_truncation  # cached scores do not record whether a text was truncated
+        may_use_cache = not context.refuses_truncation  # cached scores do not record whether a text was truncated
         try:
             with span("osrerank.score", attributes):
-                scores = self.reranker.score(question.query, question.documents, context.deadline, cached=cached)
+                scores = self.reranker.score(question.query, question.documents, context.deadline, cached=may_use_cache)
         except InferenceError as error:
             context.scored_counts.append(n_documents)
             return error
@@ -272,7 +273,8 @@ class ApiService:
         if context.refuses_truncation and (scores.truncated or scores.query_truncated):
             too_long = "the query is" if scores.query_truncated else "one or more documents are"
             raise TextTooLong(f"{too_long} longer than the model's input: send shorter texts, or leave truncate out")
-        if scores.reached < n_documents:
+        has_unattempted = scores.reached < n_documents
+        if has_unattempted:
             raise DeadlineExceeded("")
         DOCUMENTS.labels("inferred").inc(scores.inferences)
         DOCUMENTS.labels("cached").inc(scores.cached)
@@ -324,7 +326,8 @@ def _join_scores(outcomes: Sequence[Scores | InferenceError], parts: Sequence[Qu
         indices.append(range(start, start + size))
         start += size
     scores_or_none = [outcome if isinstance(outcome, Scores) else None for outcome in outcomes]
-    odds = Scores.joined_odds(scores_or_none, indices, start)
+    n_documents = start
+    odds = Scores.joined_odds(scores_or_none, indices, n_documents)
     return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(scored))
 
 
@@ -345,7 +348,7 @@ def build_scored_question(model: Scorer | Encoder, scores: Scores) -> ScoredQues
     order = (*(scored[position] for position in best_first), *unscored)
     logits = [float(logit) for logit in log_odds[best_first]]
     probabilities = [float(probability) for probability in model.probabilities(log_odds)[best_first]]
-    sort_keys = [*logits, *[-math.inf] * len(unscored)]
+    sort_keys = logits + [-math.inf] * len(unscored)
     lowest_logit = logits[-1] if logits else 0.0
     probabilities += [0.0] * len(unscored)
     logits += [lowest_logit] * len(unscored)
