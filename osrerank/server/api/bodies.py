@@ -214,12 +214,13 @@ class _Parser:
         try:
             # `append` notes NaN and Infinity, which are not JSON, and makes them null, because it returns None.
             value = json.loads(text, parse_constant=constants.append)
-            if constants or LARGE_EXPONENT.search(text):
-                return Json(json.dumps(value, allow_nan=False)), end  # a ValueError for a float that is infinite
-            return Json(text if text.isascii() else json.dumps(value)), end
+            if constants or LARGE_EXPONENT.search(text) or not text.isascii():
+                # A float with too large an exponent is infinite, for which allow_nan=False raises a ValueError.
+                text = json.dumps(value, allow_nan=False)
+            return Json(text), end
         except json.JSONDecodeError as error:
             self._fail(error.msg, offset + error.pos)
-        except ValueError:  # too many digits for an integer, or too large an exponent for a float
+        except ValueError:  # also for too many digits of an integer
             raise RefusedRequest(422, f"{name} has a number that is too large") from None
 
     def _find_end(self, offset: int, depth: int, name: str) -> int:

@@ -28,6 +28,7 @@ CASES = {
     "numbers not built": (b'{"documents":[{"m":[' + b"7," * 1_000_000 + b"7]}]}", 422, "documents.0"),
     "digits not built": (b'{"documents":[{"m":[' + b"7" * 10_000 + b"]}]}", 422, "documents.0"),
     "infinite not built": (b'{"documents":[{"m":[7e999]}]}', 422, "documents.0"),
+    "infinite digits not built": (b'{"documents":[{"m":["\xc3\xa9",' + b"7" * 400 + b".0]}]}", 422, "documents.0"),
 }
 
 NOT_JSON = [
