@@ -81,10 +81,10 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
             first, second = builder.tokenise_documents(texts, query)
             if card.is_encoder:
                 yield from (builder.build_single(query), builder.build_single(first))
+            elif card.kind == "duo":
+                yield builder.build_duo(query, first, second)
             else:
-                yield (
-                    builder.build_duo(query, first, second) if card.kind == "duo" else builder.build_mono(query, first)
-                )
+                yield builder.build_mono(query, first)
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard) -> None:
@@ -109,6 +109,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard) -> None:
     if build is None:
         write_onnx(network, target, VECTOR_OUTPUT if card.is_encoder else "logits")
         return
+    # with a modular head, the weights of its modules are in files of their own
     tensors = network.network.state_dict() if head is None else read_weights(source)
     weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
     require("onnx", extra="onnx").save(build(weights, config, card, head), target)

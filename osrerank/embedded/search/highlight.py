@@ -132,7 +132,7 @@ def _find_passages(text: str, matches: list[Token]) -> Iterator[_Passage]:
     """
     sentences, words = _boundaries(_SENTENCE, text), _boundaries(_WORD, text)
     start = end = 0  # of the current passage
-    sentence_end = 0  # the end of its last sentence, from which it may be only a part
+    sentence_end = 0  # where its last sentence ends; the passage can end earlier
     tokens: list[Token] = []
     for token in matches:
         is_in_passage = bool(tokens) and token.start < end

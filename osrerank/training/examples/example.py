@@ -152,7 +152,7 @@ def _check_documents(documents: Sequence[Any], relevance: Sequence[Any]) -> None
 
 
 def _read_list(value: Mapping[str, Any], name: str, is_valid: Callable[[Any], bool], kind: str) -> tuple[Any, ...]:
-    """Return the field ``name`` with its entry for each document, or () without the field. Raise `ValueError` if bad."""
+    """Return the optional field ``name`` of a line, or () if it is missing. Raise a `ValueError` if it is not valid."""
     entries = value.get(name, ())
     if not isinstance(entries, list | tuple) or not all(is_valid(entry) for entry in entries):
         raise ValueError(f"{name} must be {kind}, one for each document")
