@@ -1,8 +1,8 @@
 """Compute ``NumRel`` and ``IPrec`` as trec_eval 10 does, which pytrec-eval-terrier 0.5 computes differently.
 
-``NumRel`` is the number of relevant documents. pytrec-eval-terrier ignores its relevance level. ``IPrec`` is the
-interpolated precision at a recall. pytrec-eval-terrier returns NaN for a query without retrieved documents, and does
-not round the number of documents that reaches the recall, as trec_eval 9. trec_eval 10 rounds it to a whole number.
+``NumRel`` is the number of relevant documents, of which pytrec-eval-terrier ignores the relevance level. ``IPrec`` is
+the interpolated precision at a recall. For a query without retrieved documents, pytrec-eval-terrier returns NaN. To
+reach the recall, it needs ``recall * n_relevant`` documents, as trec_eval 9 does, but trec_eval 10 rounds this number.
 """
 
 from collections.abc import Mapping, Sequence

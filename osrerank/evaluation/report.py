@@ -72,7 +72,7 @@ class Report:
 
 
 def count_queries(evaluation: Evaluation) -> int:
-    """Return the largest number of queries that a measure was averaged over. Some are undefined for some queries."""
+    """Return the largest number of queries with a value of a measure. A measure can be undefined for some queries."""
     return max(len(values) for values in evaluation.per_query.values())
 
 

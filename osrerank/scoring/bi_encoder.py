@@ -112,12 +112,12 @@ class BiEncoder(LocalModel):
         truncated_indices: list[int] = []
         sequences: list[Tokens] = []
         with self._batcher.call(deadline) as call:
-            for chunk in self.tokenisation_chunks([len(text) for text in texts]):
+            for group in self.tokenisation_groups([len(text) for text in texts]):
                 if deadline.passed:
                     break
-                documents = self._builder.tokenise_documents(texts[chunk], self._empty_query)
+                documents = self._builder.tokenise_documents(texts[group], self._empty_query)
                 truncated_indices += [
-                    index for index, document in enumerate(documents, chunk.start) if document.is_truncated
+                    index for index, document in enumerate(documents, group.start) if document.is_truncated
                 ]
                 new_sequences = [self._builder.build_single(document) for document in documents]
                 sequences += new_sequences

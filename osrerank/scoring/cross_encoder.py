@@ -98,16 +98,16 @@ class CrossEncoder(LocalModel):
         """Compute the head's outputs for tuples. Tokenise new documents into ``pieces_by_index``."""
         with self._batcher.call(deadline) as call:
             lengths = [sum(len(documents[index]) for index in indices) for indices in tuples]
-            for chunk in self.tokenisation_chunks(lengths):
+            for group in self.tokenisation_groups(lengths):
                 if deadline.passed:
                     break
-                chunk_tuples = tuples[chunk]
-                chunk_indices = dict.fromkeys(index for indices in chunk_tuples for index in indices)
-                new_indices = [index for index in chunk_indices if index not in pieces_by_index]
+                group_tuples = tuples[group]
+                group_indices = dict.fromkeys(index for indices in group_tuples for index in indices)
+                new_indices = [index for index in group_indices if index not in pieces_by_index]
                 new_documents = self._builder.tokenise_documents([documents[index] for index in new_indices], query)
                 pieces_by_index |= zip(new_indices, new_documents, strict=True)
                 call.add(
-                    [self._sequence(query, *(pieces_by_index[index] for index in indices)) for indices in chunk_tuples]
+                    [self._sequence(query, *(pieces_by_index[index] for index in indices)) for indices in group_tuples]
                 )
             return call.result()
 

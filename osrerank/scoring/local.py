@@ -16,14 +16,14 @@ from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, hash_files, tokenizer_file
 
-CHUNK_SIZES = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
-"""Number of sequences that each kind of model tokenises at a time, while the backend computes the previous ones."""
-CHUNK_CHARACTERS = 1 << 17
-"""Maximum number of characters that are tokenised at a time. A longer text is tokenised alone."""
-MAX_CHUNK_SIZE = 256
-"""Maximum number of sequences that are tokenised at a time, even for a GPU with larger batches."""
+GROUP_SIZES = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
+"""How many sequences each kind of model tokenises as a group, while the backend computes the previous group."""
+GROUP_CHARACTERS = 1 << 17
+"""The maximum number of characters in a group. A longer text is tokenised alone."""
+MAX_GROUP_SIZE = 256
+"""The maximum number of sequences in a group, even for a GPU with larger batches."""
 TYPICAL_TOKENS = 128
-"""Assumed number of tokens in a sequence, to estimate how many sequences fit into a batch."""
+"""The assumed number of tokens in a sequence, to estimate how many sequences fit into a batch."""
 
 
 class LocalModel:
@@ -65,21 +65,21 @@ class LocalModel:
         return self._backend
 
     @property
-    def chunk_size(self) -> int:
-        """The number of sequences that are tokenised at a time, while the previous ones are computed."""
+    def group_size(self) -> int:
+        """The number of sequences in a group: the kind's, or as many as fit into a larger batch."""
         n_in_batch = self.backend.budget_tokens // TYPICAL_TOKENS
-        return max(CHUNK_SIZES[self.card.kind], min(MAX_CHUNK_SIZE, n_in_batch))
+        return max(GROUP_SIZES[self.card.kind], min(MAX_GROUP_SIZE, n_in_batch))
 
-    def tokenisation_chunks(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Yield a slice, such as ``slice(0, 16)``, for each group of sequences that are tokenised together.
+    def tokenisation_groups(self, lengths: Sequence[int]) -> Iterator[slice]:
+        """Yield a slice, such as ``slice(0, 16)``, for each group of sequences to tokenise together.
 
         Args:
             lengths: the length of each sequence's texts, in characters.
         """
         start = 0
         while start < len(lengths):
-            running_totals = accumulate(lengths[start : start + self.chunk_size])
-            n_fitting = sum(total <= CHUNK_CHARACTERS for total in running_totals)
+            running_totals = accumulate(lengths[start : start + self.group_size])
+            n_fitting = sum(total <= GROUP_CHARACTERS for total in running_totals)
             end = start + max(1, n_fitting)
             yield slice(start, end)
             start = end
@@ -94,7 +94,7 @@ class LocalModel:
         return logistic(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Return the (start, end) of the chunks of each text, which fit into a sequence with the query."""
+        """Split each text into chunks that fit into a sequence with the query: (start, end) pairs, in characters."""
         return self._builder.find_chunks(texts, self._builder.tokenise_query(query))
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from osrerank.scoring.card import POINTWISE, Calibration, ModelCard
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens, pad
 from osrerank.scoring.loaded import FIND_WORKERS_INTERVAL_S, LoadedModel
-from osrerank.scoring.local import CHUNK_SIZES
+from osrerank.scoring.local import GROUP_SIZES
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
@@ -115,7 +115,7 @@ def test_nothing_is_tokenised_after_the_deadline(kind: Any, directory: Path, car
 
 
 def test_a_deadline_far_away_changes_no_score(scorer: CrossEncoder) -> None:
-    documents = ["wing " * (index % 23) for index in range(2 * CHUNK_SIZES["cross-encoder"] + 3)]
+    documents = ["wing " * (index % 23) for index in range(2 * GROUP_SIZES["cross-encoder"] + 3)]
     tuples = [(index,) for index in range(len(documents))]
     by_blocks = scorer.score("low", documents, tuples, deadline=Deadline.after_ms(60_000))
     assert by_blocks.reached == len(documents)
