@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def prune_indices(client: Client, names: Sequence[str]) -> int:
     """Delete outdated vectors from side indices, the hidden indices that store the vectors of other indices.
 
-    Vectors are kept if a search by one of the names needs them. Return how many vectors remain.
+    Keep the vectors that a search of one of the names needs. Return how many vectors remain.
 
     Args:
         client: a client of the indices.
@@ -35,10 +35,11 @@ def prune_indices(client: Client, names: Sequence[str]) -> int:
         ConfigError: the model has no vectors, or they are in a store that other indices share.
         OsrerankError: pruning failed, perhaps after some vectors were deleted.
     """
-    if client.searcher.vectors is None:
+    uses_side_indices = client.searcher.vectors is not None
+    if not uses_side_indices:
         if document_vectors(client, names[0]).store is None:
             raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
-        reason = "one store has the vectors of all indices: prune it with --all, which keeps the vectors of every index"
+        reason = "all indices share one store: prune it with --all, which keeps the current vectors of every index"
         raise ConfigError(reason, setting="index", source="--index")
     names_by_side_index: defaultdict[str, list[str]] = defaultdict(list)
     stores: dict[str, IndexStore] = {}
@@ -59,28 +60,30 @@ def prune_everything(client: Client) -> int:
         ConfigError: the model has no vectors, or vectors are off.
         OsrerankError: pruning failed, perhaps after some vectors were deleted.
     """
-    store, remaining = document_vectors(client).store, 0
-    if client.searcher.vectors is None:
-        if store is None:
+    shared_store = document_vectors(client).store  # with side indices, it is a cache of their vectors on this machine
+    remaining = 0
+    uses_side_indices = client.searcher.vectors is not None
+    if not uses_side_indices:
+        if shared_store is None:
             raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
         indices = _indices_with_vectors(client)
     else:
-        for name in find_orphans(client):
-            logger.info("the index of %s was deleted, so its vectors are deleted", name)
-            client.indices.delete(index=name)
+        for side_index in find_orphans(client):
+            logger.info("the index of %s was deleted, so its vectors are deleted", side_index)
+            client.indices.delete(index=side_index)
         side_indices = client.indices.get(index=f"{PREFIX}*", expand_wildcards="all", ignore_unavailable=True)
         indices = sorted(name.removeprefix(PREFIX) for name in side_indices)
         remaining = sum(_prune_side_index(client, find_side_indices(client, [name])[0], [name]) for name in indices)
-    if store is not None:
-        field_keys = [[BUILD_PREFIX + build_fields_key(name) for name in indices]]
-        remaining += store.prune(chain(_text_keys(client, indices), field_keys))
+    if shared_store is not None:
+        field_keys = [BUILD_PREFIX + build_fields_key(name) for name in indices]
+        remaining += shared_store.prune(chain(_text_keys(client, indices), [field_keys]))
     return remaining
 
 
 def _indices_with_vectors(client: Client) -> list[str]:
     """Return the engine's open indices whose model has vectors. System indices are left out."""
-    hidden = {} if is_embedded(client) else {"expand_wildcards": "open,hidden"}  # indices of data streams are hidden
-    entries = client.indices.get(index="*", **hidden)
+    params = {} if is_embedded(client) else {"expand_wildcards": "open,hidden"}  # indices of data streams are hidden
+    entries = client.indices.get(index="*", **params)
     names = [name for name in entries if not name.startswith(PREFIX) and (name[0] != "." or name.startswith(".ds-"))]
     indices = []
     for name in sorted(names):
@@ -98,25 +101,27 @@ def _prune_side_index(client: Client, store: IndexStore, names: Sequence[str]) -
     """
     progress_by_key = {}
     for name in names:
-        builder = Builder(client, name, "index", uses_build_fields=True)
+        builder = Builder(client, name, to="index", uses_build_fields=True)
         try:
-            heads = builder.read_heads()
+            heads_by_index = builder.read_heads()
         except ConfigError:  # builds of this index store no progress
             continue
-        for index in heads.keys() & store.indices:
-            progress_by_key[builder.progress_key(index, heads[index])] = builder.load_progress(index, heads[index])
+        for index in heads_by_index.keys() & store.indices:
+            heads = heads_by_index[index]
+            progress_by_key[builder.progress_key(index, heads)] = builder.load_progress(index, heads)
     earlier_progress = {key: progress.latest for key, progress in progress_by_key.items()}
-    field_keys = map(build_fields_key, store.indices)
-    remaining = store.prune(_text_keys(client, names, ",".join(store.indices)), chain(earlier_progress, field_keys))
-
+    remaining = store.prune(
+        _text_keys(client, names, ",".join(store.indices)),
+        build_state_keys=[*earlier_progress, *map(build_fields_key, store.indices)],
+    )
     for key, progress in progress_by_key.items():
-        progress.load()
+        progress.load()  # builders may have stored more progress during the pruning
         progress.change(partial(BuildProgress.reopen_built_since, earlier=earlier_progress[key]))
     return remaining
 
 
 def _text_keys(client: Client, names: Sequence[str], subset: str | None = None) -> Iterator[list[bytes]]:
-    """Yield the keys of the vectors of all current texts, in batches. `read_batches` explains ``subset``."""
+    """Yield the keys of the vectors of all current texts, in batches. If ``subset`` is given, read only its indices."""
     for name in names:
         for batch in read_batches(client, name, client.fields_of(name), subset=subset):
             yield document_vectors(client, name).records.compute_keys(batch.all_texts)

@@ -1,4 +1,4 @@
-"""Plan the first pass: the search request that finds all hits to rerank, and at least those of the caller's page.
+"""Plan the first pass: the search request that finds all hits to rerank and all hits of the caller's page.
 
 `plan_first_pass` returns the request as a `FirstPass`, or the reason why the search cannot be reranked.
 """
@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
@@ -51,11 +51,11 @@ class FirstPass:
         page: the caller's page.
         pipeline: the search pipeline that applies to the request.
         fields_to_fetch: fields whose text a second request fetches by the hits' ids. Empty if the hits have the text.
-        reads_only_source: whether texts are read only from ``_source``, because ``fields`` might have values that the
-            caller computes, under the name of a field.
+        reads_only_source: whether texts are read only from ``_source``. In ``fields``, the caller may give a field's
+            name to computed values.
         search_after: the sort values of the hit after which the caller's page begins, as in the caller's body. None if
             the page is given by ``from``.
-        boosts: the query with names for its parts. None if the caller's query is sent unchanged.
+        boosts: the parts of the query whose scores are requested. None if the caller's query is sent unchanged.
     """
 
     body: dict[str, Any]
@@ -69,9 +69,9 @@ class FirstPass:
 
     @property
     def depth(self) -> int:
-        """The number of hits to rerank if the caller's page begins after the hit with the values `search_after`."""
-        size: int = self.body["size"]
-        return size - self.page.size
+        """The number of hits to rerank with `search_after`: all requested hits except one page."""
+        n_requested: int = self.body["size"]
+        return n_requested - self.page.size
 
     @property
     def is_sorted(self) -> bool:
@@ -81,7 +81,7 @@ class FirstPass:
     def find_last_seen_hits(self, response: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the indices of the hits with the sort values `search_after`. The caller's page begins after them.
 
-        The result is empty if there are none, or if the first one is below the depth.
+        Several hits can have equal sort values. The result is empty if the first such hit is not reranked.
         """
         sort_values = [hit.get("sort") if isinstance(hit, Mapping) else None for hit in read_hits(response)]
         indices = [index for index, values in enumerate(sort_values) if values == self.search_after]
@@ -94,7 +94,7 @@ class FirstPass:
             return f"{shards['failed']} of {shards.get('total')} shards failed{_describe_first_failure(shards)}"
         if response.get("timed_out"):
             return "it timed out"
-        if response.get("terminated_early") and not {"terminate_after"} & {*self.body, *self.params}:
+        if response.get("terminated_early") and "terminate_after" not in {*self.body, *self.params}:
             return "it was terminated early"
         if self.pipeline.may_shorten:
             return ""
@@ -105,12 +105,15 @@ class FirstPass:
         is_short = hit_count < min(end, total) and (is_page_empty or "collapse" not in self.body)
         # OpenSearch can refuse the caller's own request for an empty page of a hybrid query.
         may_be_refused = is_page_empty and self.page.offset > 0 and _read_hybrid_query(self.body) is not None
-        return f"it found {hit_count} of {total} hits" if is_short or may_be_refused else ""
+        if is_short or may_be_refused:
+            return f"it found {hit_count} of {total} hits"
+        return ""
 
     def has_wrong_size(self, response: Mapping[str, Any]) -> bool:
         """Return whether the search pipeline added or dropped hits, so that pages would overlap or leave a gap."""
         requested, returned = self.body["size"], len(read_hits(response))
-        if not self.page.offset and returned <= requested == self.page.size:  # exactly the caller's first page
+        requests_first_page = self.page.offset == 0 and requested == self.page.size
+        if requests_first_page and returned <= requested:
             return False
         differs = returned != min(requested, read_total(response, requested))
         return self.pipeline.adds_hits or (self.pipeline.may_shorten and differs)
@@ -118,7 +121,7 @@ class FirstPass:
     def with_caller_page_size(self) -> Self:
         """Return the request for only as many hits as the caller's first page has.
 
-        The new page has no limit, so that the caller gets all hits of the response.
+        The caller then gets all hits of the response, even if the search pipeline added some.
         """
         body = {**self.body, "size": self.page.size}
         return replace(self, body=body, page=replace(self.page, size=MAX_DEPTH))
@@ -131,16 +134,26 @@ class FirstPass:
     def is_own_response_better(self, own_response: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
         """Return whether the response to the caller's own request is better than the first pass's response.
 
-        It is better if it is more complete. It is also better if the same number of shards failed in both, but their
-        pages have different numbers of hits: a shard that cannot fetch its hits leaves a gap, and the first pass, which
-        requests more hits, fills the gap with hits of lower rank.
+        It is better if it is more complete. It is also better if the same number of shards failed in both, but the
+        responses' pages have different numbers of hits: a shard that cannot fetch its hits leaves a gap, and the first
+        pass, which requests more hits, fills the gap with hits of lower rank.
         """
         size, start = self.page.size, self.page.offset
         own_losses = _measure_losses(own_response, read_hits(own_response)[:size])
         losses = _measure_losses(response, read_hits(response)[start : start + size])
-        if own_losses[0] == losses[0] > 0 and own_losses[-1] != losses[-1]:
+        have_same_failures = own_losses.failed_shards == losses.failed_shards > 0
+        if have_same_failures and own_losses.minus_hits != losses.minus_hits:
             return True
         return any(own_loss < loss for own_loss, loss in zip(own_losses, losses, strict=True))
+
+
+class _Losses(NamedTuple):
+    """What a response lacks. For each of these numbers, lower means a more complete response."""
+
+    failed_shards: int
+    timed_out: bool
+    terminated_early: bool
+    minus_hits: int
 
 
 def _read_object(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -167,16 +180,13 @@ def count_failed_shards(response: Mapping[str, Any]) -> int:
     return int(_read_object(response, "_shards").get("failed", 0))
 
 
-def _measure_losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
-    """Return the failed shards, whether time ran out, whether the search ended early, and minus the number of hits.
-
-    For each of these numbers, lower means a more complete response.
-    """
-    return (
-        count_failed_shards(response),
-        bool(response.get("timed_out")),
-        bool(response.get("terminated_early")),
-        -len(hits),
+def _measure_losses(response: Mapping[str, Any], hits: Sequence[Any]) -> _Losses:
+    """Return what a response with these hits on its page lacks."""
+    return _Losses(
+        failed_shards=count_failed_shards(response),
+        timed_out=bool(response.get("timed_out")),
+        terminated_early=bool(response.get("terminated_early")),
+        minus_hits=-len(hits),
     )
 
 
@@ -199,8 +209,8 @@ def plan_first_pass(
     """Return the first pass's request for all candidates, or the reason why the search cannot be reranked.
 
     The request starts at the first hit. It ends at ``depth`` or at the end of the caller's page, whichever is further,
-    so that pages of the reranked list neither overlap nor leave a gap. For a hybrid query with ``min_score``, it ends
-    with the page, because `_has_hybrid_min_score`.
+    so that pages of the reranked list neither overlap nor leave a gap. It ends with the page if more hits would change
+    which hits ``min_score`` removes.
 
     Args:
         body: the caller's body. URL parameters override it, as in OpenSearch.
@@ -214,7 +224,7 @@ def plan_first_pass(
     offset = read_count(params, body, ("from", "from_"), 0)
     size = read_count(params, body, ("size",), DEFAULT_SIZE)
     search_after = _read_search_after(body, params, pipeline)
-    refusal = _find_refusal(body, params, offset, size, None if search_after is None else depth)
+    refusal = _find_refusal(body, params, offset, size, continued_depth=None if search_after is None else depth)
     if refusal is not None:
         return refusal
     if pipeline.blocking_reason:
@@ -225,19 +235,22 @@ def plan_first_pass(
         return Reason(ReasonCode.RETRIEVER, reason)
     new_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
     new_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
-    end = max(depth, offset + size) if search_after is None else depth + size
-    if _has_hybrid_min_score(body):
+    if _min_score_depends_on_size(body):
         end = offset + size
+    elif search_after is None:
+        end = max(depth, offset + size)
+    else:
+        end = depth + size  # the page begins below any of the reranked hits
     new_body |= {"from": 0, "size": min(end, read_retriever_window(body) or end)}
     if "ext" in body:
         _drop_rerank_ext(new_body)
     new_body, new_params = add_pipeline(pipeline.replacement, new_body, new_params)
-    # where the models' texts come from: _source, or else ``fields`` of the hits, or else a second request
+    # The models' texts come from _source, or else ``fields`` of the hits, or else a second request.
     model_fields = union(fields.resolve_model_fields(ranking.fields) for ranking in options.rankings)
-    # texts of highlight: and inner_hits: are in the hits already, because the caller requests them
+    # texts of fields such as highlight:title and inner_hits:passages are in the hits already
     names = tuple(name for name in model_fields if ":" not in name)
     absent_names = _find_names_absent_from_source(body, params, names, fields.traits.absent_from_source)
-    page = Page(offset, size, (), options.min_score, options.explain, thresholds)
+    page = Page(offset, size, min_score=options.min_score, explain=options.explain, thresholds=thresholds)
     can_use_fields = fields.traits.source_only.isdisjoint(absent_names) and not pipeline.changes_fields
     if can_use_fields and not _may_clash(body, params, names):
         requested_fields = body.get("fields") or []
@@ -247,7 +260,8 @@ def plan_first_pass(
         return FirstPass(
             new_body, new_params, replace(page, added_fields=added_names), pipeline, search_after=search_after
         )
-    fields_to_fetch = names if pipeline.changes_fields or absent_names else ()
+    needs_second_request = pipeline.changes_fields or bool(absent_names)
+    fields_to_fetch = names if needs_second_request else ()
     return FirstPass(
         new_body,
         new_params,
@@ -268,14 +282,21 @@ def _read_search_after(
     might add or drop hits.
     """
     sort_values = body.get("search_after")
-    if not isinstance(sort_values, list | tuple) or not sort_values or "collapse" in body or params.get("search_after"):
+    if not isinstance(sort_values, list | tuple) or not sort_values:
+        return None
+    if "collapse" in body or params.get("search_after"):
         return None
     is_ranked = _sorts_by_score_first(params.get("sort", body.get("sort")))
     return list(sort_values) if is_ranked and not (pipeline.may_shorten or pipeline.adds_hits) else None
 
 
 def _find_refusal(
-    body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None, depth: int | None
+    body: Mapping[str, Any],
+    params: Mapping[str, Any],
+    offset: int | None,
+    size: int | None,
+    *,
+    continued_depth: int | None,
 ) -> Reason | None:
     """Return the reason why the hits of a request cannot be reranked, or None if they can.
 
@@ -284,13 +305,13 @@ def _find_refusal(
         params: the caller's URL parameters.
         offset: the index of the page's first hit, from 0. None if ``from`` in the request is not a count.
         size: the number of hits of the page. None if ``size`` in the request is not a count.
-        depth: the number of hits to rerank if ``search_after`` continues a reranked list. Otherwise None.
+        continued_depth: the number of hits to rerank if ``search_after`` continues a reranked list. Otherwise None.
     """
-    can_continue = depth is not None and not offset and depth + (size or 0) <= MAX_DEPTH
+    can_search_after = continued_depth is not None and not offset and continued_depth + (size or 0) <= MAX_DEPTH
     paging_reasons = [
         reason
         for name, reason in _PAGING_REASONS.items()
-        if (params.get(name) or body.get(name)) and not (name == "search_after" and can_continue)
+        if (params.get(name) or body.get(name)) and not (name == "search_after" and can_search_after)
     ]
     hybrid = _read_hybrid_query(body)
     if offset and hybrid is not None and hybrid.get("pagination_depth") is None:
@@ -314,7 +335,7 @@ def _find_refusal(
         ReasonCode.REQUEST: request_reasons,
         ReasonCode.SORTED: sort_reasons,
     }
-    code = next((code for code, reasons in reasons_by_code.items() if reasons), None)
+    code = next((code for code, reasons in reasons_by_code.items() if reasons), None)  # the first one that applies
     return None if code is None else Reason(code, "; ".join([*paging_reasons, *request_reasons, *sort_reasons]))
 
 
@@ -325,7 +346,7 @@ def _read_hybrid_query(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return hybrid if isinstance(hybrid, Mapping) else None
 
 
-def _has_hybrid_min_score(body: Mapping[str, Any]) -> bool:
+def _min_score_depends_on_size(body: Mapping[str, Any]) -> bool:
     """Return whether ``min_score`` would remove other hits if the request asked for more of them.
 
     OpenSearch normalises the scores of a hybrid query among the hits that each of its queries finds. Without
@@ -358,7 +379,7 @@ def _sorts_by_score_first(sort: Any) -> bool:
 def read_count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
     """Return a count, such as ``size``, from the URL parameters or else the body.
 
-    ``names`` are the names that the count can have. Returns ``default`` if neither has it, and None if its value is not
+    ``names`` are the names that the count can have. Return ``default`` if neither has it, and None if its value is not
     a count, so that the engine will refuse the request.
     """
     sources = ((source, name) for source in (params, body) for name in names)
@@ -382,7 +403,7 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
 def _find_names_absent_from_source(
     body: Mapping[str, Any], params: Mapping[str, Any], names: tuple[str, ...], not_in_source: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return those of the fields that ``_source`` of the hits will not have: all of them if the request filters it.
+    """Return the fields that ``_source`` of the hits will not have: all of them if the request filters ``_source``.
 
     ``not_in_source`` are the fields that are never in ``_source``.
     """
@@ -393,7 +414,7 @@ def _find_names_absent_from_source(
         or any(name in params for name in _SOURCE_PARAMS)
         or "stored_fields" in body
         or "stored_fields" in params
-        or ("script_fields" in body and "_source" not in body)
+        or ("script_fields" in body and "_source" not in body)  # by default, script_fields turn _source off
     )
     return tuple(name for name in names if is_filtered or name in not_in_source)
 
@@ -407,11 +428,12 @@ def _may_clash(body: Mapping[str, Any], params: Mapping[str, Any], names: Iterab
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
     formatted = [entry for entry in body.get("fields") or () if isinstance(entry, Mapping) and "format" in entry]
+    collapse_field = (body.get("collapse") or {}).get("field", "")
     return (
         any(body.get(name) or params.get(name) for name in (*_FIELD_DEFINING_KEYS, "verbose_pipeline"))
         or any(isinstance(entry, Mapping) and "completion" in entry for entry in suggesters)
         or _has_top_hits(body.get("aggs") or body.get("aggregations"))
-        or any(_is_listed([*formatted, (body.get("collapse") or {}).get("field", "")], name) for name in names)
+        or any(_is_listed([*formatted, collapse_field], name) for name in names)
     )
 
 
@@ -424,7 +446,5 @@ def _has_top_hits(part: Any) -> bool:
 
 def _is_listed(patterns: Iterable[Any], name: str) -> bool:
     """Return whether a field's name is in a list of names, patterns and objects such as ``{"field": "title"}``."""
-    return any(
-        fnmatchcase(name, str(pattern.get("field", "")) if isinstance(pattern, Mapping) else str(pattern))
-        for pattern in patterns
-    )
+    names = (pattern.get("field", "") if isinstance(pattern, Mapping) else pattern for pattern in patterns)
+    return any(fnmatchcase(name, str(listed_name)) for listed_name in names)

@@ -13,14 +13,16 @@ from osrerank_loaders.collections.base import CONTENTS, Record
 
 _WINDOWS_1252_BYTES = {bytes([byte]).decode("cp1252", "ignore") or chr(byte): byte for byte in range(0x80, 0xA0)}
 """The bytes 0x80 to 0x9F by their Windows-1252 characters, such as ``{"€": 0x80}``. All other characters up to U+00FF
-have the same number as their byte."""
+have the same number as their byte, and so have the five of these bytes that Windows-1252 does not use."""
 _CONTINUATION = f"[\x80-\xbf{''.join(_WINDOWS_1252_BYTES)}]"
 _SEQUENCE = f"(?:[\xc2-\xdf]{_CONTINUATION}|[\xe0-\xef]{_CONTINUATION}{{2}}|[\xf0-\xf4]{_CONTINUATION}{{3}})"
 _SUSPECTS = re.compile(f"{_SEQUENCE}+")
 """Matches characters that may be double-encoded, because their bytes in Windows-1252 look like UTF-8: "Ã©"."""
 _DOUBLE_ENCODED = re.compile(f"[\x80-\x9f]|[\xc2\xc3][\xa0-\xbf]|[\xe0-\xf4]{_CONTINUATION}{{2}}|{_SEQUENCE}{{2}}")
-"""Matches suspects that never occur in correct text. Pairs such as "É»" do occur, for instance in "«CAFÉ»"."""
+"""Matches suspects that never occur in correct text: with a control character, with "Â" or "Ã" before a symbol, or with
+more than two characters. A single pair such as "É»" is not matched, because it occurs in "«CAFÉ»"."""
 _CONTROL = re.compile("[\x80-\x9f]")
+"""Matches control characters, which correct text does not contain."""
 
 
 def repair(text: str) -> str | None:
@@ -28,26 +30,28 @@ def repair(text: str) -> str | None:
     if text.isascii():
         return text
     pieces: list[str] = []
-    end = 0
+    repaired_end = 0
     for match in _SUSPECTS.finditer(text):
         suspects = match.group()
         is_double_encoded = _DOUBLE_ENCODED.search(suspects) is not None
         neighbours = (text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1])
         touches_letter = any(character.isalpha() and not character.isascii() for character in neighbours)
-        if touches_letter and (is_double_encoded or ord(max(neighbours)) > 0xFF):
-            return None  # the letter beside the suspects might belong to a damaged sequence
+        touches_other_script = any(character > "\xff" for character in neighbours)
+        # a letter beside the suspects might belong to a damaged sequence
+        if touches_letter and (is_double_encoded or touches_other_script):
+            return None
         if not is_double_encoded:
             continue
-        unchanged = text[end : match.start()]
+        unchanged = text[repaired_end : match.start()]
         try:
             repaired = bytes(_WINDOWS_1252_BYTES.get(character) or ord(character) for character in suspects).decode()
         except UnicodeDecodeError:
             return None
-        if _CONTROL.search(unchanged):
+        if _CONTROL.search(unchanged):  # a remnant of a damaged sequence
             return None
         pieces += [unchanged, repaired]
-        end = match.end()
-    unchanged = text[end:]
+        repaired_end = match.end()
+    unchanged = text[repaired_end:]
     return None if _CONTROL.search(unchanged) else "".join([*pieces, unchanged])
 
 
@@ -55,7 +59,7 @@ class EncodingRepair:
     """Repairs the texts of documents.
 
     Attributes:
-        n_unrepaired: the number of documents with a text that is unchanged, because not all of it can be repaired.
+        n_unrepaired: the number of documents with a text that cannot be repaired completely, and is unchanged.
         first_unrepaired: the id of the first of these documents, or "" if there are none.
     """
 
@@ -64,7 +68,7 @@ class EncodingRepair:
         self.first_unrepaired = ""
 
     def __call__(self, record: Record) -> Record:
-        """Repair a document's text, title and contents. Return an error unchanged."""
+        """Repair a document's text, title and contents. A `FormatError` is returned as it is."""
         if isinstance(record, FormatError):
             return record
         contents = record.metadata.get(CONTENTS, "")
