@@ -46,7 +46,7 @@ REPORT_INTERVALS_S = (5.0, 10.0, 20.0, 60.0)
 REPORT_EXISTS = 409
 """The status with which the engine refuses a report because no builder has fetched the last report."""
 FORBIDDEN = "security_exception"
-"""The type of the engine's error if the user lacks a permission."""
+"""The type of the engine's error if the user does not have a permission."""
 
 Value = TypeVar("Value")
 ReadSteps = Generator[SideRequest, Any, Any]
@@ -124,7 +124,7 @@ class SideIndex:
             self.failures.write.begin(error)
 
     def forbid(self, action: Literal["read", "write"], error: Exception) -> None:
-        """Stop reading for a minute, or stop writing forever, because the user lacks the permission. Log this once."""
+        """Stop reading for a minute, or stop writing forever, because the user may not do it. Log this once."""
         if action == "read":
             self.unavailable.begin(error)
         else:

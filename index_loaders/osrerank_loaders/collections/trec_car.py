@@ -22,7 +22,7 @@ _KINDS = (PAGES, OUTLINES, PARAGRAPHS)
 """The kinds of items. A file's header contains the index of a kind in this tuple."""
 _LIST_BEGIN, _LIST_END = b"\x9f", b"\xff"
 _TEXT_TAG = 0
-"""The tag of plain text in a paragraph. Links have another tag."""
+"""The tag of text in a paragraph. Links have another tag."""
 SECTION_TAG = 0
 """The tag of a section in a page."""
 PARAGRAPH_TAG = 1

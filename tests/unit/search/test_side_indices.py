@@ -288,7 +288,7 @@ def test_only_the_most_frequent_documents_are_counted() -> None:
 
 def test_a_user_who_may_not_write_reports_nothing() -> None:
     side_indices = SideIndices(EngineFinder(Engine.OPENSEARCH), time.monotonic)
-    side_index = side_indices._by_name(SIDE)
+    side_index = side_indices._get_state(SIDE)
     side_index.exists = True
     assert side_indices.report_steps([("i", "1")]) is not None
     assert side_indices.report_steps([("i", "1")]) is None  # it is not time
