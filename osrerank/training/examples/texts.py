@@ -122,8 +122,8 @@ class TextFile:
             for line_number, line in enumerate(lines, start=1):
                 if line.strip():
                     content = line.removeprefix(codecs.BOM_UTF8)
-                    has_no_line_feed = line_number == 1 and not content.endswith(b"\n")
-                    if has_no_line_feed and b"\r" in content.strip():
+                    is_whole_file = line_number == 1 and not content.endswith(b"\n")
+                    if is_whole_file and b"\r" in content.strip():
                         raise line_error(self._path, line_number, ONLY_CR_REASON)
                     record = _parse_json(content, self._path, line_number)
                     yield IdRow(_read_id(content, record, self._path, line_number), line_number, offset)
