@@ -41,7 +41,7 @@ def _has_words(name: str, words: Sequence[str]) -> bool:
 def mark_exact_names(ranking: Ranking, hits: Hits) -> Ranking:
     """Return the first pass's ranking with a mark on each hit whose name is exactly the query."""
     words = split_words(ranking.query.text)
-    max_length = MAX_LENGTH_FACTOR * (len(ranking.query.text) + 4)
+    max_length = MAX_LENGTH_FACTOR * (len(ranking.query.text) + 4)  # 4 more for the sake of short queries
     if not words:
         return ranking
     candidates = list(ranking.candidates)

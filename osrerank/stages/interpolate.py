@@ -104,6 +104,8 @@ def _fuse_ranks(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
 def make_blend_stage(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
     """Return the stage that blends in the first pass's scores, or None if the model's scores alone decide the order.
 
+    ``depth`` is not needed to find out the method and the weight.
+
     Raises:
         ConfigError: a linear blend is requested, but neither the options nor the model's card have a weight for it.
     """

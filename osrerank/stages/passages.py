@@ -179,11 +179,11 @@ def prepare_text(candidate: Candidate, options: Passages, separator: str = " ") 
         return candidate.text or ""
     windows = options.windows
     sections = read_sections(candidate)
-    titles = options.title_fields
+    title_fields = options.title_fields
     sample_seed = candidate.doc_id if windows.policy == "sampled" else ""
-    splitting = [*read_window_values(windows), sample_seed, separator, len(titles), *titles]
+    splitting = [*read_window_values(windows), sample_seed, separator, len(title_fields), *title_fields]
     digested = [*splitting, *chain.from_iterable(sections)]
-    if is_html or any(is_dense(section.text) for section in sections if section.field not in titles):
+    if is_html or any(is_dense(section.text) for section in sections if section.field not in title_fields):
         digested.append(SPLITTING_VERSION)
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for value in digested:
