@@ -21,8 +21,8 @@ from osrerank.formats.trec import read_run_lines
 from osrerank_loaders.collections.base import Record
 
 _TOP1000_FIELDS = 4
-_ROWS = "CREATE TABLE rows (position INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL, rank INTEGER)"
-_TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
+_CREATE_ROWS = "CREATE TABLE rows (position INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL, rank INTEGER)"
+_CREATE_TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
 _SELECT_MISSING_TEXT = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
 _UPDATE_TEXT = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
 _SELECT_CANDIDATES = """
@@ -31,7 +31,7 @@ _SELECT_CANDIDATES = """
     LEFT JOIN texts ON texts.doc_id = rows.doc_id
     ORDER BY first_position, rank, position
 """
-_SELECT_TIE = """
+_SELECT_SHARED_RANK = """
     SELECT query_id, rank FROM rows WHERE rank IS NOT NULL GROUP BY query_id, rank HAVING count(*) > 1 LIMIT 1
 """
 
@@ -59,9 +59,9 @@ def read_top1000(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 def join_run_and_texts(
     files: tuple[str, ...], queries: Mapping[str, str], documents: Iterable[Record]
 ) -> Iterator[dict[str, Any]]:
-    """Yield each query of a run with its candidates, in the run's order, and their texts from the collection.
+    """Yield each query of a run, in the run's order, with its candidates and their texts from the collection.
 
-    The candidates of a run in MS MARCO's three columns, which has no scores, get the scores 1/rank.
+    A run in MS MARCO's three columns has no scores, so its candidates get the scores 1/rank.
 
     Args:
         files: the run's files.
@@ -77,9 +77,9 @@ def join_run_and_texts(
                 raise line.error(f"query {line.query_id!r} is not in the queries file")
             row = (position, line.query_id, queries[line.query_id], line.doc_id, line.score, line.rank)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
-        tie = database.execute(_SELECT_TIE).fetchone()
-        if tie:
-            query_id, rank = tie
+        shared_rank = database.execute(_SELECT_SHARED_RANK).fetchone()
+        if shared_rank:
+            query_id, rank = shared_rank
             raise CorpusFormatError(f"{', '.join(files)}: two documents of query {query_id!r} share the rank {rank}")
         _store_texts(database, documents)
         yield from _group_by_query(database)
@@ -92,8 +92,8 @@ def write_candidates(queries: Iterable[Mapping[str, Any]], path: Path) -> int:
 
 def _create_database(folder: Path) -> sqlite3.Connection:
     database = open_scratch_database(str(folder / "candidates.sqlite"))
-    database.execute(_ROWS)
-    database.execute(_TEXTS)
+    database.execute(_CREATE_ROWS)
+    database.execute(_CREATE_TEXTS)
     return database
 
 
@@ -110,7 +110,8 @@ def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> N
     for document in documents:
         if isinstance(document, FormatError):
             raise document
-        doc_id = document.doc_id.encode("utf-8", "surrogatepass")  # ids outside of the run might not be valid Unicode
+        # As bytes, because other ids in the collection might contain a lone surrogate, which SQLite refuses in a text.
+        doc_id = document.doc_id.encode("utf-8", "surrogatepass")
         if database.execute(_SELECT_MISSING_TEXT, (doc_id,)).fetchone():
             database.execute(_UPDATE_TEXT, (document.title, document.text, document.doc_id))
     n_missing, first_id = database.execute("SELECT count(*), min(doc_id) FROM texts WHERE text IS NULL").fetchone()

@@ -72,7 +72,7 @@ __all__ = ["convert", "download", "index"]
 @click.option("--vectors", is_flag=True, help="Then compute the document vectors, as osrerank vectors build does.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
-def index(defaults: dict[str, Any], /, **options: Any) -> None:
+def index(global_options: dict[str, Any] | None, /, **options: Any) -> None:
     """Load a published collection into an index, from files, folders, archives, or - for standard input.
 
     Compressed files (gz, xz, zst, bz2) and tar archives need not be unpacked. To resume an interrupted load, run the
@@ -80,7 +80,7 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     """
     from osrerank_loaders.command import load_collection
 
-    global_options = defaults or {}
+    global_options = global_options or {}
     url = options["url"] or global_options.get("url")
     as_json = options["as_json"] or global_options.get("as_json")
     summary = load_collection(connect, {**options, "url": url})
@@ -88,16 +88,19 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
         for note in summary.notes:
             click.echo(note, err=True)
         click.echo(str(summary))
-    build = None
+    build_result = None
     if options["vectors"]:
         from osrerank.indexing.build import build_on_screen
 
         with closing(connect(url, model=global_options.get("model"))) as client:
-            build = build_on_screen(client, options["index_name"])
+            build_result = build_on_screen(client, options["index_name"])
     if as_json:
-        click.echo(json.dumps({**asdict(summary), **({"vectors": asdict(build)} if build else {})}))
-    elif build:
-        click.echo(f"vectors: {build}")
+        output = asdict(summary)
+        if build_result:
+            output["vectors"] = asdict(build_result)
+        click.echo(json.dumps(output))
+    elif build_result:
+        click.echo(f"vectors: {build_result}")
 
 
 @click.command(epilog=f"Collections: {', '.join(sorted(read_catalogue()))}.")

@@ -67,8 +67,8 @@ def _print_report(file: Path, index: str, fitted: "CalibrationFit", *, as_json: 
         click.echo(json.dumps({"file": str(file), "index": index, **fitted.as_json()}))
         return
     evidence = fitted.calibration.evidence
-    counts = "{queries:,} queries with {relevant:,} relevant hits among {hits:,}".format(**evidence)
-    click.echo(f"{file}: {index}, {fitted.calibration.map.name}, by {counts}")
+    evidence_text = "{queries:,} queries with {relevant:,} relevant hits among {hits:,}".format(**evidence)
+    click.echo(f"{file}: {index}, {fitted.calibration.map.name}, by {evidence_text}")
     click.echo("expected calibration error {ece_before:.4f} before, {ece_after:.4f} after".format(**evidence))
     for precision in (0.5, 0.7, 0.9):
         threshold = fitted.calibration.threshold_for(precision)

@@ -54,7 +54,7 @@ def interleave() -> None:
 )
 @click.pass_context
 def report(
-    context: click.Context, /, *, clicks: Path | None, confidence: float, least_share: float, **ubi: Any
+    context: click.Context, /, *, clicks: Path | None, confidence: float, least_share: float, **ubi_options: Any
 ) -> None:
     """Report which ranking users prefer: A, made with the search's options, or B, made with the options in "with".
 
@@ -67,7 +67,7 @@ def report(
     """
     from osrerank.decision.use.interleaving import preferences
 
-    pages, n_unmatched = _read_pages(context, clicks, ubi)
+    pages, n_unmatched = _read_pages(context, clicks, ubi_options)
     outcomes = preferences(pages, confidence=confidence, least_share=least_share)
     if wants_json(context):
         click.echo(json.dumps({"unmatched": n_unmatched, "experiments": [outcome.as_json() for outcome in outcomes]}))
@@ -78,7 +78,9 @@ def report(
         click.echo(f"{n_unmatched:,} clicks were left out, because their searches or documents were not recorded")
 
 
-def _read_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
+def _read_pages(
+    context: click.Context, clicks: Path | None, ubi_options: dict[str, Any]
+) -> "tuple[list[ShownPage], int]":
     """Return the pages with their clicks, and the number of clicks that belong to none of the pages."""
     if clicks is not None:
         from osrerank.decision.use.clicks import read_clicks
@@ -87,7 +89,7 @@ def _read_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]
     from osrerank.decision.use.ubi import UbiSource, read_ubi
 
     with closing(open_client(context)) as client:
-        shown = read_ubi(client, UbiSource(**ubi))
+        shown = read_ubi(client, UbiSource(**ubi_options))
     return list(shown.pages), shown.unmatched
 
 

@@ -70,11 +70,11 @@ def _summarize(response: dict[str, Any]) -> str:
     below_min_score = report.get("below_min_score")
     if below_min_score:
         summary += f"; {below_min_score:,} of them below --min-score"
-    for threshold in report.get("cuts", []):
-        if threshold["applied"]:
-            summary += f"; {threshold['hits']:,} removed by {threshold['by']}"
+    for cut in report.get("cuts", []):
+        if cut["applied"]:
+            summary += f"; {cut['hits']:,} removed by {cut['by']}"
         else:
-            summary += f"; {threshold['by']}: {threshold['reason']}"
+            summary += f"; {cut['by']}: {cut['reason']}"
     stages = []
     for stage in report["stages"]:
         description = stage["name"]
@@ -87,7 +87,7 @@ def _summarize(response: dict[str, Any]) -> str:
 
 def _count_hits(response: dict[str, Any]) -> str:
     total = response["hits"].get("total")
-    if not total:
+    if not total:  # a search can leave hits uncounted
         return "hits"
     at_least = "+" if total.get("relation") == "gte" else ""
     return f"{total['value']:,}{at_least} hits"

@@ -26,7 +26,7 @@ def read_folds(path: Path) -> Folds:
     try:
         if isinstance(content, dict):
             content = [fold["predict"]["test"] for fold in content.values()]
-        folds = tuple(_parse_ids(values) for values in content)
+        folds = tuple(_parse_ids(fold) for fold in content)
     except (KeyError, TypeError) as error:
         formats = '[["q1", "q2"], ["q3"]] or {"s1": {"predict": {"test": ["q1", "q2"]}}, ...}'
         raise EvaluationError(f"{path} does not list the query ids of each fold, as in {formats}: {error}") from None
@@ -39,8 +39,8 @@ def read_folds(path: Path) -> Folds:
     return folds
 
 
-def split_into_blocks(query_ids: Iterable[str], count: int) -> Folds:
-    """Split the sorted query ids into ``count`` consecutive blocks, as Birch does for Core17 and Core18.
+def split_into_blocks(query_ids: Iterable[str], n_folds: int) -> Folds:
+    """Split the sorted query ids into ``n_folds`` consecutive blocks, as Birch does for Core17 and Core18.
 
     Ids that are numbers come first, in numerical order: 2, 10, q1.
 
@@ -53,13 +53,13 @@ def split_into_blocks(query_ids: Iterable[str], count: int) -> Folds:
         return not is_number, int(query_id) if is_number else 0, query_id
 
     sorted_ids = sorted(query_ids, key=sort_key)
-    if len(sorted_ids) < count:
-        raise EvaluationError(f"{len(sorted_ids)} judged queries are too few for {count} folds")
-    edges = [len(sorted_ids) * number // count for number in range(count + 1)]
+    if len(sorted_ids) < n_folds:
+        raise EvaluationError(f"{len(sorted_ids)} judged queries are too few for {n_folds} folds")
+    edges = [len(sorted_ids) * number // n_folds for number in range(n_folds + 1)]
     return tuple(tuple(sorted_ids[start:end]) for start, end in pairwise(edges))
 
 
-def _parse_ids(values: Any) -> tuple[str, ...]:
-    if isinstance(values, str):
-        raise TypeError(f"a fold is the text {values!r}, not a list")
-    return tuple(str(value) for value in values)
+def _parse_ids(fold: Any) -> tuple[str, ...]:
+    if isinstance(fold, str):
+        raise TypeError(f"a fold is the text {fold!r}, not a list")
+    return tuple(str(query_id) for query_id in fold)

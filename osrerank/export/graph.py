@@ -149,7 +149,7 @@ class BertGraph:
         query_states = self._first_token(states) if only_first else states
         inputs = self._projections(states, query_states, weights_name, node_name, only_first=only_first)
         bias = self._attention_bias(only_first=only_first)
-        inputs += ["", "", bias] if bias else []  # without the optional bias of the projections and padding mask
+        inputs += ["", "", bias] if bias else []  # "": no bias of the projections, no padding mask
         context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME_DOMAIN, num_heads=self._heads)
         return self._feed_forward(context, query_states, layer)
 

@@ -56,8 +56,8 @@ def _pool(graph: GraphBuilder, states: str, mode: Mode) -> str:
         return graph.add(POOLING_OPERATORS[mode], [states, axis], keepdims=0)
     if mode == "weightedmean":
         return _weighted_mean(graph, states, axis)
-    row = graph.constant(f"row.{mode}", np.array([0 if mode == "cls" else -1]))
-    return graph.add("Squeeze", [graph.add("Gather", [states, row], axis=1), axis])
+    position = graph.constant(f"row.{mode}", np.array([0 if mode == "cls" else -1]))  # the first or the last token
+    return graph.add("Squeeze", [graph.add("Gather", [states, position], axis=1), axis])
 
 
 def _weighted_mean(graph: GraphBuilder, states: str, axis: str) -> str:
@@ -73,7 +73,8 @@ def _weighted_mean(graph: GraphBuilder, states: str, axis: str) -> str:
 def _flatten_tokens(graph: GraphBuilder, states: str) -> str:
     """Return the states of all tokens ``(n * tokens, hidden)``."""
     width = graph.add("Shape", [states], start=2, end=3)
-    return graph.add("Reshape", [states, graph.add("Concat", [graph.constant("any", np.array([-1])), width], axis=0)])
+    n_rows = graph.constant("any", np.array([-1]))  # as many as are needed
+    return graph.add("Reshape", [states, graph.add("Concat", [n_rows, width], axis=0)])
 
 
 def _add_step(graph: GraphBuilder, vector: str, step: HeadStep, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
@@ -81,8 +82,8 @@ def _add_step(graph: GraphBuilder, vector: str, step: HeadStep, weights: Mapping
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
     if step.kind == "first":
-        bounds = [graph.constant(f"place.{bound}", np.array([bound])) for bound in (0, step.size, 1)]
-        return graph.add("Slice", [vector, *bounds])
+        start, end, axis = (graph.constant(f"place.{number}", np.array([number])) for number in (0, step.size, 1))
+        return graph.add("Slice", [vector, start, end, axis])
     parameters = ("weight", "bias") if step.has_bias else ("weight",)
     names = [f"{step.name}.{parameter}" for parameter in parameters]
     constants: Sequence[str] = [graph.constant(name, weights[name]) for name in names]

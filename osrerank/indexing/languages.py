@@ -33,8 +33,8 @@ class Languages:
     """The languages of an index's documents.
 
     Attributes:
-        counts: the number of sampled documents in each language, such as ``{"de": 17}``. Languages below `MIN_SHARE`
-            are left out.
+        counts: the number of sampled documents in each language, such as ``{"de": 17}``, the most common language
+            first. Languages below `MIN_SHARE` are left out.
         model: the index's model.
         model_languages: the languages that the model supports. Empty if they are unknown.
         generic_field: the first searched field, if its analyzer is in `GENERIC_ANALYZERS`. Otherwise empty.
@@ -54,10 +54,10 @@ class Languages:
             settings = service.settings
         directory = locate_offline(settings.model) if is_local(settings.backend) else None
         model_languages = read_card(directory).languages if directory else ()
-        first_fields = client.fields_of(index).query_fields[:1]
+        first_field = next(iter(client.fields_of(index).query_fields), "")
         mappings = client.indices.get_mapping(index=index)
         leaves = [leaf for fields in read_leaves_by_index(mappings).values() for leaf in fields.values()]
-        generic = [leaf.path for leaf in leaves if leaf.path in first_fields and leaf.analyzer in GENERIC_ANALYZERS]
+        generic = [leaf.path for leaf in leaves if leaf.path == first_field and leaf.analyzer in GENERIC_ANALYZERS]
         return cls(common, settings.model, model_languages, generic[0] if generic else "")
 
     @property
@@ -80,7 +80,8 @@ class Languages:
         if self.unsupported:
             fix = describe_multilingual_fix() if self.needs_multilingual else "name a model that reads it"
             sentences.append(f"{self.model} does not read {', '.join(self.unsupported)}: {fix}")
-        analyzer = ANALYZERS.get(next(iter(self.counts)))
+        main_language = next(iter(self.counts))
+        analyzer = ANALYZERS.get(main_language)
         if self.generic_field and analyzer:
             fix = f'"analyzer": "{analyzer}" in the mapping of a new index finds other forms of a word, too'
             sentences.append(f"{self.generic_field} has an analyzer without a language: {fix}")

@@ -59,7 +59,8 @@ def expand_query(
     query = build_query(text, SearchFields((field_name,)))
     search_params = {param: params[param] for param in FEEDBACK_PARAMS if param in params}
     body = {"query": query, "size": rm3.documents, "_source": False}
-    response = yield SideRequest("POST", build_path(index, "_search"), *add_pipeline(pipeline, body, search_params))
+    body_to_send, params_to_send = add_pipeline(pipeline, body, search_params)
+    response = yield SideRequest("POST", build_path(index, "_search"), body_to_send, params_to_send)
     hits = response["hits"]["hits"]
     if not hits:
         return None
@@ -68,12 +69,12 @@ def expand_query(
     )
     path = build_path(hits[0]["_index"], "_analyze")
     analysis = yield SideRequest("POST", path, {"field": field_name, "text": text})
-    feedback = [
-        FeedbackDocument(hit["_score"], _select_usable_terms(document.get("term_vectors", {}).get(field_name, {}), rm3))
-        for hit, document in zip(hits, term_vectors["docs"], strict=True)
-    ]
+    feedback = []
+    for hit, document in zip(hits, term_vectors["docs"], strict=True):
+        term_vector = document.get("term_vectors", {}).get(field_name, {})
+        feedback.append(FeedbackDocument(hit["_score"], _select_usable_terms(term_vector, rm3)))
     weights = expand_terms([token["token"] for token in analysis["tokens"]], feedback, rm3)
-    # term clauses, which do not analyse the terms: they come from the index, and a second analysis would change some
+    # term clauses, because the terms come from the index, and another analysis would change some terms
     heaviest = _select_heaviest(weights, MAX_CLAUSES)
     clauses = [{"term": {field_name: {"value": term, "boost": weight}}} for term, weight in heaviest.items()]
     return {"bool": {"should": clauses}}
@@ -97,7 +98,8 @@ def expand_terms(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument
     q = _normalise(Counter(query_terms))
     w = rm3.weight if r else 1.0
     weights = {term: w * q.get(term, 0.0) + (1 - w) * r.get(term, 0.0) for term in q | r}
-    return {term: weight for term, weight in _select_heaviest(weights, len(weights)).items() if weight > 0}
+    all_heaviest_first = _select_heaviest(weights, len(weights))
+    return {term: weight for term, weight in all_heaviest_first.items() if weight > 0}
 
 
 def _select_usable_terms(term_vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:

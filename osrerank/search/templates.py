@@ -48,23 +48,18 @@ def template_steps(
     template = decode_body(body)
     rendered = yield from _render(template)
     if isinstance(rendered, EngineError):
-        first_error = rendered
+        outcome: Any = rendered
     else:
         search_params = {name: value for name, value in params.items() if name not in IGNORED_PARAMS}
         content = json.dumps(rendered) if isinstance(body, str | bytes) else rendered
-        try:
-            response = yield from search_steps(
-                searcher, None, content, search_params, index=index, rerank=rerank, headers=headers
-            )
-        except EngineError as error:
-            _raise_unless_bad_request(error)
-            first_error = error
-        else:
-            adds_status = isinstance(response, Mapping) and not params.get("filter_path")
-            return {**response, "status": 200} if adds_status else response  # as the engine does
-    # Outside the except block, so that an error of this request does not have the traceback of the first error.
+        outcome = yield from _return_bad_request(
+            search_steps(searcher, None, content, search_params, index=index, rerank=rerank, headers=headers)
+        )
+    if not isinstance(outcome, EngineError):
+        adds_status = isinstance(outcome, Mapping) and not params.get("filter_path")
+        return {**outcome, "status": 200} if adds_status else outcome  # as the engine does
     response = yield SearchRequest(body, params, is_template=True)
-    return (yield from run_one(_report_unrendered(searcher, response, first_error, index, rerank), searcher.vectors))
+    return (yield from run_one(_report_unrendered(searcher, response, outcome, index, rerank), searcher.vectors))
 
 
 def multi_template_steps(
@@ -100,10 +95,9 @@ def multi_template_steps(
         return multi_search_steps(searcher, content, index, rerank=rerank, params=params)
 
     if not any(isinstance(search_body, EngineError) for search_body in rendered):
-        try:
-            return (yield from search_rendered(range(len(rendered))))
-        except EngineError as error:
-            _raise_unless_bad_request(error)
+        outcome = yield from _return_bad_request(search_rendered(range(len(rendered))))
+        if not isinstance(outcome, EngineError):
+            return outcome
     unranked_response = yield MultiSearchRequest(lines, is_template=True)
     url_params = {**(params.get("params") or {}), **params}  # the engine's clients accept both
     if not isinstance(unranked_response, Mapping) or url_params.get("filter_path"):
@@ -146,13 +140,20 @@ def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[
     return search_body
 
 
-def _raise_unless_bad_request(error: EngineError) -> None:
-    """Raise the error of a rendered search unless its status is 400, because the caller's own request would fail, too.
+def _return_bad_request(rendered_search: ClientSteps) -> ClientSteps:
+    """Perform a rendered search, and return its response, or its error if the status is 400.
 
     After a 400, the caller's own request may succeed, and if it fails, its error is about what the caller wrote.
+
+    Raises:
+        EngineError: the status is not 400, so the caller's own request would fail, too.
     """
-    if error.status != 400:
-        raise error
+    try:
+        return (yield from rendered_search)
+    except EngineError as error:
+        if error.status != 400:
+            raise
+        return error
 
 
 def _report_unrendered(

@@ -70,7 +70,8 @@ def span(
 
 def is_recording() -> bool:
     """Return whether a `span` created now would be recorded. Check this before you compute costly attributes."""
-    return _may_record_queries.get() is not None and api.get_current_span().is_recording()
+    is_in_trace = _may_record_queries.get() is not None
+    return is_in_trace and api.get_current_span().is_recording()
 
 
 def may_record_queries() -> bool:
@@ -104,7 +105,7 @@ def trace_headers() -> dict[str, str]:
 
 
 def bind_trace(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that can be called once, in another thread, and then continues the current trace."""
+    """Bind a function to the current trace, for one call in another thread."""
     return functools.partial(copy_context().run, function)
 
 

@@ -31,10 +31,12 @@ class Curve:
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row to the file."""
         values = {name: str(value) if isinstance(value, int) else f"{value:.9g}" for name, value in row.items()}
-        names = [*FIRST_COLUMNS, *sorted(values.keys() - {*FIRST_COLUMNS, "measure"}), "measure"]
+        loss_parts = sorted(values.keys() - {*FIRST_COLUMNS, "measure"})
+        names = [*FIRST_COLUMNS, *loss_parts, "measure"]
         if self._is_rewritten:
             with self._path.open("a", encoding="utf-8", newline="") as file:
-                file.writelines(_format_lines(names, [values])[1:])
+                _header, line = _format_lines(names, [values])
+                file.write(line)
             return
         # The first row rewrites the file, without the removed rows.
         write_atomically(self._path, _format_lines(names, [*self._rows, values]))

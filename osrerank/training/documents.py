@@ -71,11 +71,11 @@ def split_document(example: Example, index: int, options: Passages) -> list[str]
 def choose_best_passages(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
     """Return the ``keep`` passages with the highest scores, in the order in which the document contains them.
 
-    Passages that the scorer could not score are left out. At most ``keep`` passages are returned without scoring them.
+    Passages that the scorer could not score are left out. If there are no more than ``keep``, none is scored.
     """
     if len(passages) <= keep:
         return list(passages)
-    best_indices = sort_descending(_score_documents(scorer, query, passages))[:keep]
+    best_indices = indices_by_score(_score_documents(scorer, query, passages))[:keep]
     return [passages[index] for index in sorted(best_indices)]
 
 
@@ -92,7 +92,7 @@ def select_hardest(example: Example, negatives: Sequence[int], scores: npt.Array
 
     ``negatives`` are the indices of the negatives to choose from, and ``scores`` their scores ``(n,)``.
     """
-    hardest = [negatives[index] for index in sort_descending(scores)[:keep]]
+    hardest = [negatives[index] for index in indices_by_score(scores)[:keep]]
     return example.select((*example.indices(relevant=True), *hardest))
 
 
@@ -109,10 +109,11 @@ def add_scores(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]
 
 def _score_documents(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
     """Return a score for each document ``(n,)``, which is NaN if the document could not be scored."""
-    return scorer.score(query, documents, [(index,) for index in range(len(documents))]).values
+    each_alone = [(index,) for index in range(len(documents))]
+    return scorer.score(query, documents, each_alone).values
 
 
-def sort_descending(scores: npt.ArrayLike) -> list[int]:
+def indices_by_score(scores: npt.ArrayLike) -> list[int]:
     """Return the indices of the finite scores ``(n,)``, highest score first."""
     values = np.asarray(scores)
     order = np.argsort(-values, kind="stable")

@@ -26,21 +26,21 @@ class NetworkProbe:
         ConfigError: the network is not built like BERT.
     """
 
-    def __init__(self, network: Any) -> None:
+    def __init__(self, classifier: Any) -> None:
         self.states: list[Tensor] = []
         self.attention: list[Tensor] = []
         self._projections: list[Tensor] = []
-        self._network = network
+        self._classifier = classifier
         self._is_recording = False
         try:
-            encoder: Any = network.network.base_model
+            encoder: Any = classifier.network.base_model
             layers = list(encoder.encoder.layer)
             self.layers = len(layers)
             self.heads = int(encoder.config.num_attention_heads)
             self.width = int(encoder.config.hidden_size) // self.heads
             projections = [(layer.attention.self.query, layer.attention.self.key) for layer in layers]
         except AttributeError as error:
-            reason = f"{type(network).__name__} is not built like BERT ({error}); use method=logits"
+            reason = f"{type(classifier).__name__} is not built like BERT ({error}); use method=logits"
             raise ConfigError(reason, setting="recipe.method") from None
         encoder.embeddings.register_forward_hook(self._record_embeddings)
         for query, key in projections:
@@ -54,7 +54,7 @@ class NetworkProbe:
         self.states, self.attention, self._projections = [], [], []
         self._is_recording = True
         try:
-            logits: Tensor = self._network(**inputs)
+            logits: Tensor = self._classifier(**inputs)
         finally:
             self._is_recording = False
         return logits
@@ -66,8 +66,9 @@ class NetworkProbe:
     def _record_layer(self, _layer: nn.Module, _inputs: Any, output: Any) -> None:
         if not self._is_recording:
             return
+        # The hooks in this layer have appended its query, and then its key.
         key, query = self._projections.pop(), self._projections.pop()
-        self.attention.append(self._attention_logits(query, key))  # of the two projections recorded in this layer
+        self.attention.append(self._attention_logits(query, key))
         self.states.append(output[0] if isinstance(output, tuple) else output)
 
     def _record_embeddings(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:

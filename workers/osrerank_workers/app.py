@@ -77,13 +77,13 @@ def _configure(app: Celery, service: WorkerService) -> None:
 
 def _connect_signals(service: WorkerService, settings: Settings) -> None:
     """Call the service at each step of a worker's life: its start, a received chunk, and its end."""
-    stop_probes: list[Callable[[], None]] = []
+    stop_probes: list[Callable[[], None]] = []  # filled by on_init
 
     def on_setup_logging(**_signal: Any) -> None:
-        configure_logs(settings.log_format)
+        configure_logs(settings.log_format)  # instead of Celery's own setup
 
     def on_init(conf: Any, **_signal: Any) -> None:
-        configure_logs(settings.log_format)
+        configure_logs(settings.log_format)  # for what is logged before Celery's setup
         export_traces("osrerank-worker")
         _exit_on_error(lambda: stop_probes.append(serve_probes(settings.probe_port, service.status)))
         _exit_on_error(service.load)

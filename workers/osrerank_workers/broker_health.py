@@ -23,7 +23,7 @@ class BrokerHealth:
     def __init__(self, component: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._component = component
         self._clock = clock
-        self._pause = Pause(PAUSES_S, clock=clock)
+        self._backoff = Pause(PAUSES_S, clock=clock)
         self._first_failure_at_s = 0.0
         self._error = ""
 
@@ -31,8 +31,8 @@ class BrokerHealth:
         """Record a failure, and return how long to pause before the next attempt, in seconds."""
         code = read_error_code(error)
         self._error = f"the broker responds with an error, {code}" if code else "the broker does not respond"
-        pause_s = self._pause.begin(error)
-        if self._pause.failures == 1:
+        pause_s = self._backoff.begin(error)
+        if self._backoff.failures == 1:
             self._first_failure_at_s = self._clock()
             logger.warning(
                 "[broker-away] %s; %s tries again until it works", explain_broker_failure(error), self._component
@@ -41,14 +41,14 @@ class BrokerHealth:
 
     def record_success(self) -> None:
         """Record that a request to the broker succeeded, and log the recovery after failures."""
-        failures = self._pause.failures
+        failures = self._backoff.failures
         if failures:
             outage_s = self._clock() - self._first_failure_at_s
             logger.info("%s can use the broker again, after %d failures in %.1f s", self._component, failures, outage_s)
-            self._pause.end()
+            self._backoff.end()
 
     @property
     def error(self) -> str:
         """The latest error if the broker has failed for more than `DEAD_AFTER_S` seconds, or else ""."""
-        is_dead = self._pause.failures > 0 and self._clock() - self._first_failure_at_s > DEAD_AFTER_S
-        return self._error if is_dead else ""
+        is_lasting = self._backoff.failures > 0 and self._clock() - self._first_failure_at_s > DEAD_AFTER_S
+        return self._error if is_lasting else ""

@@ -27,18 +27,18 @@ class Channel(redis.Channel):
     """Kombu's Redis channel, but entries of the queue that are not messages are dropped."""
 
     def _brpop_read(self, **options: Any) -> Any:
-        """Read the next entry of the queue. If it is not a message, log that and remove the entry for good."""
-        previous_tags = set(self.qos._delivered)  # noqa: SLF001 - Kombu has no public name for it
+        """Read the next entry of the queue, and return whether there was one. Log and remove what is not a message."""
+        tags_before = set(self.qos._delivered)  # noqa: SLF001 - Kombu has no public name for it
         try:
             was_read = super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         except Empty:
             self.connection.broker.record_success()
             raise
-        except (OSError, RedisError):
+        except (OSError, RedisError):  # the consumer reconnects
             raise
         except Exception as error:  # noqa: BLE001 - a Redis list can contain anything
             _log_refusal("is not a message", error)
-            for tag in set(self.qos._delivered) - previous_tags:  # noqa: SLF001 - see above
+            for tag in set(self.qos._delivered) - tags_before:  # noqa: SLF001 - see above
                 self.basic_reject(tag, requeue=False)  # type: ignore[no-untyped-call]
             return True
         self.connection.broker.record_success()

@@ -15,16 +15,17 @@ _KEY = "osrerank_load"
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """The state of a load.
+    """How far a load has come, and what it loads.
 
     Attributes:
         loader: the loader's name.
-        files: the collection's files, each as ``name:bytes``, without its folder, so that files can be moved.
+        files: the collection's files, each as ``name:size`` without its folder, so that files can be moved. Standard
+            input and ir_datasets collections have only a name.
         options: the options that change the index or its documents, such as ``k1=0.9``.
         digests: the digest of each file, as `compute_fingerprints` returns it.
         records: the number of records at the beginning of the collection that need not be loaded again.
         complete: whether the load ended with the expected number of documents.
-        skipped: the number of bad records. It, ``failed`` and ``duplicates`` are 0 until the load is complete.
+        skipped: the number of bad records. This, ``failed`` and ``duplicates`` are 0 until the load is complete.
         failed: the number of documents that the engine rejected.
         duplicates: the number of records with the id of an earlier record.
     """
@@ -66,5 +67,6 @@ def read_state(client: OpenSearch, index: str, retry_budget: RetryBudget) -> Loa
     state = index_response["mappings"].get("_meta", {}).get(_KEY)
     if state is None:
         return None
+    # JSON has no tuples
     tuples = {name: tuple(state.get(name, ())) for name in ("files", "options", "digests")}
     return LoadState(**{**state, **tuples})

@@ -391,7 +391,7 @@ def _pairwise_options(search_options: Rerank, options: Rerank) -> Rerank:
 def _candidates(
     hits: Sequence[Mapping[str, Any]], texts: Mapping[str, str], stages: Sequence[str]
 ) -> tuple[Candidate, ...]:
-    """Return hits as candidates in first-pass order, with the scores of the given stages, as far as they ran."""
+    """Return hits as candidates in first-pass order, with the scores of the given stages that ran."""
     candidates = [_candidate(hit, texts[hit["_id"]], stages) for hit in hits]
     return tuple(sorted(candidates, key=lambda candidate: candidate.rank))
 

@@ -18,7 +18,8 @@ def headline(report: ShadowReport) -> str:
     counted = "1 search" if report.searches == 1 else f"{report.searches:,} searches"
     if not report.compared:
         return f"{counted} in shadow mode; none of them was reranked"
-    percentage = _percentage(report.compared - report.new_hits[0], report.compared)
+    n_with_new_hits = report.compared - report.new_hits[0]
+    percentage = _percentage(n_with_new_hits, report.compared)
     return f"{counted} in shadow mode; reranking brings new hits into the top ten in {percentage} of the reranked ones"
 
 
@@ -59,7 +60,7 @@ def number_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
 
 def example_line(record: dict[str, Any]) -> str:
     """Return a line about the changes in a search."""
-    name = record["texts"]["query"] if "texts" in record else record["query"]
+    name = record["texts"]["query"] if "texts" in record else record["query"]  # the query's text, or its digest
     index = f" in {record['index']}" if record.get("index") else ""
     moved = f"{record['moved']} moved, by up to {record['farthest']} ranks"
     return f"{name}{index}: {_new_hits_text(new_hits(record))} of {record['hits']}, {moved}"

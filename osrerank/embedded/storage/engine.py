@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from osrerank._platform import fork_safe_lock
@@ -127,17 +127,7 @@ class Engine:
             if part == "_all":
                 name_or_pattern = "*"
             if "*" in name_or_pattern:
-                pattern = values.compile_wildcard(name_or_pattern)
-                matches = [
-                    name for name, row in rows.items() if pattern.fullmatch(name) and (hidden or not row.is_hidden)
-                ]
-                if aliases:
-                    matches += [
-                        names_by_id[index_id]
-                        for alias, index_ids in index_ids_by_alias.items()
-                        if pattern.fullmatch(alias)
-                        for index_id in index_ids
-                    ]
+                matches = _match_pattern(name_or_pattern, rows, index_ids_by_alias if aliases else {}, hidden=hidden)
             elif name_or_pattern in rows:
                 matches = [name_or_pattern]
             elif name_or_pattern in index_ids_by_alias:
@@ -331,7 +321,7 @@ class Engine:
         """Make all stored documents of an index visible to searches, unless another process writes."""
         if not self._folder_lock.is_held:
             self._commit_abandoned_writes(live_index)
-        # The process that holds the folder lock adds the columns of new fields.
+        # Only the process that holds the folder lock adds the columns of new fields.
         needs_columns = self._folder_lock.is_held and live_index.row.layout != build_layout(live_index.fields)
         if live_index.unrefreshed_since is None and not needs_columns:
             return
@@ -368,6 +358,20 @@ class Engine:
                 except Exception as error:  # noqa: BLE001 - the next turn tries again; the other indices need this thread
                     if not isinstance(error, ApiError):
                         _log_failed_refresh(live_index, error)
+
+
+def _match_pattern(
+    text: str, rows: Mapping[str, IndexRow], index_ids_by_alias: Mapping[str, Iterable[int]], *, hidden: bool
+) -> list[str]:
+    """Return the names of the indices whose name or alias matches a pattern. ``hidden`` includes hidden indices."""
+    pattern = values.compile_wildcard(text)
+    matching_aliases = [alias for alias in index_ids_by_alias if pattern.fullmatch(alias)]
+    alias_ids = {index_id for alias in matching_aliases for index_id in index_ids_by_alias[alias]}
+    return [
+        name
+        for name, row in rows.items()
+        if row.id in alias_ids or (pattern.fullmatch(name) and (hidden or not row.is_hidden))
+    ]
 
 
 def _log_failed_refresh(live_index: LiveIndex, error: BaseException) -> None:

@@ -75,13 +75,14 @@ def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
         reason = f"module 0 has the path {transformer.folder!r}; a Transformer's must be empty"
         raise file_error(directory / MODULES_FILE, reason)
     task = read_transformer_task(directory)
-    if (task == CLASSIFIER_TASK) == bool(modules):
+    is_classifier, has_later_modules = task == CLASSIFIER_TASK, bool(modules)
+    if is_classifier == has_later_modules:
         reason = f"transformer_task is {task!r}, but {MODULES_FILE} lists {len(modules) + 1} modules"
         fix = "a classifier must be the only module; an encoder must be followed by others"
         raise file_error(directory / TRANSFORMER_FILE, f"{reason}; {fix}")
     reader = ModuleReader(directory)
     head, labels = None, 0
-    query_prefix = select_prompt(file, model)
+    query_prefix = select_prompt(file, model)  # the default prompt
     if modules:
         head, labels = _read_head(directory, reader, modules)
         if query_prefix and not reader.includes_prompt(modules[0]):
@@ -100,7 +101,8 @@ def _read_head(directory: Path, reader: ModuleReader, modules: Sequence[Module])
     if last_kind != "Dense":
         reason = f"the last module is a {last_kind}; it must be a Dense, which computes the scores"
         raise file_error(directory / MODULES_FILE, reason)
-    steps, labels = reader.read_steps(modules[1:], last_output=SCORES)
+    _pooling, *step_modules = modules
+    steps, labels = reader.read_steps(step_modules, last_output=SCORES)
     return Head(tuple(steps), pooling), labels
 
 

@@ -56,7 +56,7 @@ class ModernBertShape:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read the shape from the content of ``config.json``, for which `unsupported_reason` must be ""."""
+        """Read the shape from the content of ``config.json``, which `unsupported_reason` must have accepted."""
         layer_types = _list_layer_types(config)
         window = int(config.get("local_attention", 128)) // 2
         rope_bases = {layer_type: _read_rope_base(config, layer_type) for layer_type in set(layer_types)}
@@ -85,6 +85,7 @@ def unsupported_reason(config: Mapping[str, Any]) -> str:
         activation = config.get(name, "gelu")
         if activation != "gelu":
             return f"{name} is {activation}"
+    # in a config of transformers 4, and in one of transformers 5
     scalings = [config.get("rope_scaling") or {}, *_read_rope_parameters(config).values()]
     rope_types = {str(scaling.get("rope_type") or scaling.get("type") or "default") for scaling in scalings}
     if rope_types != {"default"}:
@@ -141,7 +142,7 @@ def _read_rope_base(config: Mapping[str, Any], layer_type: str) -> float:
     base = _read_rope_parameters(config).get(layer_type, {}).get("rope_theta")
     if base is not None:
         return float(base)
-    local_base = config.get("local_rope_theta", 10000.0)
+    local_base = config.get("local_rope_theta", 10000.0)  # null stands for the global base
     if layer_type == WINDOW_ATTENTION and local_base is not None:
         return float(local_base)
     return float(config.get("global_rope_theta", 160000.0))

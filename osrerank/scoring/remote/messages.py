@@ -66,7 +66,7 @@ class _Advice(BaseModel):
 
 
 class _Scores(BaseModel):
-    """The map that `Scores`, which describes the fields, become in a message. Its arrays are bytes."""
+    """The map that `Scores` become in a message, with arrays as bytes. `Scores` describes the fields."""
 
     inferences: Count
     cached: Count

@@ -19,7 +19,7 @@ from osrerank._log_throttle import LogThrottle
 from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
-from osrerank.server.api.dialect_route import NOT_JSON, is_json, media_type
+from osrerank.server.api.dialect_route import NOT_JSON_FIX, is_json, media_type
 from osrerank.server.api.docs_page import add_docs_page
 from osrerank.server.api.errors import RefusedRequest, describe_errors, error_body, error_headers, error_status
 from osrerank.server.api.limits import ServerLimits
@@ -100,7 +100,7 @@ async def _respond_to_validation_error(http: HttpRequest, error: Exception) -> R
         reason = errors[0].get("ctx", {}).get("error", "it cannot be decoded")
         return _error_response(400, f"the body is not JSON: {reason}")
     if http.method == "POST" and not is_json(media_type(http)):
-        return _error_response(415, NOT_JSON)
+        return _error_response(415, NOT_JSON_FIX)
     return _error_response(422, describe_errors(errors, skipped_parts=1))
 
 

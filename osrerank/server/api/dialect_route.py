@@ -20,7 +20,7 @@ from osrerank.server.api.errors import RefusedRequest, describe_errors
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 MAX_INLINE_BYTES = 1 << 14
 """The maximum size of a body that is parsed on the event loop, because starting a thread would take longer."""
-NOT_JSON = "send the body as Content-Type: application/json"
+NOT_JSON_FIX = "send the body as Content-Type: application/json"
 
 
 class DialectRoute(APIRoute):
@@ -33,14 +33,14 @@ class DialectRoute(APIRoute):
         """Return the function that parses a request and calls the endpoint."""
         body_type = inspect.get_annotations(self.endpoint)["request"]
         validator: TypeAdapter[BaseModel] = TypeAdapter(body_type)
-        is_union = get_origin(body_type) is not None
-        skipped_parts = 1 if is_union else 0  # a union's error paths begin with a tag, such as ("texts", "query")
+        # A union's error paths begin with a tag, such as ("texts", "query").
+        skipped_parts = 0 if get_origin(body_type) is None else 1
         endpoint = self.endpoint
 
         async def handle(http: HttpRequest) -> Response:
             content_type = media_type(http)
             if content_type and not is_json(content_type):  # Go's clients often omit the header
-                raise RefusedRequest(415, NOT_JSON)
+                raise RefusedRequest(415, NOT_JSON_FIX)
             body = await http.body()
             max_entries = http.app.state.service.limits.max_documents
             if len(body) <= MAX_INLINE_BYTES:

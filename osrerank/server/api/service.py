@@ -208,10 +208,10 @@ class ApiService:
                 model.find_workers()
             if isinstance(model, NeedsServer):
                 model.check_server(Deadline.after_ms(SERVER_CHECK_TIMEOUT_MS))
-            identity = model.identity  # what identifies its weights
+            identity = model.identity
         except OsrerankError as error:
             return str(error)
-        return "" if identity else "the model has no identity"
+        return "" if identity else "the weights of the model cannot be identified"
 
     def _refuse_if_busy(self, n_documents: int, n_tokens: int, deadline: Deadline) -> None:
         """Refuse a request if too many documents are waiting, or if its response would come too late."""

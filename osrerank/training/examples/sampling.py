@@ -19,10 +19,14 @@ ReadSource = Callable[[], Iterable[Example]]
 def sample_documents(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Example]:
     """Choose the documents of an example to train on, and yield them as one or several smaller examples.
 
-    If the recipe's ``draw`` is ``all``, the example is yielded as it is. If it is ``top``, one example is yielded, with
-    the first ``depth`` documents. If it is ``balanced`` or ``list``, an example is yielded for each relevant document,
-    with one negative or up to ``negatives``, sampled without replacement from the first ``depth`` negatives. An example
-    without relevant documents or without negatives is then skipped.
+    The recipe's ``draw`` decides what is yielded:
+
+    - ``all``: the example as it is.
+    - ``top``: one example, with the first ``depth`` documents.
+    - ``balanced``: an example for each relevant document, with one of the first ``depth`` negatives, drawn at random.
+    - ``list``: the same with up to ``negatives`` of the first ``depth`` negatives, drawn without replacement.
+
+    ``balanced`` and ``list`` skip an example without relevant documents or without negatives.
     """
     if recipe.draw == "all":
         yield example
@@ -59,11 +63,11 @@ def interleave(sources: Sequence[ReadSource], counts: Sequence[int], rng: random
     is proportional to the number of its remaining examples.
     """
     remaining = list(counts)
-    readers = [iter(source()) for source in sources]
+    iterators = [iter(source()) for source in sources]
     while any(remaining):
         source_index = rng.choices(range(len(remaining)), weights=remaining)[0]
         remaining[source_index] -= 1
-        yield next(readers[source_index])
+        yield next(iterators[source_index])
 
 
 def read_pass(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe, number: int) -> Iterator[Example]:

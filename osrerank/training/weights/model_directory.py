@@ -18,27 +18,28 @@ from osrerank.training.weights.models import Trainee
 README_FILE = "README.md"
 
 
-def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mapping[str, Any]) -> None:
+def write_model(output: Path, trainee: Trainee, training_folder: Path, provenance: Mapping[str, Any]) -> None:
     """Write a trained model's directory, completely or not at all.
 
     Args:
         output: the directory to create.
         trainee: the trained model.
-        folder: the training's folder, which contains the loss curve.
+        training_folder: the folder that contains the loss curve.
         provenance: the recipe, the data and the measures, for the card and the README.
 
     Raises:
         ConfigError: the output exists.
     """
     with new_directory(output) as directory:
-        replace(trainee, card=replace(trainee.card, provenance=provenance)).save(directory)
-        _write_readme_and_curve(directory, folder, trainee.card.name, _summarise(trainee.card), provenance)
+        card = replace(trainee.card, provenance=provenance)
+        replace(trainee, card=card).save(directory)
+        _write_readme_and_curve(directory, training_folder, trainee.card.name, _summarise(trainee.card), provenance)
 
 
-def write_encoder_description(directory: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write a pre-trained encoder's README and loss curve. `write_model` describes ``folder`` and ``provenance``."""
+def write_encoder_description(directory: Path, training_folder: Path, provenance: Mapping[str, Any]) -> None:
+    """Write a pre-trained encoder's README and loss curve. `write_model` describes the arguments."""
     summary = "An encoder to start a training from, not a reranker."
-    _write_readme_and_curve(directory, folder, directory.name, summary, provenance)
+    _write_readme_and_curve(directory, training_folder, directory.name, summary, provenance)
 
 
 def write_average_readme(directory: Path, card: ModelCard) -> None:
@@ -53,11 +54,11 @@ def _summarise(card: ModelCard) -> str:
 
 
 def _write_readme_and_curve(
-    directory: Path, folder: Path, name: str, summary: str, provenance: Mapping[str, Any]
+    directory: Path, training_folder: Path, name: str, summary: str, provenance: Mapping[str, Any]
 ) -> None:
     (directory / README_FILE).write_text(_format_readme(name, summary, provenance), encoding="utf-8")
-    if (folder / CURVE_FILE).exists():
-        shutil.copyfile(folder / CURVE_FILE, directory / CURVE_FILE)
+    if (training_folder / CURVE_FILE).exists():
+        shutil.copyfile(training_folder / CURVE_FILE, directory / CURVE_FILE)
         _plot_curve(directory)
 
 

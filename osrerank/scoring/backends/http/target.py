@@ -52,11 +52,13 @@ class Target:
         url = http.url.rstrip("/")
         name = _guess_dialect(url) if http.dialect == AUTO else http.dialect
         dialect = DIALECTS[name] if name else None
+        # by the settings, or by an argument
         is_model_chosen = "model" in settings.model_fields_set or model != settings.model
         if dialect is not None and dialect.needs_model and not is_model_chosen:
             reason = f"the dialect {dialect.name} needs the server's name for the model: set --model or OSRERANK_MODEL"
             raise ConfigError(reason, setting="model", source="OSRERANK_MODEL")
-        return cls(url, dialect, model if is_model_chosen else "", http.scores, http.batch)
+        name_to_send = model if is_model_chosen else ""
+        return cls(url, dialect, name_to_send, scale_setting=http.scores, max_documents=http.batch)
 
     @property
     def host(self) -> str:

@@ -24,8 +24,8 @@ class PaddedBiEncoder(nn.Module):
 
     Args:
         config: content of ``config.json``.
-        pooling: how a text's vector is computed from its tokens' last states: ``cls`` takes that of [CLS], and ``mean``
-            takes the mean.
+        pooling: how a text's vector is computed from its tokens' last states: the state of [CLS] (``cls``), or the mean
+            of the states (``mean``).
     """
 
     def __init__(self, config: Mapping[str, Any], pooling: Pooling) -> None:
@@ -73,10 +73,11 @@ class PaddedBiEncoder(nn.Module):
         """
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
         states = self.norm(self.word(input_ids) + self.position(positions) + self.segment.weight[0])
-        flat = states.flatten(0, 1)
+        flat_states = states.flatten(0, 1)
+        attend = partial(_attend, is_token=attention_mask == 1)
         for layer in self.layers:
-            flat = layer(flat, partial(_attend, is_token=attention_mask == 1))
-        states = flat.view_as(states)
+            flat_states = layer(flat_states, attend)
+        states = flat_states.view_as(states)
         return functional.normalize(pool_padded(states, attention_mask, self.pooling), dim=-1)
 
 
@@ -98,6 +99,7 @@ def _extract(input_ids: Tensor, is_selected: Tensor) -> tuple[Tensor, Tensor]:
     The ids ``[7, 8, 9]``, of which the last two are selected, become ``[8, 9, 0]`` with the mask ``[1, 1, 0]``.
     """
     lengths = is_selected.sum(dim=1)
-    order = (~is_selected).long().argsort(dim=1, stable=True)[:, : int(lengths.max())]
+    selected_first = (~is_selected).long().argsort(dim=1, stable=True)
+    order = selected_first[:, : int(lengths.max())]
     mask = torch.arange(order.shape[1], device=input_ids.device) < lengths.unsqueeze(1)
     return input_ids.gather(1, order) * mask, mask.long()

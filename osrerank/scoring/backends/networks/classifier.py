@@ -48,5 +48,5 @@ class ModularClassifier(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         states = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
-        outputs: Tensor = self.head(self.head.pool_grid(states, attention_mask))
+        outputs: Tensor = self.head(self.head.pool_padded(states, attention_mask))
         return outputs

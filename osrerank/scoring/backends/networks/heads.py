@@ -66,7 +66,7 @@ class HeadNetwork(nn.Module):
             return states
         return torch.cat([_pool_packed(states, bounds, mode) for mode in self.pooling], dim=1)
 
-    def pool_grid(self, states: Tensor, mask: Tensor) -> Tensor:
+    def pool_padded(self, states: Tensor, mask: Tensor) -> Tensor:
         """Pool states ``(n, tokens, hidden)`` to vectors ``(n, width)``. The mask ``(n, tokens)`` is 0 on padding."""
         return torch.cat([pool_padded(states, mask, mode) for mode in self.pooling], dim=1)
 
@@ -104,7 +104,7 @@ def pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
 def _build_module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:
     """Return a head's step as a module with its weights ``NAME.weight`` and ``NAME.bias``."""
     if step.kind == "unit":
-        return Normalize()
+        return Normalize()  # to the norm 1
     if step.kind == "first":
         return FirstValues(step.size)
     names = ("weight", "bias") if step.has_bias else ("weight",)

@@ -116,18 +116,21 @@ def document_texts(
     return tuple(_document_text(document, fields, f"{name}[{index}]") for index, document in enumerate(documents))
 
 
-def _document_text(document: str | Mapping[str, Any], fields: Sequence[str], name: str) -> str:
+def _document_text(document: str | Mapping[str, Any], fields: Sequence[str], path: str) -> str:
     if isinstance(document, str):
         return document
-    values = [_field_text(document.get(field), field, name) for field in fields]
+    values = [_field_text(document.get(field), field, path) for field in fields]
     texts = [text for text in values if text is not None]
     if not texts:
-        raise ValueError(f"{name} has no text: its fields {', '.join(map(ascii, fields))} are missing or null")
+        raise ValueError(f"{path} has no text: its fields {', '.join(map(ascii, fields))} are missing or null")
     return " ".join(texts)
 
 
-def _field_text(value: Any, field: str, name: str) -> str | None:
-    """Return a field's value as text, or None if it is missing, null, NaN or infinite."""
+def _field_text(value: Any, field: str, path: str) -> str | None:
+    """Return a field's value as text, or None if it is missing, null, NaN or infinite.
+
+    ``path`` is the document's place in the request, such as ``documents[3]``.
+    """
     if isinstance(value, str):
         return value
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -135,7 +138,7 @@ def _field_text(value: Any, field: str, name: str) -> str | None:
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     # !a escapes half a surrogate pair, which pydantic does not accept in a message
-    raise ValueError(f"{name}.{field!a} is a list or an object: rank_fields must list fields of texts or numbers")
+    raise ValueError(f"{path}.{field!a} is a list or an object: rank_fields must list fields of texts or numbers")
 
 
 def original_json(document: str | Mapping[str, Any]) -> Json:
@@ -178,7 +181,10 @@ def group_by_query(pairs: Sequence[tuple[str, str]]) -> list[Question]:
 
 
 def pair_probabilities(pairs: Sequence[tuple[str, str]], scored_questions: Sequence[ScoredQuestion]) -> list[float]:
-    """Return the probability of each pair, from the scores of the questions that `group_by_query` returned."""
+    """Return the probability of each pair, from the scores of the questions that `group_by_query` returned.
+
+    A question has its documents, and so their probabilities, in the order of the query's pairs.
+    """
     distinct_queries = dict.fromkeys(query for query, _ in pairs)
     remaining_by_query = {
         query: iter(scored_question.probabilities)

@@ -27,7 +27,11 @@ BAD_LINES = [
     ("msmarco-document", b"D1\tu\tt\n", "expected docid TAB url TAB title TAB body, found 3 fields"),
     ("msmarco-document", b"\tu\tt\tb\n", "the document has no id"),
     ("msmarco-v2-passage", b'{"pid": "1", "passage": "x"}\n', "no field 'spans'; its fields are pid, passage"),
-    ("msmarco-v2-passage", b'{"pid": 1, "passage": "x", "spans": "", "docid": ""}\n', "must be a non-empty string, and passage a string"),
+    (
+        "msmarco-v2-passage",
+        b'{"pid": 1, "passage": "x", "spans": "", "docid": ""}\n',
+        "must be a non-empty string, and passage a string",
+    ),
     ("msmarco-v2-document", b'{"docid": "1"}\n', "no field 'title'"),
     (
         "msmarco-v2-document",
