@@ -107,7 +107,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. An error is printed in one sentence; the exit code is then 1, or 2 for wrong usage."""
-    end_as_first_process()  # in a container
+    end_as_first_process()  # so that SIGTERM ends a container
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = cli.main(arguments, standalone_mode=False)

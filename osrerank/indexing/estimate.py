@@ -86,7 +86,8 @@ def estimate(client: Client, index: str) -> Estimate:
         opensearchpy.OpenSearchException: the index cannot be read.
     """
     vectors = document_vectors(client, index)
-    if vectors.store is None and client.searcher.vectors is None:
+    has_side_indices = client.searcher.vectors is not None
+    if vectors.store is None and not has_side_indices:
         raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
     coverage = client.coverage(index)
     if not coverage.texts:

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from osrerank.response import read_texts
+from osrerank.retrieval import text_fields
 from osrerank.retrieval.mapping import Leaf
 from osrerank.retrieval.text_fields import MAX_FIELDS
-from osrerank.retrieval.text_fields import is_title as is_title_name
 
 MAX_TITLES = 2
 """The maximum number of titles that are chosen."""
@@ -97,7 +97,7 @@ class SampledField:
     @property
     def is_title(self) -> bool:
         """Whether the field's name is that of a title, and no document has several values."""
-        return is_title_name(self.source_path) and all(len(values) < 2 for values in self.values)
+        return text_fields.is_title(self.source_path) and all(len(values) < 2 for values in self.values)
 
     @property
     def is_code(self) -> bool:

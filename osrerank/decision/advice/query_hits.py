@@ -192,7 +192,7 @@ def current_setting(client: Client, index: str) -> SearchSetting:
     """Return the setting of a search of the index with ``rerank=True``."""
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
-    options_without_pairs = options
+    options_without_pairs = options  # whose blend is that of the stage before the pairs
     if options.pipeline not in (*VECTORS, *VECTORS_MONO):
         options_without_pairs = replace(options, pipeline=AUTO_PIPELINE)
     with client.searcher.service_for(index) as service:
