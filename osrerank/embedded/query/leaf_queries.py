@@ -118,7 +118,7 @@ class LeafQueries:
         """Return the query for a phrase, scored by Lucene's BM25, if not all documents have the field.
 
         This runs the search. The phrase's frequency in a document is derived from tantivy's score and the field's
-        length, and gives Lucene's score. The returned query has a clause for each score, with its documents' numbers.
+        length, and gives Lucene's score. The returned query lists the sequence numbers of each score's documents.
         """
         searcher, shard = self._snapshot.searcher, self._snapshot.shard
         # tantivy also counts the documents without the field
