@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 LOG_INTERVAL_S = 86_400.0
 """The time after which the fields of an index are logged again: a day, in seconds."""
 MIN_AGE_S = 0.1
-"""The minimum age, in seconds, of a mapping that is read again because it lacks a field that the caller named."""
+"""A cached mapping younger than this, in seconds, is not read again to look for a missing field."""
 MAX_CACHED_CHOICES = 1_000
 """The maximum number of field choices for which the fields are cached, per index."""
 MAX_LISTED_NAMES = 20
@@ -47,11 +47,11 @@ class _CacheEntry:
     """The cached mapping of the indices that a search names, and the fields chosen from this mapping.
 
     Attributes:
-        leaves_by_index: the fields in each index's mapping.
+        leaves_by_index: the leaf fields in each index's mapping.
         loaded_at_s: the time of the clock when the mapping was read, in seconds.
         top_level_names: all top-level field names seen so far, in mappings and in hits.
         indices: the names of all indices seen so far, in mappings and in hits.
-        groups: the fields of a search that does not name any, chosen by the mapping alone.
+        groups: groups of indices in which a search that names no fields uses the same fields, by the mapping alone.
         build_fields: the fields that each index's last vector build read. None until they are looked up.
         fields_by_choice: the fields that a search uses, by the caller's choice of fields.
     """
@@ -100,19 +100,20 @@ class FieldFinder:
             options: the search's `osrerank.retrieval.requests.select_index_options`.
             refresh: whether to read the mapping again if it is cached and older than `MIN_AGE_S`.
         """
-        key = f"{index}{options}"
+        key = _cache_key(index, options)
         warning = self._mapping_warnings.get(key)
         if warning is not None:
             return _fields_without_mapping(choice, warning)
         entry = self._entries.get(key)
         fields = None if entry is None else entry.fields_by_choice.get(choice)
-        is_fresh = entry is not None and self._clock() - entry.loaded_at_s < MIN_AGE_S
-        # if the cached mapping does not have a field that the caller named, the field might have been added since
-        if fields is not None and (is_fresh or not (refresh or fields.option_names.missing)):
-            return fields
-        is_outdated = fields is not None
+        if entry is not None and fields is not None:
+            is_fresh = self._clock() - entry.loaded_at_s < MIN_AGE_S
+            # a missing field that the caller named might have been added to the mapping since
+            wants_new_mapping = refresh or fields.option_names.missing
+            if is_fresh or not wants_new_mapping:
+                return fields
         try:
-            return (yield from self._look_up(index, choice, options, entry, must_read_mapping=is_outdated))
+            return (yield from self._look_up(index, choice, options, entry, must_read_mapping=fields is not None))
         except (EngineError, ResponseFormatError) as error:
             if isinstance(error, EngineError) and error.is_absent:  # the search itself will raise this error
                 return _fields_without_mapping(choice)
@@ -144,16 +145,18 @@ class FieldFinder:
             leaves_by_index = read_leaves_by_index(response)
             if entry is None:
                 entry = _CacheEntry(leaves_by_index, self._clock())
-                self._entries.put(f"{index}{options}", entry)
+                self._entries.put(_cache_key(index, options), entry)
             else:
                 entry.replace_mapping(leaves_by_index, self._clock())
         if not entry.leaves_by_index:  # no mapping, as for a pattern for indices of another cluster
             return _fields_without_mapping(choice)
-        needs_defaults = choice.needs_mapping_fields(add_body_fields(entry.leaves_by_index, choice))
+        known_leaves = add_body_fields(entry.leaves_by_index, choice)
+        needs_defaults = choice.needs_mapping_fields(known_leaves)
         warnings: tuple[SearchWarning, ...] = ()
         groups = entry.groups if needs_defaults else ()
         options_name_fields = bool(choice.model_fields or choice.query_fields)
-        if needs_defaults and choice.uses_build_fields and self._build_fields is not None and not options_name_fields:
+        may_use_build_fields = choice.uses_build_fields and self._build_fields is not None
+        if needs_defaults and may_use_build_fields and not options_name_fields:
             if entry.build_fields is None:
                 entry.build_fields, warnings = yield from self._read_build_fields(index, entry.leaves_by_index, options)
             groups = with_build_fields(entry.groups, entry.build_fields, entry.leaves_by_index)
@@ -189,13 +192,14 @@ class FieldFinder:
                 logger.warning("[%s] %s: %s", warning.code, warning, error)
             return {}, (warning,)
 
-    def _log_build_fields(self, mapping_groups: Iterable[IndexGroup], groups: Iterable[IndexGroup]) -> None:
-        """Log once a day for each index whose vectors were built from other fields than the mapping now has.
+    def _log_build_fields(self, mapping_groups: Iterable[IndexGroup], used_groups: Iterable[IndexGroup]) -> None:
+        """Log once a day for each index whose vectors were built from other fields than the mapping now suggests.
 
-        ``mapping_groups`` have the fields chosen by the mapping, and ``groups`` have the fields that searches use.
+        ``mapping_groups`` have the fields that the mapping suggests. ``used_groups`` have those of the last build, if
+        there was one.
         """
         mapping_fields = {name: group.model_fields for group in mapping_groups for name in group.indices}
-        for group in groups:
+        for group in used_groups:
             for name in group.indices:
                 built, current = group.model_fields, mapping_fields[name]
                 if built != current and self._daily_throttle.should_log((name, built, current)):
@@ -209,7 +213,8 @@ class FieldFinder:
     def _log_fields(self, index: Any, fields: SearchFields) -> None:
         """Log once a day, for each index, which text fields are searched and which are not."""
         if self._daily_throttle.should_log((str(index), fields.query_fields, fields.left_out)):
-            indices, searched_names = index or "all indices", ", ".join(fields.query_fields) or "default fields"
+            indices = index or "all indices"
+            searched_names = ", ".join(fields.query_fields) or "default fields"
             if fields.left_out:
                 left_out = ", ".join(fields.left_out[:MAX_LISTED_NAMES])
                 fix = "to search other fields, name them as query_fields"
@@ -219,18 +224,17 @@ class FieldFinder:
             else:
                 logger.info("searches of %s read %s", indices, searched_names)
 
-    def is_outdated(self, index: Any, options: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
-        """Return whether a search's hits have an index or a top-level field that is not in the cached mapping.
+    def note_new_names(self, index: Any, options: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
+        """Note the indices and top-level fields of a search's hits. Return whether the cached mapping lacks one.
 
-        The new names are added to the cache, so that the next response with the same names is not outdated again.
+        Each new name counts once: the next response with the same names has no new ones.
         """
-        entry = self._entries.get(f"{index}{options}")
+        entry = self._entries.get(_cache_key(index, options))
         if entry is None:
             return False
         hits = response.get("hits", {}).get("hits", ())
-        new_names = {
-            name.partition(".")[0] for hit in hits for name in hit.get("_source") or ()
-        } - entry.top_level_names
+        names_in_hits = {name.partition(".")[0] for hit in hits for name in hit.get("_source") or ()}
+        new_names = names_in_hits - entry.top_level_names
         new_indices = {hit["_index"] for hit in hits if "_index" in hit} - entry.indices
         entry.top_level_names |= new_names
         entry.indices |= new_indices
@@ -250,13 +254,17 @@ class FieldFinder:
                 logger.warning("[%s] search of %s: %s", warning.code, index or "all indices", warning)
 
 
+def _cache_key(index: Any, options: Mapping[str, Any]) -> str:
+    return f"{index}{options}"
+
+
 def _fields_without_mapping(choice: FieldChoice, *warnings: SearchWarning) -> SearchFields:
     """Return the fields that the caller chose, without resolving their names.
 
-    They are requested as ``fields``, too, because ``_source`` might not have their text.
+    The search requests them as ``fields``, too, because ``_source`` might not have their text.
     """
     model_fields = union([map(without_boost, choice.model_fields or choice.query_fields)])
-    body_names = [without_boost(name) for name in choice.searched_by_body or () if "*" not in name]
+    body_names = [without_boost(name) for name in (choice.searched_by_body or ()) if "*" not in name]
     return replace(
         SearchFields.from_names(choice.query_fields, model_fields),
         model_fields=model_fields or union([body_names]),

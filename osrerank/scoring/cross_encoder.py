@@ -85,7 +85,7 @@ class CrossEncoder(LocalModel):
             inferences=reached,
             query_truncated=query_pieces.is_truncated,
         )
-        return replace(scores, truncated=len(scores.cut_documents(tuples)))
+        return replace(scores, truncated=len(scores.truncated_documents(tuples)))
 
     def _compute(
         self,

@@ -75,7 +75,7 @@ class EncoderScorer:
             known=vectors.n_stored,
             query_truncated=bool(query_vectors.cut),
         )
-        return replace(scores, truncated=len(scores.cut_documents(tuples)))
+        return replace(scores, truncated=len(scores.truncated_documents(tuples)))
 
     def _compare(self, query: Floats, records: Mapping[int, VectorRecord]) -> dict[int, float]:
         """Return the logit of each record with the query's vector, by the record's key."""

@@ -128,7 +128,7 @@ class _ScoreCollector:
             else:
                 self._logits[part.document][part.number] = scores.values[index]
                 self._odds[part.document][part.number] = scores.log_odds[index]
-        truncated_parts = scores.cut_documents([(index,) for index in range(len(not_blank))])
+        truncated_parts = scores.truncated_documents([(index,) for index in range(len(not_blank))])
         self._truncated |= {not_blank[index].document for index in truncated_parts}
         self._calls.append(scores)
 

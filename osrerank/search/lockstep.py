@@ -29,6 +29,7 @@ from osrerank.types.engine_errors import EngineError
 MIN_TIMEOUT_S = 0.05
 """The minimum timeout of a request for texts, in seconds, however close the deadline is."""
 ClientSteps = Generator[ClientStep, Any, Any]
+SearchSteps = Generator[Step, Any, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -37,12 +38,12 @@ class _RunningSearch:
 
     Attributes:
         steps: the generator of the search's steps.
-        header: the search's header in a multi-search. None for a single search.
+        header: the search's header in a multi-search. None if the search is not part of one.
         step: the step that the search waits for. None if the search has ended.
         outcome: the search's response, or the `EngineError` that ended the search. Other errors end all searches.
     """
 
-    steps: Generator[Step, Any, Any]
+    steps: SearchSteps
     header: Mapping[str, Any] | None
     step: Step | None = None
     outcome: Any = None
@@ -84,19 +85,19 @@ class Outcomes(NamedTuple):
 
 
 def run_one(
-    steps: Generator[Step, Any, Any], vectors: SideIndices | None, header: Mapping[str, Any] | None = None
+    steps: SearchSteps, side_indices: SideIndices | None, header: Mapping[str, Any] | None = None
 ) -> ClientSteps:
     """Run one search, and return its response.
 
     Args:
         steps: the generator of the search's steps.
-        vectors: reads document vectors from side indices. None if the settings turn side indices off.
-        header: the search's header in a multi-search. None for a single search.
+        side_indices: reads document vectors. None if the settings turn side indices off.
+        header: the search's header in a multi-search. None if the search is not part of one.
 
     Raises:
         EngineError: the search engine refused the search.
     """
-    outcomes = yield from run_in_lockstep([(header, steps)], vectors)
+    outcomes = yield from run_in_lockstep([(header, steps)], side_indices)
     (outcome,) = outcomes.by_search
     if isinstance(outcome, EngineError):
         raise outcome
@@ -104,13 +105,13 @@ def run_one(
 
 
 def run_in_lockstep(
-    searches: Sequence[tuple[Mapping[str, Any] | None, Generator[Step, Any, Any]]], vectors: SideIndices | None
+    searches: Sequence[tuple[Mapping[str, Any] | None, SearchSteps]], side_indices: SideIndices | None
 ) -> Generator[ClientStep, Any, Outcomes]:
     """Run several searches together, and return their outcomes.
 
     Args:
-        searches: the header of each search in the multi-search (None for a single search), and its steps.
-        vectors: reads document vectors from side indices. None if the settings turn side indices off.
+        searches: each search's header and steps. The header is None if the search is not part of a multi-search.
+        side_indices: reads document vectors. None if the settings turn side indices off.
     """
     running = [_RunningSearch(steps, header) for header, steps in searches]
     envelope: dict[str, Any] = {}
@@ -120,20 +121,21 @@ def run_in_lockstep(
         while waiting := [search for search in running if search.step is not None]:
             batch = _next_batch(waiting)
             steps: list[Any] = [search.step for search in batch]
-            if isinstance(steps[0], SearchRequest) and batch[0].header is not None:
+            is_multi_search = batch[0].header is not None
+            if isinstance(steps[0], SearchRequest) and is_multi_search:
                 request = _multi_search(batch)
                 response = yield from _attempt(request)
                 has_first_pass = any(step.is_first_pass for step in steps)
                 results = _split_responses(response, len(batch), has_first_pass=has_first_pass)
-                if request.params:
+                if SCORES_PARAM in request.params:
                     pairs = zip(results, steps, strict=True)
                     results = [_without_unrequested_scores(result, step) for result, step in pairs]
                 if isinstance(response, Mapping):
-                    envelope = {**response, **envelope}  # a second multi-search changes no key of the first
+                    envelope = {**response, **envelope}  # of several multi-searches, the first one's values win
             elif isinstance(steps[0], ReadTexts):
                 results = yield from _read_texts(steps)
             elif isinstance(steps[0], ReadRecords):
-                results = yield from _read_records(steps, vectors)
+                results = yield from _read_vectors(steps, side_indices)
             else:
                 result = yield from _attempt(steps[0])
                 results = [result] * len(batch)
@@ -152,12 +154,13 @@ def _next_batch(waiting: Sequence[_RunningSearch]) -> list[_RunningSearch]:
     A request to ``_search`` waits until all searches have one, so that one multi-search carries them all.
     """
     others = [search for search in waiting if not isinstance(search.step, SearchRequest)]
-    step = (others or waiting)[0].step
+    first = others[0] if others else waiting[0]
+    step = first.step
     if isinstance(step, SearchRequest | ReadTexts | ReadRecords):
         return [search for search in waiting if type(search.step) is type(step)]
     if isinstance(step, SideRequest) and step.method == "GET":  # such as the mapping
         return [search for search in waiting if search.step == step]
-    return others[:1]
+    return [first]
 
 
 def _attempt(step: ClientStep) -> Generator[ClientStep, Any, Any]:
@@ -177,7 +180,7 @@ def _multi_search(searches: Sequence[_RunningSearch]) -> MultiSearchRequest:
 
 
 def _without_unrequested_scores(response: Any, step: SearchRequest) -> Any:
-    """Return a search's response, without the scores of named queries unless the search requested them."""
+    """Return a search's response, with only the names of matched queries unless the search requested their scores."""
     if requests_named_scores(step.params) or not (isinstance(response, Mapping) and read_hits(response)):
         return response
     return restore_caller_names(response, wants_scores=False)
@@ -192,7 +195,7 @@ def _split_responses(result: Any, count: int, *, has_first_pass: bool) -> list[A
         has_first_pass: whether one of the requests is a first pass, which might be why the engine refused all of them.
     """
     if isinstance(result, EngineError):
-        result.is_shared = has_first_pass
+        result.is_shared = has_first_pass  # the other searches may succeed if each is sent alone
         return [result] * count
     if isinstance(result, Exception):
         return [result] * count
@@ -208,7 +211,10 @@ def _split_responses(result: Any, count: int, *, has_first_pass: bool) -> list[A
 def _error_of_search(response: Mapping[str, Any]) -> EngineError:
     """Return the error of one search in a multi-search, from a response such as ``{"error": {...}, "status": 400}``."""
     error = response["error"]
-    cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
+    if not isinstance(error, Mapping):
+        error = {"type": error}
+    root_causes = error.get("root_cause") or [error]
+    cause = root_causes[0]
     status = response.get("status")
     return EngineError(
         response,
@@ -232,13 +238,15 @@ def _read_texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
     return _split_responses(response, len(steps), has_first_pass=False)
 
 
-def _read_records(steps: Sequence[Any], vectors: SideIndices | None) -> Generator[ClientStep, Any, list[Any]]:
-    """Read document vectors for several searches at once. Return the records, by key, or the error of each search."""
-    if vectors is None:
+def _read_vectors(steps: Sequence[Any], side_indices: SideIndices | None) -> Generator[ClientStep, Any, list[Any]]:
+    """Read document vectors for several searches at once. Return each search's vectors, by key, or its error."""
+    if side_indices is None:
         return [{} for _ in steps]
     index_by_key = {key: index for step in steps for key, index in step.index_by_key.items()}
     try:
-        records = yield from vectors.fetch(index_by_key, lambda: min(step.deadline.remaining_s() for step in steps))
+        vectors = yield from side_indices.fetch(
+            index_by_key, remaining_s=lambda: min(step.deadline.remaining_s() for step in steps)
+        )
     except Exception as error:  # noqa: BLE001 - it is raised in the searches
         return [error] * len(steps)
-    return [{key: records[key] for key in step.index_by_key if key in records} for step in steps]
+    return [{key: vectors[key] for key in step.index_by_key if key in vectors} for step in steps]

@@ -41,7 +41,7 @@ MAX_BYTES = 16_000_000
 MAX_ORDER_BYTES = 1_000_000
 """The maximum size of an order. A larger order is not saved."""
 MAX_JSON_BYTES = 50_000_000
-"""The maximum number of bytes that are decompressed of an order in Redis. A damaged value cannot fill the memory."""
+"""The maximum decompressed size of an order in Redis, so that a damaged value cannot fill the memory."""
 TIMEOUT_S = 0.1
 """The timeout of a call to Redis, in seconds."""
 PAUSE_S = 10.0
@@ -96,7 +96,7 @@ class OrderStore:
         self._redis: Any = (
             None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
         )
-        self._calls = Pause(PAUSE_S, self._report)
+        self._redis_pause = Pause(PAUSE_S, self._report)
         self._orders = SharedCache(lambda: TTLCache[str, bytes](MAX_BYTES, TTL_S, clock, getsizeof=len))
         self.is_empty = redis_url is None
 
@@ -107,7 +107,7 @@ class OrderStore:
             ValueError, TypeError, zlib.error: the value in Redis is not an order.
         """
         if self._redis is not None:
-            replies: list[Any] = self._calls.attempt(lambda: self._read_remote(key), [])
+            replies: list[Any] = self._redis_pause.attempt(lambda: self._read_remote(key), default=[])
             if replies:
                 return _from_redis(replies[0]) if isinstance(replies[0], bytes) else None
         with self._orders as orders:
@@ -123,7 +123,7 @@ class OrderStore:
             self.drop(key)
             return
         if self._redis is not None:
-            self._calls.attempt(lambda: self._redis.set(PREFIX + key, _for_redis(order), ex=TTL_S), None)
+            self._redis_pause.attempt(lambda: self._redis.set(PREFIX + key, _for_redis(order), ex=TTL_S), default=None)
         with self._orders as orders:
             orders[key] = content
             self.is_empty = False
@@ -131,7 +131,7 @@ class OrderStore:
     def drop(self, key: str) -> None:
         """Delete the order saved under a key."""
         if self._redis is not None:
-            self._calls.attempt(lambda: self._redis.unlink(PREFIX + key), None)
+            self._redis_pause.attempt(lambda: self._redis.unlink(PREFIX + key), default=None)
         with self._orders as orders:
             orders.pop(key, None)
             self.is_empty = self._redis is None and not orders
@@ -139,7 +139,7 @@ class OrderStore:
     def close(self) -> None:
         """Close the connections to Redis."""
         if self._redis is not None:
-            self._calls.attempt(self._redis.close, None)
+            self._redis_pause.attempt(self._redis.close, default=None)
 
     def _read_remote(self, key: str) -> list[Any]:
         pipeline = self._redis.pipeline(transaction=False)
@@ -162,13 +162,13 @@ class PageOrder:
     """The order of one search's hits: saves it with the first page, and gives it to the later pages.
 
     Attributes:
-        orders: the store of orders.
+        store: the store of all searches' orders.
         service: the service that holds the models.
         key_parts: the parts of the search that decide its hits and their order, such as the query and the index. The
             order is saved under a digest of them, the options and the names of the models.
     """
 
-    orders: OrderStore
+    store: OrderStore
     service: RerankService
     key_parts: tuple[Any, ...]
 
@@ -179,14 +179,14 @@ class PageOrder:
 
         Args:
             first_pass: the ranking of the first pass.
-            hits: the response's hits, in the same order.
+            hits: the response's hits, in the order of ``first_pass``.
             options: the options of the ranking.
             recipe: the stages of the ranking. None if their models are not loaded yet.
         """
-        if self.orders.is_empty:
+        if self.store.is_empty:
             return None
         try:
-            order = self.orders.read(self._key(options))
+            order = self.store.read(self._key(options))
             if order is None:
                 return None
             return _restore_ranking(order, first_pass, _hit_names(hits), _model_identity(recipe))
@@ -205,17 +205,17 @@ class PageOrder:
 
         Args:
             ranking: the reranked hits.
-            ids: the ids of the first pass's candidates.
-            hits: the response's hits, in the order of the first pass.
+            ids: the ids of the first pass's candidates, in its order.
+            hits: the response's hits, in the same order as ``ids``.
             options: the options of the ranking.
             recipe: the stages of the ranking.
         """
         names = dict(zip(ids, _hit_names(hits), strict=True))
-        self.orders.write(self._key(options), _make_order(ranking, names, _model_identity(recipe)))
+        self.store.write(self._key(options), _make_order(ranking, names, _model_identity(recipe)))
 
     def drop(self, options: Rerank) -> None:
         """Delete the saved order of an earlier first page."""
-        self.orders.drop(self._key(options))
+        self.store.drop(self._key(options))
 
     def _key(self, options: Rerank) -> str:
         settings = self.service.settings
@@ -250,8 +250,8 @@ def _model_identity(recipe: Recipe | None) -> str:
         return ""
     try:
         return repr(recipe.identity)
-    except Exception as error:  # noqa: BLE001 - no worker replies, so no worker has ranked these hits
-        return type(error).__name__
+    except Exception as error:  # noqa: BLE001 - no worker replies
+        return type(error).__name__  # differs from every identity, because no model has ranked these hits
 
 
 def _hit_names(hits: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -286,8 +286,8 @@ def _report_values(report: StageReport) -> dict[str, Any]:
 
 def _score_values(entry: StageScore) -> tuple[Any, ...]:
     """Return a stage's score as Python's numbers and texts, because `marshal` would write NumPy's numbers as bytes."""
-    parts = {name: float(value) for name, value in entry.parts.items()} if entry.parts else {}
-    passage = entry.passage and astuple(entry.passage)
+    parts = {name: float(value) for name, value in entry.parts.items()}
+    passage = None if entry.passage is None else astuple(entry.passage)
     return entry.stage, float(entry.score), entry.rank, float(entry.unit), parts, passage, entry.level, bool(entry.cut)
 
 
@@ -306,7 +306,8 @@ def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], id
     not move to an earlier page.
     """
     head = json.loads(order.head)
-    if "" not in (identity, head["identity"]) and identity != head["identity"]:
+    saved_identity = head["identity"]
+    if identity and saved_identity and identity != saved_identity:
         return None
     remaining = dict(zip(names, first_pass.candidates, strict=True))
     ordered = [
@@ -321,8 +322,8 @@ def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], id
 def _restore_hit(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -> Candidate:
     """Return a hit with its saved stage scores."""
     entries = [
-        StageScore(stage, score, rank, unit, parts, passage and Span(*passage), level, is_truncated)
-        for stage, score, rank, unit, parts, passage, level, is_truncated in trace
+        StageScore(stage, score, rank, unit, parts, None if passage is None else Span(*passage), level, cut)
+        for stage, score, rank, unit, parts, passage, level, cut in trace
     ]
     score = entries[-1].score if entries else hit.score
     return hit._replace(score=score, trace=(*hit.trace, *entries), failure=failure)
@@ -330,11 +331,12 @@ def _restore_hit(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -
 
 def _placeholder(name: str) -> Candidate:
     """Return a placeholder for a hit that the search no longer finds. No response shows it."""
-    return Candidate(f"\0{name}", None, 0.0, 1, (StageScore(FIRST_PASS, 0.0, 1, 0.0),))
+    first_pass_score = StageScore(FIRST_PASS, score=0.0, rank=1, unit=0.0)
+    return Candidate(f"\0{name}", text=None, score=0.0, rank=1, trace=(first_pass_score,))
 
 
 def _renumber(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Assign ranks from 1 in the given order. If a ``_score`` is greater than that of the hit above, lower it to that.
+    """Assign ranks from 1 in the given order. Lower each ``_score`` that exceeds the one above to the same value.
 
     A ``_score`` of 1.25 has the level 1 and the unit 0.25.
     """

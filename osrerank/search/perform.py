@@ -258,7 +258,7 @@ def fields_have_changed(plan: Plan, response: Any, searcher: Searcher) -> Genera
     """
     call = plan.call
     try:
-        is_outdated = searcher.fields.is_outdated(call.index, call.index_options, response)
+        is_outdated = searcher.fields.note_new_names(call.index, call.index_options, response)
         if not is_outdated and not _finds_no_text(plan, response):
             return False
     except (AttributeError, TypeError):  # the response is malformed; `hits_with_texts` raises the error

@@ -52,7 +52,8 @@ def read_ranking(hits: Hits, plan: Plan) -> Ranking | Reason:
         return Reason(ReasonCode.NO_TEXT, _no_text_message(plan.model_fields, hits))
     if plan.score_parts is not None:
         ranking = add_score_parts(ranking, plan.score_parts)
-    return plan.bm25.rescale(mark_exact_names(ranking, hits), hits)
+    ranking = mark_exact_names(ranking, hits)
+    return plan.bm25.rescale(ranking, hits)
 
 
 def extract_boost_scores(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
@@ -94,14 +95,18 @@ def load_models_and_vectors(
     """
     if isinstance(ranking, Reason) or plan.options.pipeline == NO_STAGES:
         return plan, ranking
-    order, is_later_page = plan.order, plan.page is not None and not plan.page.is_first
-    if order is not None and is_later_page and not order.orders.is_empty:
+    order = plan.order
+    if order is not None and _is_later_page(plan) and not order.store.is_empty:
         saved_ranking = yield Computation(partial(order.read, ranking, hits, plan.options, plan.recipe))
         if saved_ranking is not None:
             return plan, saved_ranking
     plan = yield from with_models(plan)
     ranking = yield from _read_vectors(ranking, hits, plan, searcher)
     return plan, ranking
+
+
+def _is_later_page(plan: Plan) -> bool:
+    return plan.page is not None and not plan.page.is_first
 
 
 def _read_vectors(
@@ -122,8 +127,8 @@ def _read_vectors(
     records = yield ReadRecords(index_by_key, plan.deadline)
     if not records:
         return ranking
-    accepted = yield Computation(partial(stage.vectors.parse_and_store, records))
-    return replace(ranking, vectors=ranking.vectors.with_stored(accepted))
+    valid_records = yield Computation(partial(stage.vectors.parse_and_store, records))
+    return replace(ranking, vectors=ranking.vectors.with_stored(valid_records))
 
 
 def _read_local_vectors(ranking: Ranking, depth: int, stage: VectorStage, deadline: Deadline) -> Ranking:
@@ -173,15 +178,14 @@ def _rerank(ranking: Ranking, plan: Plan) -> Ranking:
     if plan.boosts is not None:
         ranking = apply_boosts(ranking, plan.boosts)
     ranking = move_exact_names_up(ranking)
-    if plan.order is not None and plan.page is not None and not plan.page.is_first:
+    if plan.order is not None and _is_later_page(plan):
         ranking = with_overlap_warning(ranking, plan.options)
     return ranking
 
 
 def _no_text_message(names: Sequence[str], hits: Hits) -> str:
-    """Return the message for hits without text, which lists the fields that the hits have."""
+    """Return the message for hits without text in the fields ``names``. It lists the fields that the hits have."""
     present_names = sorted({name for hit in hits for key in ("_source", "fields") for name in (hit.get(key) or {})})
     finding = f"the hits have {', '.join(present_names)}" if present_names else "the hits carry no _source"
-    listed_names = f" ({', '.join(names)})" if names else ""
-    fix = "set rerank={'fields': [...]} to fields that are in _source"
-    return f"{NO_TEXT}{listed_names}: {finding}; {fix}"
+    missing_names = f" ({', '.join(names)})" if names else ""
+    return f"{NO_TEXT}{missing_names}: {finding}; set rerank={{'fields': [...]}} to fields that are in _source"

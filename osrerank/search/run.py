@@ -242,7 +242,7 @@ def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computat
     may_change = plan.deadline.at_s is not None or not is_reproducible(reranked, plan.options)
     if may_change:
         yield Computation(partial(order.save, reranked, make_candidate_ids(hits), hits, plan.options, plan.recipe))
-    elif not order.orders.is_empty:
+    elif not order.store.is_empty:
         yield Computation(partial(order.drop, plan.options))
 
 

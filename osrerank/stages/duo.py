@@ -149,7 +149,7 @@ class DuoStage:
         n_compared = plan.count_compared(scores.reached)
         failures = _choose_failed(scores, plan, n_compared)
         scored_candidates = self._score_candidates(scorable[:n_compared], plan, probabilities, failures)
-        truncated_ids = {scorable[index].doc_id for index in scores.cut_documents(plan.tuples)}
+        truncated_ids = {scorable[index].doc_id for index in scores.truncated_documents(plan.tuples)}
         scored_candidates = [
             scored._replace(is_truncated=scored.candidate.doc_id in truncated_ids) for scored in scored_candidates
         ]

@@ -89,7 +89,7 @@ class MonoStage:
         probabilities = self.scorer.probabilities(logits)
         unit_scores = unit_interval_scores(logits.astype(np.float64), probabilities)
         values = zip(logits.tolist(), unit_scores, probabilities.tolist(), strict=True)
-        truncated = scores.cut_documents(_single_texts(len(scorable)))
+        truncated = scores.truncated_documents(_single_texts(len(scorable)))
         return [
             ScoredCandidate(
                 scorable[index],

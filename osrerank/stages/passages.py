@@ -280,7 +280,7 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
         scores = score_by_passages(scorer, query, texts, AUTO_PASSAGES, deadline=deadline)
     else:
         scores = scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
-    return scores if len(texts) == len(documents) else scores.among(scorable, len(documents), BLANK_TEXT)
+    return scores if len(texts) == len(documents) else scores.expand(scorable, len(documents), BLANK_TEXT)
 
 
 def choose_passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:

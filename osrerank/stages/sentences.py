@@ -89,18 +89,19 @@ class SentenceStage:
         )
 
     def split_candidate(self, candidate: Candidate, query: str) -> Iterator[tuple[str, Span]]:
-        """Yield the text and span of each of a candidate's sentences. There is at least one, which may be empty."""
+        """Yield the text and span of each of a candidate's sentences. If there is none, yield an empty sentence."""
         sections = read_sections(candidate)
+        empty_sentence = "", Span(sections[0].field, start=0, end=0, value=sections[0].value)
         sentences = islice(self._read_sentences(sections, query), self.options.limit)
-        yield next(sentences, ("", Span(sections[0].field, 0, 0, sections[0].value)))
+        yield next(sentences, empty_sentence)
         yield from sentences
 
     def _read_sentences(self, sections: Sequence[Section], query: str) -> Iterator[tuple[str, Span]]:
         """Yield the text, as the model reads it, and the span of each sentence that is not blank."""
         for section in sections:
-            clean = blank_markup(section.text)
-            for block in split_into_sentences(clean, self.options):
-                for start, end in self._split_long_sentences(clean, block, query):
+            clean = blank_markup(section.text)  # of the same length, so that spans are those of the original text
+            for spans in split_into_sentences(clean, self.options):
+                for start, end in self._split_long_sentences(clean, spans, query):
                     if not is_blank(clean[start:end]):
                         yield normalize_spaces(clean[start:end]), Span(section.field, start, end, section.value)
 
@@ -124,6 +125,7 @@ class SentenceStage:
         logits: npt.NDArray[np.float32],
         log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
+        # A next-sentence head's logits are not log-odds, so the best sentences by the two can differ.
         scored = np.flatnonzero(~np.isnan(logits))
         by_logit = scored[np.argsort(-logits[scored], kind="stable")]
         by_log_odds = scored[np.argsort(-log_odds[scored], kind="stable")]
@@ -132,6 +134,7 @@ class SentenceStage:
         best_probabilities = self.scorer.probabilities(log_odds[by_log_odds[:n_best]])
         uses_logits = self.options.scores == "logit"
         best_scores = best_logits.astype(np.float64) if uses_logits else best_probabilities
+        # BM25 without the engine's factor, if the engine has one
         first_pass = np.array([candidate.trace[0].parts.get(BM25, candidate.text_score)])
         score = float(interpolate(first_pass, best_scores[None, :], self.options.a, self.options.weights)[0])
         parts = {}
@@ -139,7 +142,7 @@ class SentenceStage:
             suffix = f"_{index + 1}" if index else ""  # logit, logit_2, logit_3
             parts[f"logit{suffix}"] = float(best_logits[index])
             parts[f"probability{suffix}"] = float(best_probabilities[index])
-        # Unlike the logistic function, softsign does not round large sums to 1.
+        # softsign, because the logistic function would round large scores to 1
         unit = min((1 + score / (1 + abs(score))) / 2, MAX_UNIT)
         best_span = spans[int(by_logit[0] if uses_logits else by_log_odds[0])]
         return ScoredCandidate(candidate, score=score, unit=unit, parts=parts, passage=best_span)

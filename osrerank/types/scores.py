@@ -17,7 +17,7 @@ POLL_INTERVAL_S = 0.1
 QUERY_TRUNCATED_BIT = 128
 """The bit that is set in an element of `Scores.cuts` if the query was truncated."""
 NOT_FINITE = "{model} returned numbers that are not finite (NaN or infinity)"
-"""The reason of a failure if a model computed NaN or infinity."""
+"""The reason why a tuple has no score if its score would be infinite or NaN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +127,11 @@ class Scores(Counts):
         values: the logits of the tuples, in order, float32 ``(n,)``. Higher is better. NaN marks a tuple that failed or
             was not attempted.
         failures: why tuples could not be scored, by the tuple's index: ``{3: "its text is blank"}``.
-        reached: the number of tuples before the first one that was not attempted. By default, all were attempted.
+        reached: the number of tuples before the first one that was not attempted. The default, -1, becomes n.
         identity: `Scorer.identity` at the time of the call. Empty if it never changes.
-        odds: the log-odds of relevance ``(n,)``. None if ``values`` are log-odds. They differ for a next-sentence head,
-            whose value is the second of two logits.
-        cuts: which texts of each tuple were truncated ``(n,)``: the sum of 1 for the first document, 2 for the second,
+        odds: the log-odds of relevance ``(n,)``. None if ``values`` are log-odds, as for all heads but a next-sentence
+            head, whose value is the second of two logits.
+        cuts: which texts of each tuple were truncated, as bits ``(n,)``: 1 for the first document, 2 for the second,
             and `QUERY_TRUNCATED_BIT` for the query. None if unknown.
     """
 
@@ -152,7 +152,7 @@ class Scores(Counts):
         return self.values if self.odds is None else self.odds
 
     @staticmethod
-    def joined_odds(
+    def merge_log_odds(
         parts: Sequence["Scores | str | None"], indices: Sequence[Sequence[int]], size: int
     ) -> npt.NDArray[np.float32] | None:
         """Merge the log-odds of several calls into an array ``(size,)``. Returns None if no call has ``odds``.
@@ -170,7 +170,7 @@ class Scores(Counts):
                 log_odds[list(part_indices)] = part.log_odds
         return log_odds
 
-    def cut_documents(self, tuples: Sequence[tuple[int, ...]]) -> set[int]:
+    def truncated_documents(self, tuples: Sequence[tuple[int, ...]]) -> set[int]:
         """Return the indices of the truncated documents. The result is empty if ``cuts`` is None.
 
         Args:
@@ -179,13 +179,13 @@ class Scores(Counts):
         if self.cuts is None:
             return set()
         documents = set[int]()
-        for index in np.flatnonzero(self.cuts % QUERY_TRUNCATED_BIT).tolist():
+        for index in np.flatnonzero(self.cuts & (QUERY_TRUNCATED_BIT - 1)).tolist():
             for position, document in enumerate(tuples[index]):
-                if self.cuts[index] >> position & 1:
+                if self.cuts[index] & (1 << position):
                     documents.add(document)
         return documents
 
-    def among(self, indices: Sequence[int], size: int, reason: str) -> "Scores":
+    def expand(self, indices: Sequence[int], size: int, reason: str) -> "Scores":
         """Return these scores as part of the scores of a longer list of documents. The other documents have failed.
 
         Args:
@@ -199,7 +199,7 @@ class Scores(Counts):
         failures = dict.fromkeys(other_indices, reason)
         failures |= {indices[index]: failure for index, failure in self.failures.items()}
         reached = indices[self.reached] if self.reached < len(indices) else size
-        odds = Scores.joined_odds([self], [indices], size)
+        odds = Scores.merge_log_odds([self], [indices], size)
         return replace(self, values=values, failures=failures, reached=reached, odds=odds, cuts=None)
 
     @property
@@ -215,8 +215,8 @@ class Advice:
     """How a model recommends using its scores. By default, candidates are ranked by these scores alone.
 
     Attributes:
-        first_pass_weight: the number that a linear blend adds to the logit of the candidate with the highest first-pass
-            score, at least 0. A candidate with half this score gets half the number.
+        first_pass_weight: the first pass's weight w in a linear blend, at least 0. The blend adds w * s / s_max to a
+            candidate's logit, where s is its first-pass score and s_max is the highest one.
         passages: whether documents longer than the model's window are split into passages.
         languages: the languages that the model supports, as ISO 639-1 codes. Empty if unknown.
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.

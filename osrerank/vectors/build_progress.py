@@ -77,13 +77,14 @@ class BuildProgress:
         shards: how far each shard is leased, by shard number.
         leases: the ranges that builders are working on, or left when they died.
         files: the names of the files that store the vectors. Empty if a side index stores them.
-        newest: the field's highest value among the built documents, if builds find changes by a date or number field.
+        highest_value: the highest value of the date or number field among the built documents. None without such a
+            field.
     """
 
     shards: Mapping[str, ShardProgress] = field(default_factory=dict)
     leases: tuple[Lease, ...] = ()
     files: tuple[str, ...] = ()
-    newest: float | None = None
+    highest_value: float | None = None
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
@@ -101,7 +102,7 @@ class BuildProgress:
             raise FormatError(f"it cannot be parsed ({type(error).__name__}: {error})") from error
 
     def to_bytes(self) -> bytes:
-        content = {"shards": self.shards, "leases": self.leases, "files": self.files, "newest": self.newest}
+        content = {"shards": self.shards, "leases": self.leases, "files": self.files, "newest": self.highest_value}
         return json.dumps(content, separators=(",", ":")).encode()
 
     def has_all_files(self, existing_files: Sequence[str]) -> bool:

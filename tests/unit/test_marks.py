@@ -52,7 +52,7 @@ def test_workers_report_cut_documents() -> None:
     assert read is not None
     assert read.cuts is not None
     assert read.cuts.tolist() == [0, 1, QUERY_TRUNCATED_BIT]
-    assert read.cut_documents([(0,), (1,), (2,)]) == {1}
+    assert read.truncated_documents([(0,), (1,), (2,)]) == {1}
 
 
 def test_ranked_texts_are_marked_if_they_were_cut() -> None:

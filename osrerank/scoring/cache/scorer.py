@@ -208,7 +208,7 @@ def _combine_scores(
     values, odds, cuts = _to_arrays(keys, scores)
     failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
     combined_scores = Scores(values, failures, count_leading_attempts(values, failures), identity, odds, cuts)
-    truncated = max(counts.get("truncated", 0), len(combined_scores.cut_documents(tuples)))
+    truncated = max(counts.get("truncated", 0), len(combined_scores.truncated_documents(tuples)))
     query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_TRUNCATED_BIT).any())
     return replace(combined_scores, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
 

@@ -122,7 +122,7 @@ def join_replies(
         failures,
         reached=count_leading_attempts(values, failures),
         identity=identity,
-        odds=Scores.joined_odds(replies, [chunk.indices for chunk in chunks], n_tuples),
+        odds=Scores.merge_log_odds(replies, [chunk.indices for chunk in chunks], n_tuples),
         cuts=cuts,
         **Counts.total(scored_replies),
     )

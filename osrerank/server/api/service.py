@@ -327,7 +327,7 @@ def _join_scores(outcomes: Sequence[Scores | InferenceError], parts: Sequence[Qu
         start += size
     scores_or_none = [outcome if isinstance(outcome, Scores) else None for outcome in outcomes]
     n_documents = start
-    odds = Scores.joined_odds(scores_or_none, indices, n_documents)
+    odds = Scores.merge_log_odds(scores_or_none, indices, n_documents)
     return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(scored))
 
 
