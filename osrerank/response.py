@@ -37,8 +37,8 @@ class Page:
         min_score: the minimum probability of a returned hit, or None for no minimum.
         explain: whether each hit explains its rank, and each stage lists the pairs that it compared.
         thresholds: further thresholds that remove hits, if any.
-        search_after_indices: the indices of the hits whose sort values are those of `search_after`, such as (9,) for
-            the response's tenth hit. The page begins below the lowest-ranked of them. Empty if it begins at ``offset``.
+        search_after_indices: the positions in the response of the hits with `search_after`'s sort values, such as (9,)
+            for the tenth hit. The page begins below the lowest-ranked of these hits. Empty if it begins at ``offset``.
     """
 
     offset: int = 0
@@ -54,17 +54,17 @@ class Page:
         """Whether no hits are above the page."""
         return not (self.offset or self.search_after_indices)
 
-    def count_above(self, order: Sequence[str], ids: Sequence[str]) -> int:
+    def count_above(self, new_ids: Sequence[str], old_ids: Sequence[str]) -> int:
         """Return the number of hits above the page.
 
         Args:
-            order: the ids of the hits in their new order.
-            ids: the ids of the hits in the response's order.
+            new_ids: the ids of the hits in their new order.
+            old_ids: the ids of the hits in the response's order.
         """
         if not self.search_after_indices:
             return self.offset
-        after_ids = {ids[index] for index in self.search_after_indices}
-        return max((rank for rank, doc_id in enumerate(order, start=1) if doc_id in after_ids), default=0)
+        after_ids = {old_ids[index] for index in self.search_after_indices}
+        return max((rank for rank, doc_id in enumerate(new_ids, start=1) if doc_id in after_ids), default=0)
 
 
 def parse_hits(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -139,7 +139,7 @@ def make_ranking(
     fields_by_index: Mapping[str, Sequence[str]] | None = None,
 ) -> Ranking:
     """Return the first pass's hits as a ranking. The arguments are those of `make_candidates`."""
-    return Ranking(query, make_candidates(hits, fields, separator, fields_by_index))
+    return Ranking(query, make_candidates(hits, fields, separator=separator, fields_by_index=fields_by_index))
 
 
 def make_candidates(
@@ -168,12 +168,12 @@ def make_candidates(
         hit_fields = fields_by_index.get(hit.get("_index", ""), fields) if fields_by_index else fields
         sections = read_sections(hit, hit_fields)
         text = None if sections is None else separator.join([section.text for section in sections])
-        candidates.append(Candidate(doc_id, text, score, rank, (first_pass_score,), "", sections or ()))
+        candidates.append(Candidate(doc_id, text, score, rank, trace=(first_pass_score,), sections=sections or ()))
     return tuple(candidates)
 
 
 def _check_score(score: Any, rank: int) -> float:
-    """Return a first-pass score as a float. A hit without a score gets 0: early rank fusion in Elasticsearch had none.
+    """Return a first-pass score as a float. If it is missing, as in early rank fusion in Elasticsearch, return 0.
 
     Raises:
         ResponseFormatError: the score is not a finite number.
@@ -216,7 +216,8 @@ def read_sections(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Sectio
         fields: as for `read_hit_text`.
     """
     source, requested_fields = hit.get("_source") or {}, hit.get("fields") or ()
-    sections, has_field = list[Section](), False
+    sections: list[Section] = []
+    has_field = False
     for field in fields:  # this runs for every hit, and a field is nearly always a string in `_source`
         value = source.get(field)
         if type(value) is str and field not in requested_fields:
@@ -231,7 +232,7 @@ def read_sections(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Sectio
 
 
 def _read_field(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
-    """Return the texts of a field's values, with None for each null. Return None if the hit does not have the field."""
+    """Return the texts of a field's values, None for a null value, or None if the hit does not have the field."""
     source, requested_fields = hit.get("_source") or {}, hit.get("fields") or {}
     if field in requested_fields:
         return list(_flatten_texts(requested_fields[field]))
@@ -249,7 +250,8 @@ def _read_field(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
         texts = _read_texts_at(requested_fields, keys)  # Elasticsearch nests fields under their path
     if any(texts):
         return texts
-    return [] if _has_text_at(source, keys) else None  # [] if the field has only empty texts
+    has_empty_text = _has_text_at(source, keys)
+    return [] if has_empty_text else None
 
 
 def _read_inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
@@ -274,7 +276,8 @@ def _read_texts_at(source: Any, path: Sequence[str]) -> list[str | None]:
 
     The value ``[["a"], "b"]`` has the texts b and a.
     """
-    texts, level = list[str | None](), [_read_value_at(source, path)]
+    texts: list[str | None] = []
+    level = [_read_value_at(source, path)]
     while level:
         next_level = []
         for value in level:
@@ -298,9 +301,11 @@ def _read_value_at(source: Any, path: Sequence[str]) -> Any:
     values = []
     for length in range(1, len(path) + 1):
         key = ".".join(path[:length])
-        if key in source:
-            values.append(_read_value_at(source[key], path[length:]))
-    return max((value for value in values if value is not _ABSENT), key=bool, default=_ABSENT)  # not empty, if possible
+        value = _read_value_at(source[key], path[length:]) if key in source else _ABSENT
+        if value is not _ABSENT:
+            values.append(value)
+    first_value = values[0] if values else _ABSENT
+    return next((value for value in values if value), first_value)  # the first that is not empty, if there is one
 
 
 def _has_text_at(source: Any, path: Sequence[str]) -> bool:
@@ -363,7 +368,8 @@ def make_page(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Rank
     raw_hits = response["hits"]["hits"]
     ids = make_candidate_ids(raw_hits)
     hits_by_id = dict(zip(ids, raw_hits, strict=True))
-    candidates, removed = list(ranking.candidates), dict[str, Any]()
+    candidates = list(ranking.candidates)
+    removed: dict[str, Any] = {}
     if page.min_score is not None:
         candidates, removed["below_min_score"] = filter_by_probability(candidates, page.min_score, ranking.reports)
     if page.thresholds is not None:
@@ -371,8 +377,8 @@ def make_page(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Rank
         removed["cuts"] = [cut.as_json() for cut in cuts]
     start = page.offset
     if page.search_after_indices:
-        order = [candidate.doc_id for candidate in ranking.candidates]
-        ids_above = set(order[: page.count_above(order, ids)])
+        new_ids = [candidate.doc_id for candidate in ranking.candidates]
+        ids_above = set(new_ids[: page.count_above(new_ids, ids)])
         start = sum(candidate.doc_id in ids_above for candidate in candidates)  # thresholds may have removed some
     on_page = [candidate for candidate in candidates[start : start + page.size] if candidate.doc_id in hits_by_id]
     hits = [merge_hit(hits_by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in on_page]
@@ -385,8 +391,8 @@ def make_unranked_page(response: Mapping[str, Any], page: Page | None, offset: i
 
     Args:
         response: the search engine's response.
-        page: the page that the caller requested. None if the response contains only that page.
-        offset: the number of hits above the page, if the response contains only that page.
+        page: the page to cut out of the response. If None, the response is the page, and begins at ``offset``.
+        offset: the number of hits above the response's first hit, used if ``page`` is None.
     """
     hits = (response.get("hits") or {}).get("hits")  # they can be missing because of `filter_path`
     if not isinstance(hits, list) or not all(map(_is_object, hits)):

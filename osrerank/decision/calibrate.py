@@ -128,6 +128,7 @@ def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options
     rows: list[Row] = []
     query_ids: list[str] = []
     score_stage = ""
+    # score_stage: the stage whose score is calibrated; model_stage: the stage whose probability this replaces
     for query in queries:
         response = client.search(query.text, index=index, size=options.max_depth, rerank=options, _source=False)
         if not response["hits"]["hits"]:
@@ -144,7 +145,7 @@ def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options
     if not rows:
         raise EvaluationError(f"no judged query has hits in {index}; are queries and judgments meant for this index?")
     query_indices, scores, probabilities, relevant = (np.array(column) for column in zip(*rows, strict=True))
-    scored = ScoredHits(scores, relevant, query_indices.astype(np.intp))
+    scored = ScoredHits(scores=scores, relevant=relevant, queries=query_indices.astype(np.intp))
     return JudgedHits(scored, probabilities, tuple(query_ids), score_stage)
 
 
@@ -155,7 +156,8 @@ def _list_rows(
     rows = []
     for hit in response["hits"]["hits"]:
         entries = hit["_rerank"]  # the hit's score in each stage
-        if score_stage in entries and entries.keys() != {FIRST_PASS}:
+        is_reranked = entries.keys() != {FIRST_PASS}
+        if is_reranked and score_stage in entries:
             is_relevant = judged.get(hit["_id"], 0) > 0
             rows.append((query_index, entries[score_stage]["score"], entries[model_stage]["probability"], is_relevant))
     return rows
@@ -167,7 +169,7 @@ def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
     The calibration's digests of the model and the mapping stay empty, for the caller to set.
 
     Raises:
-        EvaluationError: there are too few queries or fewer than 20 relevant hits, or all hits are relevant.
+        EvaluationError: there are too few queries or fewer than `MIN_RELEVANT` relevant hits, or all hits are relevant.
     """
     scored = hits.scored
     n_relevant, n_queries = int(scored.relevant.sum()), len(hits.query_ids)

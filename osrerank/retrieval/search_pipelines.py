@@ -55,7 +55,8 @@ class SearchPipeline:
         adds_hits: whether the pipeline returns more hits than the search requests.
         missing_permission: the permission that the user needs to read the settings or the definition. Empty if they
             were read.
-        has_default: whether an index of the search has a default pipeline, or might have one.
+        has_default: whether an index of the search might have a default pipeline. Always True if the search requests a
+            pipeline, because the default was then not looked up.
         replacement: the definition to send in place of the index's default pipeline. If None, the default applies.
     """
 
@@ -97,7 +98,8 @@ class SearchPipelines:
         if isinstance(requested_pipeline, Mapping):
             return parse_pipeline("", requested_pipeline)
         if requested_pipeline is not None:
-            return replace((yield from self._read_definition(str(requested_pipeline))), replacement=None)
+            pipeline = yield from self._read_definition(str(requested_pipeline))
+            return replace(pipeline, replacement=None)  # only a default pipeline is replaced
         return (yield from self.find_default(index, select_index_options(params)))
 
     def find_default(
@@ -115,7 +117,9 @@ class SearchPipelines:
         if isinstance(default, SearchPipeline):
             return default
         pipeline = yield from self._read_definition(default)
-        return pipeline if pipeline.replacement is None else replace(pipeline, blocking_reason="")
+        if pipeline.replacement is not None:
+            pipeline = replace(pipeline, blocking_reason="")  # the replacement does not rank the hits
+        return pipeline
 
     def forget(self) -> None:
         """Empty the cache."""
@@ -155,7 +159,8 @@ class SearchPipelines:
             if isinstance(error, EngineError) and error.is_forbidden:
                 self._defaults.put(key, UNKNOWN_PIPELINE)
             return UNKNOWN_PIPELINE
-        default = names.pop() if len(names) == 1 else replace(NO_PIPELINE, has_default=bool(names))
+        no_single_default = replace(NO_PIPELINE, has_default=bool(names))  # OpenSearch applies none of several defaults
+        default = names.pop() if len(names) == 1 else no_single_default
         self._defaults.put(key, default)
         return default
 
@@ -187,7 +192,7 @@ def add_pipeline(
     """Return the body and the URL parameters of a request, with a search pipeline added.
 
     The pipeline is a name or a definition. A name is sent as a URL parameter, because all versions of OpenSearch accept
-    it there. A definition is sent in the body. If it is None, the index's default pipeline applies.
+    it there. A definition is sent in the body. If ``pipeline`` is None, the index's default pipeline applies.
     """
     if pipeline is None:
         return {**body}, {**params}
@@ -206,11 +211,12 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
     blocking_reason = (
         f"{subject} ranks the hits itself, or may do so ({', '.join(ranking_kinds)})" if ranking_kinds else ""
     )
+    may_change_size = bool(request_kinds - SIZE_KEEPING_PROCESSORS)
     return SearchPipeline(
         name,
         blocking_reason,
         changes_fields=bool(FIELD_PROCESSORS & response_kinds),
-        may_shorten=bool(SHORTENING_PROCESSORS & response_kinds or request_kinds - SIZE_KEEPING_PROCESSORS),
+        may_shorten=bool(SHORTENING_PROCESSORS & response_kinds) or may_change_size,
         adds_hits="oversample" in request_kinds and "truncate_hits" not in response_kinds,
         has_default=True,
         replacement=_remove_rerank(definition) if is_own and ranking_kinds == ["rerank"] else None,
@@ -226,7 +232,7 @@ def _remove_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pipeline's definition without its rerank processor, to send with a request.
 
     If no other processors remain, the result is ``{}``, which turns off the index's default pipeline. The name
-    ``_none`` also does, but OpenSearch before 2.18 does not accept it in the body, as a multi-search needs it.
+    ``_none`` does the same, but OpenSearch before 2.18 does not accept it in the body, where a multi-search needs it.
     """
     sections = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
     sections["response_processors"] = [step for step in sections["response_processors"] if "rerank" not in step]

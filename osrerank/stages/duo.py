@@ -91,7 +91,8 @@ class DuoStage:
         if scores.reached < len(plan.tuples):
             compared = f"the first {attempt.reached} candidates were compared"
             reasons.append(deadline_reason(f"after {_describe_progress(scores, plan)}: {compared}"))
-        return StageOutcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _to_rows(probabilities)))
+        pairs = PairProbabilities(plan.doc_ids, _to_rows(probabilities))
+        return StageOutcome(attempt, scores.counts(), reasons, pairs)
 
     @property
     def model(self) -> str:
@@ -141,7 +142,7 @@ class DuoStage:
         scores: Scores,
         probabilities: Matrix,
     ) -> StageAttempt:
-        """Return the scores of the compared candidates, and why the others of them have none.
+        """Return the scores of the compared candidates, or why a compared candidate has no score.
 
         Raises:
             InferenceError: fewer than two candidates have a score.
@@ -156,7 +157,7 @@ class DuoStage:
         if len(scored_candidates) < 2:
             reason = next(iter(scores.failures.values()))
             raise InferenceError(f"no two candidates could be compared: {reason}", stage=self.name, model=self.model)
-        reasons = {
+        reasons = {  # those of scored candidates are ignored
             candidate.doc_id: failures.get(index, ALL_RIVALS_FAILED)
             for index, candidate in enumerate(scorable[:n_compared])
         }
@@ -174,9 +175,9 @@ class DuoStage:
             failures: why candidates failed, by their index.
         """
         scored_candidates = []
-        n_rivals = plan.count_rivals(len(candidates))
+        n_possible_rivals = plan.count_rivals(len(candidates))  # a sample can contain rivals that are not in candidates
         for index, candidate in enumerate(candidates):
-            rivals = [rival for rival in plan.rivals[index] if rival < n_rivals]
+            rivals = [rival for rival in plan.rivals[index] if rival < n_possible_rivals]
             scored_rivals = [rival for rival in rivals if rival not in failures]
             if scored_rivals and index not in failures:
                 scored_candidates.append(
@@ -184,12 +185,12 @@ class DuoStage:
                 )
         return scored_candidates
 
-    def _score_candidate(self, candidate: Candidate, probabilities: list[float], sample_size: int) -> ScoredCandidate:
+    def _score_candidate(self, candidate: Candidate, probabilities: list[float], n_rivals: int) -> ScoredCandidate:
         aggregation = self.pairs.aggregation
         score = aggregate(probabilities, aggregation)
         max_score = 1 if aggregation in ("min", "max") else len(probabilities)
         if aggregation == "sample":  # scale up the sum of a sample in which rivals failed, so that sums are comparable
-            score, max_score = score * (sample_size / len(probabilities)), sample_size
+            score, max_score = score * (n_rivals / len(probabilities)), n_rivals
         parts: dict[str, float] = {aggregation: score, "rivals": len(probabilities)}
         unit = unit_interval_scores(np.array([score]), np.array([score / max_score]))[0]
         return ScoredCandidate(candidate, score=score, unit=unit, parts=parts)
@@ -208,14 +209,14 @@ def _choose_failed(scores: Scores, plan: PairPlan, n_compared: int) -> dict[int,
         n_compared: the number of top candidates whose pairs were all attempted.
 
     Returns:
-        why a pair failed, by the index of the candidate to leave out, such as ``{3: "the text is too long"}``.
+        the reason of a failed pair, by the index of the candidate to leave out: ``{3: "the text is too long"}``.
     """
     failed = np.zeros((plan.size, plan.size), dtype=np.int64)
     reasons: dict[int, str] = {}
-    n_rivals = plan.count_rivals(n_compared)
+    n_possible_rivals = plan.count_rivals(n_compared)
     for pair_index, reason in scores.failures.items():
         pair = plan.tuples[pair_index]
-        if max(pair) < n_rivals:
+        if max(pair) < n_possible_rivals:
             failed[pair] = 1
             reasons |= {index: reason for index in pair if index not in reasons}
     left_out: dict[int, str] = {}

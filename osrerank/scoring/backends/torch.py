@@ -64,7 +64,7 @@ class TorchBackend:
         self.is_packed = engine.is_packed
         self.device = device
         self.threads = THREADS[device]
-        self.is_parallel = False  # the threads share one device
+        self.is_parallel = False  # the threads do not compute in parallel, because they share one device
         self.budget_tokens = BUDGET_TOKENS[device]
         self.description = description
 
@@ -106,9 +106,8 @@ class TorchBackend:
         try:
             return engine(sequences)
         except self._torch.OutOfMemoryError as error:
-            raise self._reduce_budget(sequences) from error.with_traceback(
-                None
-            )  # the traceback keeps GPU memory in use
+            memory_error = self._reduce_budget(sequences)
+            raise memory_error from error.with_traceback(None)  # the traceback keeps GPU memory in use
         except (RuntimeError, InferenceError) as error:
             raise InferenceError(f"{self._model} failed in torch: {error}", model=self._model) from error
 
@@ -116,7 +115,7 @@ class TorchBackend:
         self._engine = None
 
     def _reduce_budget(self, sequences: Sequence[Tokens]) -> InferenceError:
-        """Limit later batches to half of a batch that did not fit into memory. Returns the error to raise."""
+        """Limit later batches to half of a batch that did not fit into memory, and return the error to raise."""
         lengths = [len(tokens.ids) for tokens in sequences]
         batch_tokens = sum(lengths) if self.is_packed else max(lengths) * len(lengths)
         self.budget_tokens = max(1, min(self.budget_tokens, batch_tokens // 2))
@@ -132,30 +131,33 @@ load = TorchBackend.load  # `osrerank.scoring.registry` calls this
 
 
 def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
-    """Load the network onto its device. Returns it and its implementation, such as ``packed attention``, for users."""
-    from osrerank.scoring.backends.networks import load  # noqa: PLC0415 - imports torch
+    """Load the network onto its device. Return it and a text for users, such as ``packed attention``."""
+    from osrerank.scoring.backends.networks import load as packed_loading  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.attention import choose_attention  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - imports torch
         DTYPES,
         PackedEngine,
         PaddedEngine,
-        TokenEngine,
+        TokenVectorEngine,
     )
 
     config = read_config(directory)
     dtype = DTYPES[precision]
     head = read_head(directory, card)
-    reason = load.unsupported_reason(config, card, head)
-    if reason and card.kind == "late-interaction":
-        message = f"{directory} cannot run in torch: {reason}"
-        raise ModelLoadError(message, model=card.name, path=str(directory))
-    if reason:
+    unsupported_reason = packed_loading.unsupported_reason(config, card, head)
+    if unsupported_reason:
+        if card.kind == "late-interaction":
+            message = f"{directory} cannot run in torch: {unsupported_reason}"
+            raise ModelLoadError(message, model=card.name, path=str(directory))
         network = load_network(directory, card).to(dtype)
-        return PaddedEngine(network, device, read_padding_id(directory)), f"transformers ({reason})"
-    width = config["hidden_size"] // config["num_attention_heads"]
-    attention, padding_reason = choose_attention(device, dtype, width, has_windows=load.has_windows(config))
+        return PaddedEngine(network, device, read_padding_id(directory)), f"transformers ({unsupported_reason})"
+    attention_head_size = config["hidden_size"] // config["num_attention_heads"]
+    has_windows = packed_loading.has_windows(config)
+    attention, padding_reason = choose_attention(device, dtype, attention_head_size, has_windows=has_windows)
     try:
-        packed = load.load_packed(read_weights(directory), config, card, attention=attention, dtype=dtype, head=head)
+        packed = packed_loading.load_packed(
+            read_weights(directory), config, card, attention=attention, dtype=dtype, head=head
+        )
     except KeyError as error:
         raise _missing_weights_error(directory, card, str(error.args[0])) from error
     except (ModelLoadError, MissingDependencyError):
@@ -163,7 +165,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
     except Exception as error:
         raise _unreadable_error(directory, card, error) from error
     implementation = f"{attention.name} attention" + (f" ({padding_reason})" if padding_reason else "")
-    engine_class = TokenEngine if card.kind == "late-interaction" else PackedEngine
+    engine_class = TokenVectorEngine if card.kind == "late-interaction" else PackedEngine
     return engine_class(packed, device), implementation
 
 
@@ -186,7 +188,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
 
 
 def read_head(directory: Path, card: ModelCard) -> Head | None:
-    """Return the head that follows the encoder. Returns None for a transformers classifier, which contains its head."""
+    """Return the head that follows the encoder, or None for a transformers classifier, which contains its head."""
     if card.is_encoder:
         return card.vector_head
     description = read_cross_encoder(directory)
@@ -272,7 +274,7 @@ def _load_modular(directory: Path, card: ModelCard, head: Head) -> Any:
     network, loading = transformers.AutoModel.from_pretrained(
         directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
     )
-    missing = [name for name in loading["missing_keys"] if not name.startswith("pooler.")]
+    missing = [name for name in loading["missing_keys"] if not name.startswith("pooler.")]  # the head replaces it
     if missing:
         raise _missing_weights_error(directory, card, ", ".join(sorted(missing)[:3]))
     try:

@@ -19,12 +19,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DeviceNetwork(Protocol):
-    """A network on its device. For `is_packed`, see `Backend.is_packed`."""
+    """A network on its device. ``is_packed`` says whether batches are computed without padding."""
 
     is_packed: bool
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
-        """Return the logits or vectors of a batch; see `Backend.run`."""
+        """Return the logits or vectors of a batch, in the order of the sequences."""
 
 
 class PackedEngine:
@@ -41,11 +41,12 @@ class PackedEngine:
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         arrays = self._network.pack(sequences)
+        lengths = arrays[-1]
         with torch.inference_mode():
-            return copy_to_host(self._network(copy_to_device(arrays, self._device), arrays[-1]))
+            return copy_to_host(self._network(copy_to_device(arrays, self._device), lengths))
 
 
-class TokenEngine(PackedEngine):
+class TokenVectorEngine(PackedEngine):
     """Runs osrerank's forward pass for late interaction, and splits its token vectors by sequence."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
@@ -65,15 +66,15 @@ class PaddedEngine:
 
     def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         batch = pad(sequences, self._pad_id)
-        flat = copy_to_device([getattr(batch, name).ravel() for name in PaddedBatch.__slots__], self._device)
-        shape = batch.input_ids.shape
-        inputs = {name: tensor.view(shape).long() for name, tensor in zip(PaddedBatch.__slots__, flat, strict=True)}
+        names, shape = PaddedBatch.__slots__, batch.input_ids.shape
+        flat_tensors = copy_to_device([getattr(batch, name).ravel() for name in names], self._device)
+        inputs = {name: flat.view(shape).long() for name, flat in zip(names, flat_tensors, strict=True)}
         with torch.inference_mode():
             return copy_to_host(self._network(**inputs).float())
 
 
 def copy_to_device(arrays: Sequence[Int32Array | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
-    """Copy one-dimensional arrays to the device in one transfer. Returns them as int32 tensors."""
+    """Copy one-dimensional arrays to the device in one transfer, and return them as int32 tensors."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
     np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
@@ -81,7 +82,7 @@ def copy_to_device(arrays: Sequence[Int32Array | npt.NDArray[np.int64]], device:
 
 
 def copy_to_host(outputs: Tensor) -> npt.NDArray[np.float32]:
-    """Copy fp32 outputs to the CPU's memory. Waits until they are computed, but not for later work on the device."""
+    """Copy fp32 outputs to the CPU's memory when they are computed, without waiting for later work on the device."""
     if outputs.device.type != "cuda":
         return np.asarray(outputs.numpy(), dtype=np.float32)
     host = torch.empty(outputs.shape, dtype=outputs.dtype, pin_memory=True)
