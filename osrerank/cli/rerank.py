@@ -1,7 +1,6 @@
 """``osrerank rerank``: rerank candidates from a file, without a search engine."""
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import click
@@ -48,8 +47,8 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
     with closing(open_reranker(context)) as reranker:
         rerank_argument = build_rerank_argument({**options, "do_rerank": True})
-        with open_index_texts(context, options["index"]) as texts:
-            candidates = _read_candidates({**options, "corpus": options["corpus"] or texts})
+        with open_index_texts(context, options["index"]) as read_texts:
+            candidates = _read_candidates(options, read_texts)
         batch = create_batch(reranker, candidates, rerank_argument)
         run_batch(batch, options)
 
@@ -65,28 +64,31 @@ def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
     query_set = CandidatesByQuery(candidates)
     defaults = Defaults.load(reranker.settings).base
 
-    def search(query: Any, began_s: float) -> Any:
+    def rerank_query(query: Any, began_s: float) -> Any:
         documents = query_set.get_documents(query.query_id)
         ranking = rerank_texts(reranker, defaults, query.text, documents, rerank=rerank_argument)
         return QueryRecord.from_ranking(query.query_id, ranking, began_s)
 
-    ranking_options = resolve_ranking_options(rerank_argument, defaults, reranker)
-    ranking_options = {"candidates": query_set.digest, **ranking_options}
+    ranking_options = {
+        "candidates": query_set.digest,  # a run is resumed only with the same candidates
+        **resolve_ranking_options(rerank_argument, defaults, reranker),
+    }
     allow_long_retries(reranker)
-    return QueryBatch(query_set.queries, search, ranking_options, require_reranked=True)
+    return QueryBatch(query_set.queries, rerank_query, ranking_options, require_reranked=True)
 
 
-def _read_candidates(options: dict[str, Any]) -> Any:
+def _read_candidates(options: dict[str, Any], read_texts: Any) -> Any:
     """Return the candidate lists of ``--candidates``, or those of ``--run`` with its queries and documents.
 
+    ``read_texts`` reads documents from ``--index``. It is None without this option.
+
     Raises:
-        ConfigError: both or none of ``--candidates`` and ``--run`` are set, or an option that ``--run`` needs is not.
+        ConfigError: both or none of ``--candidates`` and ``--run`` are set, or ``--run`` lacks an option that it needs.
     """
     from osrerank.formats.candidates import assemble_candidates, candidate_lists
 
-    run_inputs = [options["run"], options["corpus"], options["queries"]]
-    # with --index alone, corpus is not a path but the function that reads the index
-    has_two_corpora = options["index"] is not None and isinstance(options["corpus"], Path)
+    run_inputs = [options["run"], options["corpus"] or read_texts, options["queries"]]
+    has_two_corpora = bool(options["corpus"] and read_texts)
     if options["candidates"] and not any(run_inputs):
         return candidate_lists(options["candidates"])
     if all(run_inputs) and not options["candidates"] and not has_two_corpora:

@@ -95,11 +95,11 @@ class IndexStore:
         missing_keys = [key for key in keys if key not in recent_records]
         if not missing_keys:
             return recent_records
-        stored_records: dict[bytes, bytes] = self._guard.read.attempt(lambda: self._read(missing_keys), {})
+        stored_records: dict[bytes, bytes] = self._guard.read_pause.attempt(lambda: self._read(missing_keys), {})
         return recent_records | stored_records
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
-        return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0
+        return self._guard.write_pause.attempt(lambda: self._write(records), 0) if records else 0
 
     def close(self) -> None:
         pass

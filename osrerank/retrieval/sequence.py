@@ -12,20 +12,22 @@ from osrerank.retrieval.requests import SideRequest, build_path
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.build_progress import Head, parse_heads
-from osrerank.vectors.index import PREFIX
+from osrerank.vectors.index import PREFIX as SIDE_INDEX_PREFIX
 
 SEQ_NO = "_seq_no"
 MAX_SEQUENCE_NUMBER = 2**62
 """A number above all sequence numbers. It is used for the embedded engine, which does not report its highest number."""
+UNAVAILABLE_STATUSES = (None, 429, 500, 502, 503, 504)
+"""The HTTP statuses of an engine that is unavailable. None stands for no response."""
 REQUIRED_PERMISSIONS = "indices:monitor/stats and indices:admin/refresh"
 """The permissions that a user needs to follow the changes of an index by sequence numbers."""
 
 Heads = Mapping[str, Mapping[str, Head]]
-"""The latest sequence numbers of each shard, by index and shard number: ``{"papers": {"0": Head(...)}}``."""
+"""The head of each shard, by index and shard number: ``{"papers": {"0": Head(...)}}``."""
 
 
 def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, dict[str, dict[str, Head]]]:
-    """Return the latest sequence numbers of the indices that a name stands for. Yield the requests for them.
+    """Return the heads of the indices that a name matches, except side indices. Yield the requests to read them.
 
     Raises:
         EngineError: the index does not exist, or the engine is unavailable.
@@ -37,16 +39,20 @@ def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, 
         response = yield SideRequest("GET", build_path(index, "_stats/docs"), params={"level": "shards"})
         heads_by_index = {name: parse_heads(entry) for name, entry in response["indices"].items()}
     except EngineError as error:
-        if error.kind == "index_not_found_exception" or error.status in (None, 429, 500, 502, 503, 504):
+        if error.kind == "index_not_found_exception" or error.status in UNAVAILABLE_STATUSES:
             raise
         fix = f"grant {REQUIRED_PERMISSIONS}, or " if error.is_forbidden else ""
-        raise _error_without_numbers(index, f"{error.status} {error.kind}", fix) from error
+        raise _unreadable_numbers_error(index, f"{error.status} {error.kind}", fix) from error
     except LookupError as error:
-        raise _error_without_numbers(index, str(error), "") from error
-    return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
+        raise _unreadable_numbers_error(index, str(error), "") from error
+    return _without_side_indices(heads_by_index)
 
 
-def _error_without_numbers(index: str, reason: str, fix: str) -> ConfigError:
+def _without_side_indices(heads_by_index: dict[str, dict[str, Head]]) -> dict[str, dict[str, Head]]:
+    return {name: heads for name, heads in heads_by_index.items() if not name.startswith(SIDE_INDEX_PREFIX)}
+
+
+def _unreadable_numbers_error(index: str, reason: str, fix: str) -> ConfigError:
     text = f"the sequence numbers of {index} cannot be read ({reason}): {fix}name a date field that each change sets"
     return ConfigError(text, setting="follow", source="--follow DATE_FIELD")
 
@@ -56,9 +62,10 @@ def _embedded_heads(index: str) -> Generator[SideRequest, Any, dict[str, dict[st
     for name, entry in (yield SideRequest("GET", f"/{index}")).items():
         body = {"size": 1, "sort": [{"_doc": "desc"}], "_source": False}
         hits = (yield SideRequest("POST", build_path(name, "_search"), body))["hits"]["hits"]
-        last = read_sequence_number(hits[0], is_embedded=True) if hits else -1
-        heads_by_index[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MAX_SEQUENCE_NUMBER)}
-    return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
+        last = read_sequence_number(hits[0], is_embedded=True) if hits else -1  # -1: the index is empty
+        history = entry["settings"]["index"]["uuid"]
+        heads_by_index[name] = {"0": Head(history, global_checkpoint=last, max_seq_no=MAX_SEQUENCE_NUMBER)}
+    return _without_side_indices(heads_by_index)
 
 
 def build_sequence_query(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
@@ -89,7 +96,7 @@ def build_shard_request(
 
 
 def read_sequence_number(hit: Mapping[str, Any], *, is_embedded: bool) -> int:
-    """Return the sequence number of a hit of a request that sorts by it.
+    """Return the sequence number of a hit. The request must sort by sequence number.
 
     The embedded engine's sort values count from 1, and sequence numbers from 0.
     """

@@ -83,12 +83,12 @@ class SideIndex:
     @property
     def is_readable(self) -> bool:
         """Whether no pause in reading is on."""
-        return not (self.unavailable.is_on or self.failures.read.is_on)
+        return not (self.unavailable.is_on or self.failures.read_pause.is_on)
 
     @property
     def is_writable(self) -> bool:
         """Whether the index exists, the user may write to it, and no pause in writing is on."""
-        return self.exists and self.may_write and not self.failures.write.is_on
+        return self.exists and self.may_write and not self.failures.write_pause.is_on
 
     def count_missing(self, documents: Iterable[tuple[str, str]]) -> None:
         """Count documents that a search found without vectors. If there are too many, rarely found ones are dropped.
@@ -121,7 +121,7 @@ class SideIndex:
         if is_forbidden or FORBIDDEN in str(error):  # a bulk response has the error in its entries
             self.forbid("write", error)
         else:
-            self.failures.write.begin(error)
+            self.failures.write_pause.begin(error)
 
     def forbid(self, action: Literal["read", "write"], error: Exception) -> None:
         """Stop reading for a minute, or stop writing forever, because the user may not do it. Log this once."""
@@ -231,7 +231,7 @@ class SideIndices:
             return (yield from self._handle_read_failure(error, names, keys, remaining_s))
         except (LookupError, TypeError) as error:  # a malformed response
             for index in indices:
-                index.failures.read.begin(error)
+                index.failures.read_pause.begin(error)
             return {}
         return found
 
@@ -253,7 +253,7 @@ class SideIndices:
                 index.mark_missing(error)
         elif remaining_s() > DEADLINE_NEAR_S or not error.timed_out:  # not because of the deadline
             for index in indices:
-                index.failures.read.begin(error.cause)
+                index.failures.read_pause.begin(error.cause)
         return {}
 
     def _read_records(

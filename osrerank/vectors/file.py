@@ -2,8 +2,7 @@
 
 LMDB allows many readers and one writer at a time. There are two files, each with a generation of records, such as
 ``vectors-000007.lmdb`` and the younger ``vectors-000008.lmdb``. Writes go to the younger file. When it reaches half of
-the maximum size or age, a new file is created, and the older file is deleted. So reads need not store when a record was
-last used.
+the maximum size or age, a new file is created, and the older file is deleted. So no record needs a time of last use.
 """
 
 import logging
@@ -43,8 +42,8 @@ NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glus
 LMDB_GATE = ForkGate()
 """Delays forks while a thread uses LMDB, because a child that is forked during a call cannot open the file.
 
-Code takes a store's `_write_lock` first, then enters the gate, and then takes the store's `_open_lock`. The gate comes
-second because `FileStore.prune` holds `_write_lock` for a long time.
+The order of locks is: a store's `_write_lock`, the gate, the store's `_open_lock`. The gate comes second because
+`FileStore.prune` holds `_write_lock` for a long time.
 """
 
 logger = logging.getLogger(__name__)
@@ -105,12 +104,12 @@ class FileStore:
         self._generations, self._changed_at_ns = (), -1
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._guard.read.attempt(lambda: self._retry(lambda: self._read(keys)), {})
+        return self._guard.read_pause.attempt(lambda: self._retry(lambda: self._read(keys)), default={})
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         if not records:
             return 0
-        return self._guard.write.attempt(lambda: self._retry(lambda: self._write(records)), 0)
+        return self._guard.write_pause.attempt(lambda: self._retry(lambda: self._write(records)), default=0)
 
     def files(self) -> tuple[str, ...]:
         """Return the names of the files that are read. The name of a deleted file is never used again."""
@@ -168,7 +167,7 @@ class FileStore:
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         with self._write_lock, LMDB_GATE:
-            generations = self._open(create=True)
+            generations = self._open(create=True)  # the youngest first
             if not generations or self._clock() - generations[0].created_at_s > self._ttl_s / 2:
                 generations = self._start_generation()
             try:
@@ -197,7 +196,7 @@ class FileStore:
     def _prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
         """Copy the records to keep into new files, and replace the old files by them.
 
-        The new files have the age of the oldest old one. If copying fails, the store is unchanged.
+        The new files get the creation time of the oldest file. If copying fails, the store is unchanged.
         """
         with self._write_lock:
             with LMDB_GATE:
@@ -205,18 +204,19 @@ class FileStore:
             if not generations:
                 return 0
             folder = self.folder / PRUNE_FOLDER.format(os.getpid())
-            copy = FileStore(folder, max_bytes=self._max_bytes, ttl_s=self._ttl_s, clock=self._clock)
+            new_store = FileStore(folder, max_bytes=self._max_bytes, ttl_s=self._ttl_s, clock=self._clock)
             try:
                 for keys in keys_to_keep:
                     with LMDB_GATE:
                         records = self._read_generations(generations, keys)
                     if records:
-                        copy._write(records)
-                count = copy.size().records
-                self._replace_files(copy._close_with_age(min(generation.created_at_s for generation in generations)))
+                        new_store._write(records)
+                count = new_store.size().records
+                created_at_s = min(generation.created_at_s for generation in generations)
+                self._replace_files(new_store._close_with_age(created_at_s))
                 return count
             finally:
-                shutil.rmtree(copy.folder, ignore_errors=True)
+                shutil.rmtree(new_store.folder, ignore_errors=True)
 
     def _close_with_age(self, created_at_s: float) -> list[Path]:
         """Set the creation time of all generations, and close their files. Return the files, the oldest first."""
@@ -280,11 +280,13 @@ class FileStore:
     def _discard(self, file: Path, inode: int, error: lmdb.Error) -> Sequence[_Generation]:
         """Delete a damaged file. If it was the youngest, start a new generation, and return it in a list.
 
-        So the name of the damaged file is never used for another file. Other processes may still have it open.
+        The new generation ensures that the damaged file's name is never used again. Other processes may still have the
+        damaged file open.
         """
         number = _parse_number(file)
-        youngest = max(map(_parse_number, self.folder.glob(FILE_PATTERN)), default=number)
-        new = [self._open_file(self.folder / FILE_NAME.format(number + 1))] if youngest == number else []
+        youngest_number = max(map(_parse_number, self.folder.glob(FILE_PATTERN)), default=number)
+        is_youngest = number == youngest_number
+        replacement = [self._open_file(self.folder / FILE_NAME.format(number + 1))] if is_youngest else []
         with suppress(FileNotFoundError):  # another process has deleted it
             if file.stat().st_ino == inode:
                 file.unlink()
@@ -293,7 +295,7 @@ class FileStore:
                 logger.warning(
                     "[vectors-damaged] deleted damaged file %s; its vectors are computed again: %s", file, reason
                 )
-        return new
+        return replacement
 
     def _open_file(self, file: Path) -> _Generation:
         """Return the generation of a file. An open file is not opened again, because LMDB forbids it."""
@@ -358,11 +360,12 @@ def _parse_number(file: Path) -> int:
 
 
 def _count_records(generation: _Generation) -> int:
-    """Return the number of records. The creation time, and entries that builds stored, are not counted."""
+    """Return the number of records, without the entries for the creation time and for the progress of builds."""
     with generation.environment.begin() as transaction, transaction.cursor() as cursor:
         cursor.set_range(BUILD_PREFIX)
         build_keys = takewhile(lambda key: key.startswith(BUILD_PREFIX), cursor.iternext(values=False))
-        return int(transaction.stat()["entries"]) - 1 - sum(1 for _ in build_keys)
+        n_build_entries = sum(1 for _ in build_keys)
+        return int(transaction.stat()["entries"]) - n_build_entries - 1  # 1 is the creation time
 
 
 def _put(environment: lmdb.Environment, records: Mapping[bytes, bytes]) -> None:

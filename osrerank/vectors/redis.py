@@ -78,10 +78,10 @@ class RedisStore:
         self._guard = Guard(self.name, "Redis", RedisError)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._guard.read.attempt(lambda: self._read(keys), {}) if keys else {}
+        return self._guard.read_pause.attempt(lambda: self._read(keys), {}) if keys else {}
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
-        return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0
+        return self._guard.write_pause.attempt(lambda: self._write(records), 0) if records else 0
 
     def size(self) -> Size:
         pipeline = self._redis.pipeline(transaction=False)

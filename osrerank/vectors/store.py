@@ -76,17 +76,18 @@ class Guard:
         errors: the exceptions that the store's library raises.
 
     Attributes:
-        read: the pause of reads.
-        write: the pause of writes. The pauses are separate, because a full store can still be read.
+        read_pause: the pause of reads.
+        write_pause: the pause of writes. The pauses are separate, because a full store can still be read.
     """
 
     def __init__(self, store: str, location: str, *errors: type[Exception]) -> None:
         self._store, self._location, self._errors = store, location, errors
-        self.read, self.write = (Pause(PAUSE_S, partial(self._report, action)) for action in ("read", "write"))
+        self.read_pause = Pause(PAUSE_S, partial(self._report, "read"))
+        self.write_pause = Pause(PAUSE_S, partial(self._report, "write"))
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Raise the library's errors as `OsrerankError`, in `size`, `prune` and `drop`."""
+        """Raise the library's errors as `OsrerankError`. Used for `size`, `prune` and `drop`."""
         try:
             yield
         except self._errors as error:

@@ -25,7 +25,7 @@ TRANSFORMER_FILES = (TRANSFORMER_FILE, "sentence_roberta_config.json", "sentence
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
 MODULE_FILE = "config.json"
-"""Settings of any other module, in the module's folder. For a Transformer, it is the config of the encoder."""
+"""Settings of a later module, in the module's folder. In the Transformer's folder, it is the config of the encoder."""
 MODULE_WEIGHTS_FILE = "model.safetensors"
 LIBRARY = "sentence_transformers."
 """Package of the modules' classes in `MODULES_FILE`."""
@@ -41,9 +41,10 @@ WEIGHTED_MODULES = ("Dense", "LayerNorm")
 """Modules with weights. ONNX graphs that other programs exported do not contain these weights."""
 ENCODER_TASK = "feature-extraction"
 CLASSIFIER_TASK = "sequence-classification"
-"""The supported values of a Transformer's ``transformer_task``: this one and `ENCODER_TASK`."""
+TRANSFORMER_TASKS = (ENCODER_TASK, CLASSIFIER_TASK)
+"""The supported values of a Transformer's ``transformer_task``."""
 MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
-"""Name of a pooling mode in current files -> our name, which is the same."""
+"""Name of a pooling mode in current files -> our name. The two are the same, unlike those in `OLD_MODES`."""
 OLD_MODES: Mapping[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -175,20 +176,21 @@ class ModuleReader:
             ModelLoadError: a module is a Pooling, or has an unsupported field.
         """
         steps: list[HeadStep] = []
-        width = 0
+        output_size = 0
         for module in modules:
             if module.kind == "Pooling":
                 reason = f"the Pooling in {module.folder} must be the only one, and directly follow the Transformer"
                 raise file_error(self._directory / MODULES_FILE, reason)
             if module.kind == "Dense":
-                step, width = self._read_dense(module, last_output if module is modules[-1] else SEQUENCE_OUTPUT)
+                output_name = last_output if module is modules[-1] else SEQUENCE_OUTPUT
+                step, output_size = self._read_dense(module, output_name)
                 steps.append(step)
             elif module.kind == "LayerNorm":
                 self._read_module(module)
                 steps.append(HeadStep("norm", self._add_weights(module, "norm")))
             elif module.kind == "Normalize":
                 steps.append(self._read_normalize(module))
-        return steps, width
+        return steps, output_size
 
     def _read_dense(self, module: Module, output_name: str) -> tuple[HeadStep, int]:
         """Read the step of a Dense and the size of its output, which must have the name ``output_name``."""
@@ -215,7 +217,7 @@ class ModuleReader:
         return HeadStep("unit")
 
     def _add_weights(self, module: Module, layer: str) -> str:
-        """Add the file of a module's weights to `weight_files`. Returns their name, such as ``2_Dense.linear``."""
+        """Add the file of a module's weights to `weight_files`. Return the name of the weights: ``2_Dense.linear``."""
         file = self._directory / module.folder / MODULE_WEIGHTS_FILE
         if not file.exists():
             fix = "save the model with safe_serialization=True, because osrerank does not read pickled weights here"
@@ -224,9 +226,11 @@ class ModuleReader:
         return f"{module.folder}.{layer}"
 
     def _read_module(self, module: Module) -> tuple[Path, Content]:
-        """Read a module's file, and add it to `description_files`. Returns the file and its content."""
+        """Read a module's file, and add it to `description_files`. Return the file and its content."""
         file = self._directory / module.folder / MODULE_FILE
-        self.description_files = tuple(dict.fromkeys((*self.description_files, f"{module.folder}/{MODULE_FILE}")))
+        name = f"{module.folder}/{MODULE_FILE}"
+        if name not in self.description_files:
+            self.description_files = (*self.description_files, name)
         content: Content = read_json(file)
         refuse_unknown_fields(file, content, KNOWN_FIELDS[module.kind], module.kind)
         return file, content
@@ -289,7 +293,7 @@ def list_modules(
 
 
 def read_transformer_settings(directory: Path, extra_fields: Collection[str] = ()) -> tuple[Path, Content]:
-    """Read a Transformer's settings. Returns their file and its content, which is empty if the file does not exist.
+    """Read a Transformer's settings. Return their file and its content, which is empty if the file does not exist.
 
     ``extra_fields`` are allowed besides the fields in `KNOWN_FIELDS`.
 
@@ -304,7 +308,9 @@ def read_transformer_settings(directory: Path, extra_fields: Collection[str] = (
     if content.get("do_lower_case") and not _lowers_case(read_json(directory / TOKENIZER_FILE).get("normalizer")):
         raise file_error(file, "do_lower_case is true; put it into tokenizer.json as a normaliser")
     processing = content.get("processing_kwargs") or {}
-    unknown_fields = (set(processing) - {"text"}) or (set(processing.get("text", {})) - {"max_length"})
+    unknown_fields = set(processing) - {"text"}
+    if not unknown_fields:
+        unknown_fields = set(processing.get("text", {})) - {"max_length"}
     if unknown_fields:
         raise file_error(file, f"processing_kwargs has {min(unknown_fields)}; only max_length under text is supported")
     return file, content
@@ -320,16 +326,14 @@ def read_transformer_task(directory: Path, extra_fields: Collection[str] = ()) -
     """
     file, content = read_transformer_settings(directory, extra_fields)
     task = str(content.get("transformer_task", ENCODER_TASK))
-    if task not in (ENCODER_TASK, CLASSIFIER_TASK):
+    if task not in TRANSFORMER_TASKS:
         reason = f"transformer_task is {task!r}; it must be {ENCODER_TASK} or {CLASSIFIER_TASK}"
         raise file_error(file, f"{reason}; run other models on a rerank server (--backend http)")
-    output = "last_hidden_state" if task == ENCODER_TASK else "logits"
+    expected = "last_hidden_state" if task == ENCODER_TASK else "logits"
     text = (content.get("modality_config") or {}).get("text", {})
-    output_name = text.get("method_output_name", output)
-    if text.get("method", "forward") != "forward" or output_name not in (output, [output]):
-        reason = (
-            f"modality_config selects the model's output {output_name!r}; it must be {output} of its forward method"
-        )
+    output = text.get("method_output_name", expected)  # a name, or a list of names
+    if text.get("method", "forward") != "forward" or output not in (expected, [expected]):
+        reason = f"modality_config selects the model's output {output!r}; it must be {expected} of its forward method"
         raise file_error(file, reason)
     if task == ENCODER_TASK:
         _check_family(directory / MODULE_FILE, read_json(directory / MODULE_FILE))
@@ -337,7 +341,11 @@ def read_transformer_task(directory: Path, extra_fields: Collection[str] = ()) -
 
 
 def read_token_limits(directory: Path, extra_fields: Collection[str] = ()) -> TokenLimits:
-    """Return the token limits in a Transformer's files. The limit of a sequence is the lowest that applies to it."""
+    """Return the token limits in a Transformer's files.
+
+    The limit of a sequence is the lower one of ``max_seq_length`` (if missing, the tokenizer's limit) and the limit in
+    ``processing_kwargs``.
+    """
     _, settings = read_transformer_settings(directory, extra_fields)
     tokenizer_file = directory / TOKENIZER_SETTINGS_FILE
     limit = settings.get("max_seq_length")
@@ -352,7 +360,7 @@ def read_token_limits(directory: Path, extra_fields: Collection[str] = ()) -> To
 
 
 def select_prompt(file: Path, model: Content, names: Sequence[str] = ()) -> str:
-    """Return the first prompt with one of these names that is not empty. If no prompt has one, return the default one.
+    """Return the first non-empty prompt with one of the names. If no prompt has such a name, return the default one.
 
     Raises:
         ModelLoadError: the file does not contain the default prompt that it specifies.
@@ -381,7 +389,8 @@ def check_field(file: Path, name: str, value: object, expected: object) -> None:
 def refuse_unknown_fields(file: Path, content: Content, known_fields: Collection[str], kind: str) -> None:
     """Raise a `ModelLoadError` if a file sets an unknown field, because it could change the model's output."""
     for name, value in content.items():
-        if name not in known_fields and value not in (None, False, "", [], {}):
+        is_empty = value in (None, False, "", [], {})  # an empty value changes nothing
+        if name not in known_fields and not is_empty:
             raise file_error(file, f"{name} is {value!r}, but osrerank does not know this field of a {kind}")
 
 

@@ -23,7 +23,7 @@ BULK_LINES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search for the candidates of training queries.
+    """Searches an index for the candidates of training queries.
 
     Attributes:
         client: a client of the engine.
@@ -66,25 +66,25 @@ def examples_from_index(
     """Create an example for each query that has a relevant document, with the hits in rank order.
 
     Documents with a grade above 0 are relevant. If ``inject`` is set, relevant documents that the search did not find
-    are appended.
+    are read from the index and appended.
     """
     judged_queries = [query for query in queries if _find_relevant_ids(qrels, query)]
     all_hits = search.find_all_hits(query.text for query in judged_queries)
     for query, hits in zip(judged_queries, all_hits, strict=True):
         relevant_ids = _find_relevant_ids(qrels, query)
-        missed_ids = relevant_ids.difference(doc_id for doc_id, _ in hits)
         documents = dict(hits)
-        for doc_id in sorted(missed_ids) if inject else ():
-            text = search.get_text(doc_id)
-            if text is not None:
-                documents[doc_id] = text
+        if inject:
+            for doc_id in sorted(relevant_ids - documents.keys()):
+                text = search.get_text(doc_id)
+                if text is not None:
+                    documents[doc_id] = text
         yield Example.from_texts(
             query.text,
             documents.values(),
             [int(doc_id in relevant_ids) for doc_id in documents],
             f"{search.index}, query {query.query_id}",
             doc_ids=documents,
-            missed=len(missed_ids - documents.keys()),
+            missed=len(relevant_ids - documents.keys()),
         )
 
 
@@ -93,8 +93,8 @@ def examples_from_questions(
 ) -> Iterator[Example]:
     """Create an example for each question in a file in SQuAD's layout.
 
-    The paragraph that the question asks about is relevant, and the other paragraphs that BM25 finds are negatives. They
-    are in BM25's order. If BM25 does not find the relevant paragraph, it comes last. Other paragraphs that contain an
+    The paragraph that the question asks about is relevant, and the other paragraphs that BM25 finds are negatives, all
+    in BM25's order. If BM25 does not find the relevant paragraph, it comes last. Other paragraphs that contain an
     answer are left out, because they might be relevant.
 
     Args:
@@ -106,13 +106,13 @@ def examples_from_questions(
     Raises:
         FormatError: the file has another layout.
     """
-    contexts, numbered_questions = _read_questions(path)
-    if questions is not None and questions < len(numbered_questions):
-        numbered_questions = random.Random(seed).sample(numbered_questions, questions)  # noqa: S311 - a repeatable draw
+    contexts, asked = _read_questions(path)
+    if questions is not None and questions < len(asked):
+        asked = random.Random(seed).sample(asked, questions)  # noqa: S311 - a repeatable draw
     with temporary_search(((str(number), text) for number, text in enumerate(contexts)), depth) as search:
-        hits = search.find_all_hits(question["question"] for _, question in numbered_questions)
-        for (paragraph, question), question_hits in zip(numbered_questions, hits, strict=True):
-            yield _create_question_example(path, paragraph, question, contexts, question_hits)
+        hits = search.find_all_hits(question["question"] for _, question in asked)
+        for (paragraph_index, question), question_hits in zip(asked, hits, strict=True):
+            yield _create_question_example(path, paragraph_index, question, contexts, question_hits)
 
 
 @contextmanager
@@ -136,13 +136,17 @@ def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[S
 
 
 def _create_question_example(
-    path: Path, paragraph: int, question: Mapping[str, Any], contexts: list[str], hits: list[tuple[str, TitledText]]
+    path: Path,
+    paragraph_index: int,
+    question: Mapping[str, Any],
+    contexts: list[str],
+    hits: list[tuple[str, TitledText]],
 ) -> Example:
-    context = contexts[paragraph]
+    context = contexts[paragraph_index]
     answers = [answer["text"].lower() for answer in question.get("answers", []) if answer["text"].strip()]
     texts: list[str] = []
     for doc_id, (text, _title) in hits:
-        is_relevant_paragraph = int(doc_id) == paragraph
+        is_relevant_paragraph = int(doc_id) == paragraph_index
         may_answer = text == context or any(answer in text.lower() for answer in answers)
         if is_relevant_paragraph or not may_answer:
             texts.append(text)
