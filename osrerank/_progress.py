@@ -11,7 +11,7 @@ INTERVAL_S = 5.0
 
 
 class ProgressLines:
-    """Writes lines about a command's progress to a file or pipe, which cannot show a bar.
+    """Writes lines about a command's progress to a file or pipe, where a bar cannot be shown, but not to a terminal.
 
     Args:
         file: the file to write to. If None, lines go to standard error.
@@ -29,7 +29,7 @@ class ProgressLines:
         self._is_enabled = not self._file.isatty()
 
     def report(self, n_done: int, total: int | None, unit: str) -> None:
-        """Write a line such as ``300 of 1,000 texts, 25.0 a second, 28 s left``, at most once in `interval_s` seconds.
+        """Write a line such as ``300 of 1,000 texts, 25.0 a second, 28 s left``, at most every `interval_s` seconds.
 
         Args:
             n_done: the number of items done since the command began.
@@ -51,7 +51,7 @@ class ProgressLines:
 
 @contextmanager
 def show_progress(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a command's progress on standard error. Yield a function to call with the numbers of done and all items.
+    """Show a command's progress on standard error. Yield a function of the numbers of done and of all items.
 
     Args:
         task: a description of what the command does.

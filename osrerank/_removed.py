@@ -100,8 +100,8 @@ REMOVED: dict[str, str] = {
 """What to do instead of using a removed name.
 
 The keys are ``rerank.NAME`` for a search option, ``osrerank NAME`` for a command, ``osrerank NAME --OPTION`` for an
-option of a command, and ``secrets.NAME`` for a value of the Helm chart, which ``docker/chart/templates/_names.tpl``
-also lists. A variable or a field of a model card is a key as it is.
+option of a command, ``recipe.NAME`` for a field of a recipe, and ``secrets.NAME`` for a value of the Helm chart, which
+``docker/chart/templates/_names.tpl`` also lists. Variables, models and fields of a model card have no prefix.
 """
 
 

@@ -16,7 +16,7 @@ from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, Stage
 from osrerank.types.reasons import Reason, ReasonCode
 
 NO_MODEL_CODES = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
-"""The reason codes of a missing model. All searches miss the model until it is installed or loaded."""
+"""The reason codes of a missing model. No search can use the model until it is installed or loaded."""
 logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
 
@@ -90,7 +90,7 @@ class Pipeline:
                 return with_failure(ranking, stage.name, error, took_ms=(deadline.clock() - began_s) * 1000)
             last_report = ranking.reports[-1] if ranking.reports else None
             if last_report is not None and not last_report.applied and not last_report.skipped:
-                break
+                break  # the stage scored no candidate, such as for lack of time
         return ranking
 
 
@@ -126,7 +126,7 @@ def find_applied(reports: tuple[StageReport, ...]) -> bool | str:
     Stages that were skipped on purpose do not count, because they would not have changed the order.
     """
     attempted = tuple(report for report in reports if not report.skipped)
-    if all(report.applied is True for report in attempted):
+    if all(report.applied is True for report in attempted):  # `applied` can also be "partial"
         return bool(reports)
     return "partial" if any(report.applied for report in attempted) else False
 
@@ -137,6 +137,9 @@ def describe_failures(reports: Iterable[StageReport]) -> str:
 
 
 def find_reason_code(reports: Iterable[StageReport]) -> ReasonCode | None:
-    """Return the code of the first failure that `describe_failures` describes, or None if there is no failure."""
+    """Return the code of the first failure that `describe_failures` describes. Return None if there is no failure.
+
+    The code of a failure without one is ``ReasonCode.SCORING``.
+    """
     failed = (report for report in reports if report.reason and not report.skipped)
     return next((report.code or ReasonCode.SCORING for report in failed), None)

@@ -110,15 +110,15 @@ def fetch(
         part.unlink(missing_ok=True)
         version_file.write_text(version, encoding="utf-8")
     part.touch()
-    wait = retry_budget.start_waits(remote.url)
+    wait_or_raise = retry_budget.start_waits(remote.url)
     previous_bytes = 0
     while (bytes_on_disk := part.stat().st_size) < (remote.bytes or 0):
         if bytes_on_disk > previous_bytes:
-            wait = retry_budget.start_waits(remote.url)
+            wait_or_raise = retry_budget.start_waits(remote.url)
             previous_bytes = bytes_on_disk
         failure = _append_missing(remote, part, version, retry_budget.timeout_s, report)
         if failure is not None:
-            wait(failure)
+            wait_or_raise(failure)
     _check(part, remote)
     part.rename(target)
     version_file.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ def _request_size_and_version(remote: RemoteFile, retry_budget: RetryBudget) -> 
 
     The version is the strong ETag or, if there is none, the Last-Modified date. It is "" if the server sends neither.
     """
-    descriptions: list[tuple[int, str]] = []
+    sizes_and_versions: list[tuple[int, str]] = []  # `read_headers` adds the only one
 
     def read_headers(response: http.client.HTTPResponse) -> None:
         length = int(response.headers["Content-Length"] or 0)
@@ -151,15 +151,15 @@ def _request_size_and_version(remote: RemoteFile, retry_budget: RetryBudget) -> 
         version = response.headers["ETag"] or ""
         if not version or version.startswith("W/"):  # a weak ETag does not identify the bytes
             version = response.headers["Last-Modified"] or ""
-        descriptions.append((length, version))
+        sizes_and_versions.append((length, version))
 
-    wait = retry_budget.start_waits(remote.url)
+    wait_or_raise = retry_budget.start_waits(remote.url)
     while True:
         failure = _request(remote, "HEAD", {}, retry_budget.timeout_s, read_headers)
         if failure is None:
             break
-        wait(failure)
-    return descriptions[0]
+        wait_or_raise(failure)
+    return sizes_and_versions[0]
 
 
 def _append_missing(
@@ -217,11 +217,14 @@ def _request(
 def _refuse_html(response: http.client.HTTPResponse, remote: RemoteFile) -> None:
     """Raise `LoaderError` for a web page, because some servers send a login, an error or a notice with status 200."""
     head = response.peek(_PEEKED_BYTES)[:_PEEKED_BYTES]
-    is_html = _HTML_BEGIN.match(head) or (head.isascii() and response.headers.get_content_type() in _HTML_TYPES)
-    if not is_html or PurePath(remote.name).suffix in _HTML_SUFFIXES:
+    looks_like_html = _HTML_BEGIN.match(head)
+    # an archive that a server wrongly calls HTML contains bytes other than ASCII
+    is_called_html = head.isascii() and response.headers.get_content_type() in _HTML_TYPES
+    if not (looks_like_html or is_called_html) or PurePath(remote.name).suffix in _HTML_SUFFIXES:
         return
     size = int(response.headers["Content-Length"] or 0)
     received = f"{_format_size(size)} of HTML" if size else "HTML"
+    # the name, if the sizes would show no difference
     expected = f"{remote.name} is" if remote.bytes in (size, None) else f"{_format_size(remote.bytes)} are"
     raise LoaderError(
         f"{remote.url}: the server responds with {received} where {expected} expected, such as a login or a notice; "

@@ -60,15 +60,14 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
     installer = _create_installer(context, engine, options["name"])
     spec = _create_spec(context, engine, options)
     steps = installer.plan(spec)  # a sentence for each change, or none if everything is installed
-    settings = installer.find_missing_settings(spec) if steps else {}
-    if settings:
-        click.echo(f"PUT _cluster/settings\n{json.dumps(settings, indent=2)}")
-    if settings and not dry_run:
-        from osrerank.errors import InstallError
+    missing_settings = installer.find_missing_settings(spec) if steps else {}
+    if missing_settings:
+        click.echo(f"PUT _cluster/settings\n{json.dumps(missing_settings, indent=2)}")
+        if not dry_run:
+            from osrerank.errors import InstallError
 
-        raise InstallError(
-            f"the cluster's settings do not let it call {spec.server}: send the request above to it, then install again"
-        )
+            reason = f"the cluster's settings do not let it call {spec.server}"
+            raise InstallError(f"{reason}: send the request above to it, then install again")
     for step in steps:
         click.echo(step)
     if dry_run:

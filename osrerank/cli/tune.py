@@ -86,19 +86,19 @@ def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[st
     from osrerank.evaluation.tune import build_grid, compute_average_precisions, cross_validate, find_max_ap_by_a
     from osrerank.formats.trec import read_qrels
 
-    n_values = GRID_STEPS if options["released_grid"] else GRID_STEPS + 1
-    settings = build_grid(options["sentences"], tuple(step / GRID_STEPS for step in range(n_values)))
-    ap_by_query = compute_average_precisions(sentence_scores, read_qrels(options["qrels"]), settings)
+    n_values = GRID_STEPS if options["released_grid"] else GRID_STEPS + 1  # the released grid does not contain 1.0
+    weight_settings = build_grid(options["sentences"], tuple(step / GRID_STEPS for step in range(n_values)))
+    ap_by_query = compute_average_precisions(sentence_scores, read_qrels(options["qrels"]), weight_settings)
     if not options["folds"] and len(ap_by_query) < options["k"]:
         reason = f"{len(ap_by_query)} judged queries are too few for {options['k']} folds; set a lower --k"
         raise EvaluationError(reason)
     folds = read_folds(options["folds"]) if options["folds"] else split_into_blocks(ap_by_query, options["k"])
-    learned = cross_validate(ap_by_query, folds, settings)
+    learned = cross_validate(ap_by_query, folds, weight_settings)
     if options["plot"]:
         from osrerank.evaluation.plots import plot_ap_by_a
 
         counts = range(1, options["sentences"] + 1)
-        curves = {f"{count}S": find_max_ap_by_a(ap_by_query, settings, count) for count in counts}
+        curves = {f"{count}S": find_max_ap_by_a(ap_by_query, weight_settings, count) for count in counts}
         plot_ap_by_a(options["plot"], curves)
     return learned
 

@@ -74,7 +74,7 @@ class WriteBatch:
         live_index = self._engine.find_write_index(name)
         old = self._latest_row(live_index, doc_id)
         if old is None or old.source is None:
-            missing = StoredDocument(live_index.last_seq, doc_id, 1, None)
+            missing = StoredDocument(live_index.last_seq, doc_id, version=1, source=None)
             return _write_response(live_index, missing, "not_found", 404)
         return _write_response(live_index, self._add_row(live_index, doc_id, None, old), "deleted", 200)
 
@@ -160,7 +160,8 @@ def _parse_actions(body: str, default_index: str | None) -> Iterator[tuple[str, 
                     f"Malformed bulk body: the action on line [{number}] has no document on the next line"
                 )
         meta = {"_index": default_index, **meta}
-        for key in ("_index", "_id") if action == "delete" else ("_index",):
+        required_keys = ("_index", "_id") if action == "delete" else ("_index",)
+        for key in required_keys:
             if meta.get(key) is None:
                 reason = f"Validation Failed: {key[1:]} is missing on line [{number}];"
                 raise ApiError(400, "action_request_validation_exception", reason)

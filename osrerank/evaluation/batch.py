@@ -43,8 +43,8 @@ def run_queries(
         side_file: the side file. Only the calling thread writes to it.
         workers: the number of threads.
         require_reranked: whether a query fails if it is not completely reranked.
-        allow_partial: whether a query that is reranked in part counts as a success.
-        advance: a function to call after each query, which shows the progress.
+        allow_partial: whether a query that is reranked in part succeeds even so.
+        advance: called after each query, to show the progress.
 
     Returns:
         The queries that failed or were not tried, in the order of the query set. They have no record.

@@ -37,7 +37,7 @@ def smooth(model: Any, sequences: Iterable[Tokens], max_channels: int, min_gain:
     Args:
         model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
         sequences: sample sequences, whose largest activations determine the scales.
-        max_channels: `QuantisationRecipe.max_outliers`.
+        max_channels: `QuantisationRecipe.max_outliers`, the maximum number of outlier channels of an input.
         min_gain: `QuantisationRecipe.min_outlier_gain`.
     """
     onnx = require("onnx", extra="onnx")
@@ -81,7 +81,7 @@ def _input_name(product: Any) -> str:
 
 
 def _insert(graph: Any, smoothing_nodes: dict[str, Any]) -> None:
-    """Insert each node of ``smoothing_nodes``, by its input, before the first node that uses its input or output."""
+    """Insert each smoothing node before the first node that uses its input or output. The keys are their inputs."""
     nodes: list[Any] = []
     for node in graph.node:
         for name in node.input:

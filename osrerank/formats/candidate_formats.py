@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     """A query and its candidates, before validation.
 
     Attributes:
-        line: the line's number, for error messages. In an array, it is the entry's number.
+        line: the number of the line or, if the file has no lines, of the entry, from 1, for error messages.
         query_id: the query's id.
         query: the query's text.
         documents: the candidates, with ``id``, ``text`` and optionally ``title`` and ``score``.

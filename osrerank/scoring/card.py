@@ -96,8 +96,8 @@ class ModelCard:
         segment_rows: number of rows in the model's segment embedding table: usually 2 for a cross-encoder and 3 for a
             duo model, or 0 if the model has no such table. It is 1 if the tokenizer gives all tokens the same segment.
         truncation_side: the side at which a long text is truncated: ``right`` is the end, ``left`` the beginning.
-        normalization: ``tokenizer``: `tokenizers` normalises texts as the tokenizer's file says. ``sentencepiece``:
-            `osrerank.scoring.charsmap` normalises them by the character map in that file.
+        normalization: what normalises texts: ``tokenizer``, the library `tokenizers` as the tokenizer's file says, or
+            ``sentencepiece``, `osrerank.scoring.charsmap` by the character map in that file.
         query_prefix: the prefix of every query. Only an encoder's ``max_query_tokens`` includes it.
 
         head: the output. ``logit1`` is one logit. ``logits2`` is two logits, of which the second means relevant.
@@ -164,7 +164,13 @@ class ModelCard:
     @property
     def advice(self) -> Advice:
         """The card's recommendations for ranking by the model's scores."""
-        return Advice(self.first_pass_weight, self.is_encoder, self.languages, self.kind, self.vectors_weight)
+        return Advice(
+            first_pass_weight=self.first_pass_weight,
+            passages=self.is_encoder,
+            languages=self.languages,
+            kind=self.kind,
+            vectors_weight=self.vectors_weight,
+        )
 
     @property
     def is_encoder(self) -> bool:

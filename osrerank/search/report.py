@@ -54,8 +54,9 @@ def write_report(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
     if is_ranked or "took" in response:
         new_response["took"] = read_took_ms(response) + round(report.rerank_ms)
     if report.hits is not None:
-        max_score = {"max_score": report.max_score} if is_ranked else {}
-        new_response["hits"] = {**response["hits"], **max_score, "hits": list(report.hits)}
+        new_response["hits"] = {**response["hits"], "hits": list(report.hits)}
+        if is_ranked:
+            new_response["hits"]["max_score"] = report.max_score
     if report.ext:
         new_response["ext"] = {**(response.get("ext") or {}), **report.ext}
     new_response["rerank"] = {
@@ -79,7 +80,7 @@ def stage_as_json(report: StageReport, *, explain: bool = False) -> dict[str, An
     """
     pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
     vector_counts = {name: getattr(report, name) for name in ("encoded", "known", "lacking") if getattr(report, name)}
-    if "encoded" in vector_counts or "known" in vector_counts:
+    if "encoded" in vector_counts or "known" in vector_counts:  # report both, even if one is 0
         vector_counts = {"encoded": 0, "known": 0, **vector_counts}
     code = {} if report.code is None else {"reason_code": report.code}
     return {

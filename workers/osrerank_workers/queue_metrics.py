@@ -40,7 +40,7 @@ class QueueCollector(Collector):
         yield GaugeMetricFamily(OLDEST_AGE, "Time since the oldest waiting chunk was sent; 0 if no chunk waits.")
 
     def collect(self) -> Iterator[Metric]:
-        depth, oldest_age = self.describe()
+        depth, oldest_age = self.describe()  # new metrics, still without values
         try:
             n_chunks = self._redis.llen(self._queue)
             oldest_message = self._redis.lindex(self._queue, -1)  # Kombu adds new messages at the other end
@@ -57,7 +57,8 @@ class QueueCollector(Collector):
     def _read_sent_s(self, message: bytes) -> float | None:
         """Return when a chunk was sent, by the broker's clock, or None if the message is not a valid chunk.
 
-        Celery's message is JSON. Its ``body`` is MessagePack in Base64: the task's arguments. The request is the first.
+        Celery's message is JSON. Its ``body`` is the task's arguments, as MessagePack in Base64. The first argument is
+        the request.
         """
         msgpack = require("msgpack", extra="workers")
         try:

@@ -60,7 +60,8 @@ def await_broker(url: str, broker: BrokerHealth) -> None:
                 redis.ping()
                 check_redis_mode(redis)
             except RedisError as error:
-                sleep_unless_stopped(broker.record_failure(error))
+                pause_s = broker.record_failure(error)
+                sleep_unless_stopped(pause_s)
             else:
                 broker.record_success()
                 return

@@ -64,10 +64,10 @@ class Compiler(LeafQueries):
         return TQuery.boolean_query([*must, *should, *must_not])
 
     def _compile_unhighlighted(self, query: Json) -> TQuery:
-        """Compile a clause whose terms are not to be highlighted."""
-        highlight_terms = {path: set(terms) for path, terms in self.terms.items()}
+        """Compile a clause without adding its terms to `terms`, so that they are not highlighted."""
+        saved_terms = {path: set(terms) for path, terms in self.terms.items()}
         compiled = self.compile(query)
-        self.terms = highlight_terms
+        self.terms = saved_terms
         return compiled
 
     def _match_all(self, body: Json) -> TQuery:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 REQUEST_ERRORS = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
 """The exceptions that can be raised if a value in a request has an unexpected type, such as a list for a number."""
 _INDEX_PATTERN = r"(?P<index>_all|[^/_][^/]*)"
-"""Matches the index in a path, which unlike the name of an API does not begin with an underscore."""
+"""Matches an index in a path. Parts that begin with an underscore, except ``_all``, are names of APIs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class Response:
         body: an object or list to be sent as JSON, or a string to be sent as plain text.
         status: the HTTP status.
         warnings: the texts of ``Warning`` headers.
-        can_share_body: whether the client can get the Python objects of ``body`` instead of a copy. If so, the engine
-            must not keep a reference to them.
+        can_share_body: whether the client may get ``body`` itself instead of a copy, because the engine keeps no
+            reference to it.
     """
 
     body: Any

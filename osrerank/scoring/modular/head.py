@@ -13,7 +13,7 @@ Activation = Literal["", "gelu", "relu", "sigmoid", "silu", "tanh"]
 
 @dataclass(frozen=True, slots=True)
 class HeadStep:
-    """A step that computes a vector from the previous step's vector.
+    """A step after the pooling, which computes a vector from the previous step's vector.
 
     Attributes:
         kind: ``dense`` multiplies by a matrix, adds a bias and applies an activation. ``norm`` is LayerNorm. ``unit``
@@ -34,9 +34,11 @@ class HeadStep:
     size: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, choices in (("kind", self.kind, Kind), ("activation", self.activation, Activation)):
-            if value not in get_args(choices):
-                raise ValueError(f"a module's {name} is {value!r}; it must be one of {', '.join(get_args(choices))}")
+        choices_by_name = {"kind": get_args(Kind), "activation": get_args(Activation)}
+        for name, choices in choices_by_name.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ValueError(f"a module's {name} is {value!r}; it must be one of {', '.join(choices)}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults: ``{"kind": "norm", "name": "3_LayerNorm.norm"}``."""

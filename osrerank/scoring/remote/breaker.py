@@ -56,7 +56,7 @@ class Breaker:
             self._pause.end()
 
     def trip(self, *, is_probe: bool = False) -> None:
-        """Record that the broker did not reply, and open the circuit. While it is open, only a failed probe counts."""
+        """Record that the broker did not reply, and open the circuit. If it is open, ignore all but failed probes."""
         with self._lock:
             if is_probe:
                 self._is_probing = False

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 LOST_AFTER_S = 2.5 * BEAT_S
 """Time after which a missing chunk is lost, in seconds. By then, every live worker has sent two heartbeats."""
 GIVE_UP_S = 4.0
-"""Time without workers or without the broker after which calls stop waiting, in seconds."""
+"""Calls stop waiting after this time without workers or without the broker, in seconds."""
 MAX_LOSSES = 3
 """A chunk fails when this many workers have died while they held it, because it might be the cause."""
 MAX_SENDS = 6
@@ -111,7 +111,7 @@ class Delivery:
         self._registry = registry
         self._signer = signer
         self._pending: dict[str, PendingChunk] = {}
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards `_pending` and `_closed`
         self._sent_chunks = 0
         self._last_taken: dict[str, int] = {}  # queue -> highest `PendingChunk.number` that a worker has taken
         self._checked_at_s = 0.0
@@ -144,7 +144,7 @@ class Delivery:
                 sending_ended = threading.Event()
                 sending.add_done_callback(lambda _: sending_ended.set())
                 if deadline.wait(sending_ended):
-                    sending.result()
+                    sending.result()  # raises the error of sending, if there is one
             for pending in chunks:
                 deadline.wait(pending.has_outcome)
         finally:
@@ -226,7 +226,7 @@ class Delivery:
                 if self._clock() - self._checked_at_s >= BEAT_S:
                     self._resend_lost()
             except RedisError as error:
-                self._give_up_unless_served((), explain_broker_failure(error))
+                self._give_up_unless_served(served_queues=(), reason=explain_broker_failure(error))
                 time.sleep(0.1)
             except Exception as error:  # the thread must go on: without it, no call would get a reply
                 logger.exception("[replies-unread] the replies of workers could not be read")

@@ -23,15 +23,15 @@ def load(settings: Settings, model: str) -> Scorer | Encoder:
 
     An encoder needs the graph here, because queries are encoded in this process.
     """
-    workers = RemoteScorer(
+    scorer = RemoteScorer(
         settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.from_settings(settings)
     )
     try:
         encoder = _load_local_encoder(model, settings)
     except ModelLoadError as error:
         logger.warning("[vectors-unused] document vectors are not used, and workers score every text: %s", error)
-        return workers
-    return workers if encoder is None else RemoteEncoder(encoder, workers, PROFILES[settings.vectors_profile])
+        return scorer
+    return scorer if encoder is None else RemoteEncoder(encoder, scorer, PROFILES[settings.vectors_profile])
 
 
 def _load_local_encoder(model: str, settings: Settings) -> BiEncoder | None:
@@ -43,7 +43,8 @@ def _load_local_encoder(model: str, settings: Settings) -> BiEncoder | None:
     directory = locate_offline(model)
     if directory is None:
         return None
-    card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
+    is_folder = Path(model).expanduser().is_dir()  # a folder has no published name
+    card = read_card(directory, name="" if is_folder else model)
     if not card.is_encoder or not card.onnx:
         return None
     network = load_backend(directory, card, backend="onnx", threads=settings.threads)

@@ -33,7 +33,7 @@ class BrokerClock:
     """Converts between this process' monotonic clock and the Redis server's clock, which all clients and workers use.
 
     The offset is measured whenever the registry is read or written. Its error is at most half a round trip, plus the
-    drift since then.
+    drift since the measurement.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class WorkerRegistry:
     def now_s(self) -> float:
         """Return the server's time, in seconds. Only the first call sends a request."""
         if not self.clock.is_set:
-            self._execute(self._redis.pipeline(transaction=False))
+            self._execute(self._redis.pipeline(transaction=False))  # sets the clock
         return self.clock.to_server(time.monotonic())
 
     def heartbeats(self) -> tuple[Heartbeat, ...]:

@@ -72,7 +72,7 @@ def create_app(
         telemetry=NO_TELEMETRY,
     )
     app.state.service = service
-    app.state.find_vector_share = None  # only a server with the comparison page reads indices, and sets this
+    app.state.find_vector_share = None  # set only by a server with the comparison page, which reads indices
     app.state.started_at_s = int(time.time())
     app.include_router(routes.dialects)
     app.include_router(routes.checks)

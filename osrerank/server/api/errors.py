@@ -55,7 +55,7 @@ _STATUS_BY_CLASS: tuple[tuple[type[Exception], int], ...] = (
     (InferenceError, 500),
     (OsrerankError, 500),
 )
-_TYPE_BY_STATUS = {401: "Authentication", 429: "Overloaded", 500: "Backend", 503: "Unhealthy", 504: "Timeout"}
+_TYPE_BY_STATUS = {401: "Authentication", 429: "Overloaded", 503: "Unhealthy", 504: "Timeout"}
 ERROR_RESPONSES: Mapping[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": description}
     for status, description in (
@@ -82,7 +82,8 @@ def error_status(error: Exception) -> int:
 
 def error_body(status: int, message: str) -> dict[str, str]:
     """Return the body of an error response."""
-    error_type = _TYPE_BY_STATUS.get(status, "Validation" if status < 500 else "Backend")
+    other_type = "Validation" if status < 500 else "Backend"
+    error_type = _TYPE_BY_STATUS.get(status, other_type)
     return ErrorBody(message=message, detail=message, error=message, error_type=error_type).model_dump()
 
 
