@@ -1,5 +1,6 @@
 """Options, commands and variables that earlier versions accepted, and what error messages suggest instead."""
 
+# advice that several removed names share
 SIGNING_KEY = "set OSRERANK_SIGNING_KEY, which signs both messages and scores"
 VECTORS_SUFFIXES = ("", "_FOLDER", "_KEY", "_MB", "_PROFILE", "_TTL_S")
 """The endings of the settings for document vectors, such as ``OSRERANK_VECTORS`` and ``OSRERANK_VECTORS_MB``."""

@@ -56,7 +56,7 @@ class Driver:
 
     @abstractmethod
     def _sender(self, index: Any) -> Callable[[Any], Any]:
-        """Return a function that sends a step's request to an index, with neither headers nor options of a caller."""
+        """Return a function that sends a step's request to an index, without a caller's headers and options."""
 
 
 class SyncDriver(Driver):
@@ -83,7 +83,7 @@ class SyncDriver(Driver):
         except StopIteration as end:
             return end.value
         except PropagatedError as raised:
-            cause = raised.cause
+            cause = raised.cause  # the error to raise to the caller, as it is
         raise cause  # outside the except block, so that its traceback has no context
 
     def _perform_step(self, step: Any, send: Callable[[Any], Any]) -> Any:
@@ -96,7 +96,7 @@ class SyncDriver(Driver):
         return send(step)
 
     def perform_steps(self, steps: Generator[Any, Any, Any], index: Any = None) -> Any:
-        """Perform a generator's steps with neither headers nor options of a caller, and return its value.
+        """Perform a generator's steps without a caller's headers and options, and return its value.
 
         Args:
             steps: the generator of steps.
@@ -251,14 +251,15 @@ class AsyncDriver(Driver):
         if isinstance(step, SendLater):
             task = asyncio.create_task(self._perform(step.steps, send))
             self._background.add(task)
-            return task.add_done_callback(self._background.discard)
+            task.add_done_callback(self._background.discard)
+            return None
         if isinstance(step, QueueShadowRun):
             begin = partial(self._perform, step.steps, send)
             return self.searcher.shadows.submit(partial(_run_in, asyncio.get_running_loop(), begin))
         return await send(step)
 
     async def perform_steps(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
-        """Perform a generator's steps with neither headers nor options of a caller, and return its value."""
+        """Perform a generator's steps without a caller's headers and options, and return its value."""
         return await self._perform(steps, self._sender(index))
 
     async def rerank(

@@ -304,7 +304,7 @@ def _aggregate_pairs(
 ) -> tuple[dict[str, float], int]:
     """Return each document's aggregated pair probability, and the number of pairs."""
     # for each document, the indices of the documents that it is compared with
-    rivals = Pairs(setting.aggregation, setting.sample_size or 1, setting.seed).rivals(doc_ids)
+    rivals = Pairs(setting.aggregation, setting.sample_size or 1, setting.seed).choose_rivals(doc_ids)
     aggregated = {}
     for doc_id, rival_indices in zip(doc_ids, rivals, strict=True):
         try:

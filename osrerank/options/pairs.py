@@ -20,7 +20,7 @@ class Pairs:
     """Which pairs of candidates a duo model compares, and how a candidate's pairwise probabilities become its score.
 
     In the descriptions, p_ij is the probability that candidate i is more relevant than candidate j, and J_i is the set
-    of candidates that candidate i is compared with.
+    of candidates other than i.
 
     Attributes:
         aggregation: the score of candidate i. ``"sum"`` is the sum of p_ij over J_i; ``"binary"`` counts the p_ij above
@@ -48,11 +48,11 @@ class Pairs:
     def of(cls, value: Any) -> "Pairs":
         """Parse the ``pairs`` option: the name of an aggregation, a dict of options, True, or None.
 
-        Raises `ConfigError` if it is invalid.
+        True and None give the defaults. Raises `ConfigError` if the value is invalid.
         """
         return parse_options(cls, value, "pairs", text_key="aggregation") or cls()
 
-    def rivals(self, doc_ids: Sequence[str]) -> list[list[int]]:
+    def choose_rivals(self, doc_ids: Sequence[str]) -> list[list[int]]:
         """Return for each candidate the indices of the candidates that it is compared with, in ascending order.
 
         The result is ``[[1, 2], [0, 2], [0, 1]]`` for three candidates without a sample.

@@ -1,7 +1,7 @@
 """The option ``sentences``: score documents by their best sentences. `osrerank.stages.sentences` implements it.
 
 The method is Birch (Akkalyoncu Yilmaz et al., EMNLP 2019). Where its paper and its released code differ, the
-descriptions of the options name the two.
+descriptions of the options say which of the two they follow.
 """
 
 from dataclasses import dataclass

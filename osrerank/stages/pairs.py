@@ -37,7 +37,7 @@ class PairPlan:
             doc_ids: the candidates' ids, in the order of the ranking.
             pairs: the options, which choose the rivals of each candidate.
         """
-        rivals = pairs.rivals(doc_ids)
+        rivals = pairs.choose_rivals(doc_ids)
         is_complete = len(rivals[0]) == len(rivals) - 1  # all candidates have equally many rivals
         if is_complete:
             tuples = list(_all_pairs(len(rivals)))

@@ -21,7 +21,8 @@ class Worker(celery_worker.Worker):  # type: ignore[misc]
 
     def install_platform_tweaks(self, worker: celery_worker.Worker) -> None:
         super().install_platform_tweaks(worker)
-        celery_worker._shutdown_handler(  # noqa: SLF001 - Celery has no option for the exit code
+        # Celery installs its handler of SIGTERM in this way. It has no option for the exit code.
+        celery_worker._shutdown_handler(  # noqa: SLF001
             worker, sig="SIGINT", callback=celery_worker.on_SIGINT
         )
 

@@ -157,19 +157,19 @@ IDS = ("a", "b", "c")
 
 
 def test_all_pairs_of_candidates_are_compared_by_default():
-    assert Pairs().rivals(IDS) == [[1, 2], [0, 2], [0, 1]]
-    assert Pairs().rivals(("a",)) == [[]]
-    assert Pairs().rivals(()) == []
+    assert Pairs().choose_rivals(IDS) == [[1, 2], [0, 2], [0, 1]]
+    assert Pairs().choose_rivals(("a",)) == [[]]
+    assert Pairs().choose_rivals(()) == []
     for size in (2, 99):  # a draw of all others or more
-        assert Pairs("sample", sample_size=size).rivals(IDS) == Pairs().rivals(IDS)
+        assert Pairs("sample", sample_size=size).choose_rivals(IDS) == Pairs().choose_rivals(IDS)
 
 
 def test_rivals_are_drawn_without_replacement_and_never_the_candidate_itself():
     ids = [f"d{index}" for index in range(12)]
-    for index, drawn in enumerate(Pairs("sample", sample_size=5).rivals(ids)):
+    for index, drawn in enumerate(Pairs("sample", sample_size=5).choose_rivals(ids)):
         assert len(set(drawn)) == len(drawn) == 5
         assert index not in drawn
-    draws = [Pairs("sample", sample_size=5, seed=seed).rivals(ids) for seed in (0, 0, 1)]
+    draws = [Pairs("sample", sample_size=5, seed=seed).choose_rivals(ids) for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
 
 
@@ -177,9 +177,11 @@ def test_rivals_are_drawn_without_replacement_and_never_the_candidate_itself():
 def test_drawn_rivals_do_not_depend_on_the_order_of_candidates(order, size):
     ids = [f"d{index}" for index in range(8)]
     pairs = Pairs("sample", sample_size=size, seed=3)
-    straight = {ids[i]: {ids[j] for j in js} for i, js in enumerate(pairs.rivals(ids))}
+    straight = {ids[i]: {ids[j] for j in js} for i, js in enumerate(pairs.choose_rivals(ids))}
     reordered_ids = [ids[index] for index in order]
-    reordered = {reordered_ids[i]: {reordered_ids[j] for j in js} for i, js in enumerate(pairs.rivals(reordered_ids))}
+    reordered = {
+        reordered_ids[i]: {reordered_ids[j] for j in js} for i, js in enumerate(pairs.choose_rivals(reordered_ids))
+    }
     assert reordered == straight
 
 

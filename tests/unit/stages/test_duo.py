@@ -156,7 +156,7 @@ def test_a_candidate_with_one_failed_rival_stays_comparable():
 
 def test_a_candidate_without_a_scored_rival_is_marked():
     ids = [f"d{index}" for index in range(5)]
-    drawn = Pairs("sample", sample_size=1).rivals(ids)
+    drawn = Pairs("sample", sample_size=1).choose_rivals(ids)
     bad = {"abcde"[index] + "abcde"[rivals[0]] for index, rivals in enumerate(drawn) if 0 in (index, *rivals)}
     stage = DuoStage(Table(table_of("abcde"), bad=bad), pairs=Pairs("sample", sample_size=1))
     ranking = stage.rerank(ranking_of("abcde"))
