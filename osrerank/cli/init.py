@@ -35,11 +35,11 @@ class Speed(NamedTuple):
     """The measured speed of scoring on this machine."""
 
     n_documents: int
-    pairs_per_s: float
+    documents_per_s: float
 
 
 class BaseOptions(NamedTuple):
-    """The options for all indices, such as ``{"depth": 100}``, and a note for the file's comment on their choice."""
+    """The options for all indices, such as ``{"depth": 100}``, and a note that says why they were chosen."""
 
     options: dict[str, Any]
     note: str
@@ -66,8 +66,8 @@ def init(
 
     The file lists the text fields whose values, in a sample of documents, are titles or prose. If the model does not
     support the documents' language, the index gets osrerank/e5-multilingual, if it is installed. The depth is 100 if
-    document vectors are stored. With a cross-encoder, or with OSRERANK_VECTORS=off, it is the number of documents that
-    this machine scores in half of the deadline, at most 100.
+    document vectors are stored. With a cross-encoder, or with OSRERANK_VECTORS=off, the depth is the number of
+    documents that this machine scores in half of the deadline, at most 100.
 
     `connect` and the command line read ./osrerank.toml, or the file in the user's configuration folder, and log which
     one they read.
@@ -78,24 +78,26 @@ def init(
         raise click.UsageError("--build needs an index: set it with --index")
     refuse_existing(output, force=force)
     with closing(open_client(context)) as client:
-        fields, texts, model = SearchFields(), [], ""
+        fields = SearchFields()
+        texts: list[str] = []
+        model = ""  # the settings' model
         if index:
             fields = _find_fields(client, index)
             texts = sample_texts(client, index, fields, SAMPLE_DOCUMENTS)
             model = _choose_model(client, index, texts)
-    with closing(open_client(context, model=model or None)) as client:
+    with closing(open_client(context, model=model or None)) as client:  # again, with the chosen model
         stores_vectors = _stores_vectors(client, index)
         if stores_vectors:
             base = _options_with_vectors(deadline_ms)
         else:
             base = _options_without_vectors(client, index, texts, deadline_ms)
-        indices_have_same_fields = not fields.groups  # an alias or pattern can stand for different indices
+        indices_have_same_fields = not fields.groups  # an alias or pattern can stand for groups of different indices
         options_by_index = {}
         if index and texts and indices_have_same_fields:
             options_by_index[index] = {"query_fields": fields.query_fields, "fields": fields.model_fields}
         models = {index: model} if index and model else {}
-        notes = f"Made by osrerank init: {base.note}."
-        write_atomically(output, [format_settings(notes, base.options, options_by_index, models)])
+        comment = f"Made by osrerank init: {base.note}."
+        write_atomically(output, [format_settings(comment, base.options, options_by_index, models)])
         values = ", ".join(f"{name} {value:g}" for name, value in base.options.items())
         click.echo(f"{output}: {values}; {base.note}")
         if index:
@@ -105,16 +107,20 @@ def init(
 
 
 def _find_fields(client: Any, index: str) -> SearchFields:
-    """Return the fields in the settings, or else those whose values in a sample of documents are titles or prose."""
+    """Return the fields in the settings, or else those whose values in a sample of documents are titles or prose.
+
+    If no sample can be read, return the fields that a search would use.
+    """
     options = client.searcher.defaults.options_for(index)
     caller_fields = FieldChoice(caller_names(options.query_fields), caller_names(options.fields))
     fields_by_index = read_leaves_by_index(client.indices.get_mapping(index=index))
-    # samples are read without the index's search pipeline, which might cost money or refuse the requests
     pipeline = client.search_pipeline_of(index)
-    groups = choose_fields_by_samples(index, fields_by_index, pipeline.replacement)
-    can_read_samples = not pipeline.blocking_reason
-    samples = client.perform_steps(groups, index) if can_read_samples else ()
-    return resolve_fields(fields_by_index, samples, caller_fields) if samples else client.fields_of(index)
+    if pipeline.blocking_reason:
+        return client.fields_of(index)
+    # samples are read without the index's search pipeline, which might cost money or refuse the requests
+    steps = choose_fields_by_samples(index, fields_by_index, pipeline.replacement)
+    groups = client.perform_steps(steps, index)
+    return resolve_fields(fields_by_index, groups, caller_fields) if groups else client.fields_of(index)
 
 
 def _stores_vectors(client: Any, index: str | None) -> bool:
@@ -143,12 +149,12 @@ def _options_without_vectors(
     if deadline_ms is None:
         deadline_ms = DEFAULT_DEADLINE_MS
     documents = f"documents of {index}" if texts else "invented documents of 100 words"
-    note = f"{speed.n_documents} {documents} were scored at {speed.pairs_per_s:.0f} a second here"
-    return BaseOptions({"depth": _choose_depth(speed.pairs_per_s, deadline_ms), "deadline_ms": deadline_ms}, note)
+    note = f"{speed.n_documents} {documents} were scored at {speed.documents_per_s:.0f} a second here"
+    return BaseOptions({"depth": _choose_depth(speed.documents_per_s, deadline_ms), "deadline_ms": deadline_ms}, note)
 
 
 def _print_fields(index: str, fields: SearchFields, *, is_written: bool, has_texts: bool) -> None:
-    for warning in (*fields.warnings, *fields.check_names(None)):
+    for warning in (*fields.warnings, *fields.check_names(fields_with_text=None)):
         click.echo(f"{index}: {warning}", err=True)
     line = f"{index}: searched: {', '.join(fields.query_fields)}; read: {', '.join(fields.model_fields)}"
     if fields.left_out:
@@ -195,8 +201,8 @@ def _choose_model(client: Any, index: str, texts: Sequence[str]) -> str:
     return MULTILINGUAL
 
 
-def _choose_depth(pairs_per_s: float, deadline_ms: float) -> int:
-    """Return how many candidates can be scored in half of the deadline, as a multiple of 10 from 10 to 100."""
-    count = pairs_per_s * SCORING_SHARE * deadline_ms / 1000
+def _choose_depth(documents_per_s: float, deadline_ms: float) -> int:
+    """Return how many candidates can be scored in `SCORING_SHARE` of the deadline, in tens from 10 to 100."""
+    count = documents_per_s * SCORING_SHARE * deadline_ms / 1000
     rounded_count = count // DEPTH_STEP * DEPTH_STEP
     return int(min(MAX_DEPTH, max(MIN_DEPTH, rounded_count)))

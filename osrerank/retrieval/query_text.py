@@ -54,16 +54,18 @@ COMPOUND_CLAUSES = {
 """For each compound clause, the keys of its scoring clauses. Clauses under other keys (``filter``) do not score."""
 
 
-def shorten_to_clauses(text: str, fields: SearchFields) -> str:
-    """Truncate a query text that has too many words to its first distinct words.
+def shorten_text(text: str, fields: SearchFields) -> str:
+    """Keep only the first distinct words of a query text with too many words.
 
     The engine searches each word in each field with one clause, and refuses a query with more than `MAX_CLAUSES`.
     """
     field_lists = [group.query_fields for group in fields.groups] or [fields.query_fields]
-    max_words = max(MAX_CLAUSES // max(map(_count_fields, field_lists)), 1)
+    n_fields = max(map(_count_fields, field_lists))
+    max_words = max(MAX_CLAUSES // n_fields, 1)
     if len(text) <= max_words or sum(max(len(_find_word_ends(part)), 1) for part in text.split()) <= max_words:
         return text
-    shortened, n_words_left = [], max_words
+    shortened = []
+    n_words_left = max_words
     for part in dict.fromkeys(text.split()):
         word_ends = _find_word_ends(part)  # several if the part has punctuation or no spaces between words
         shortened.append(part if len(word_ends) <= n_words_left else part[: word_ends[n_words_left - 1]])
@@ -104,25 +106,27 @@ def _build_text_query(text: str, field_names: Sequence[str], fields: SearchField
     The best field counts most (`TIE_BREAKER`). Nested fields are searched by a nested query, and each ``semantic_text``
     field by a separate ``match`` clause.
     """
-    # the fields that one clause searches, by their nested object and by the semantic_text field ("" for none)
+    # the fields of each clause, by nested object and semantic_text field ("" for none)
     names_by_clause: dict[tuple[str, str], list[str]] = {}
     for name in field_names:
         unboosted = without_boost(name)
-        path = fields.traits.nested.get(unboosted, "")
+        nested_object = fields.traits.nested.get(unboosted, "")
         semantic_field = unboosted if unboosted in fields.traits.semantic else ""
         # an object that is nested in some indices only is searched both as a nested one and as an ordinary one
-        object_paths = [path, ""] if path in fields.traits.nested_indices else [path]
-        for object_path in dict.fromkeys(object_paths):
-            names_by_clause.setdefault((object_path, semantic_field), []).append(name)
+        paths = [nested_object, ""] if nested_object in fields.traits.nested_indices else [nested_object]
+        for path in dict.fromkeys(paths):
+            names_by_clause.setdefault((path, semantic_field), []).append(name)
+    if not field_names:
+        names_by_clause["", ""] = []  # the clause searches the index's default fields
     lenient = {"lenient": True} if fields.traits.needs_lenient or not field_names else {}
     clauses = []
-    for (path, semantic_field), names in names_by_clause.items() or [(("", ""), [])]:
+    for (path, semantic_field), names in names_by_clause.items():
         clause: dict[str, Any]
         if semantic_field:
             _, is_boosted, boost = names[0].partition("^")
             options = {"boost": float(boost)} if is_boosted else {}
             clause = {"match": {semantic_field: {"query": text, **options}}}
-        elif len(names) == 1 and not {"^", "*"} & set(names[0]):
+        elif len(names) == 1 and "^" not in names[0] and "*" not in names[0]:
             clause = {"match": {names[0]: {"query": text, **lenient}}}
         else:
             field_list = {"fields": names} if names else {}
@@ -149,11 +153,13 @@ def find_searched_fields(query: Any) -> tuple[str, ...]:
 def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = frozenset()) -> str:
     """Return the one query text of a search body.
 
-    It is ``ext.rerank.query_context.query_text``, or else the text at the path
-    ``ext.rerank.query_context.query_text_path``, or else the text of the query's scoring clauses, such as ``match``,
-    ``multi_match``, ``query_string`` and ``neural``. These clauses must all have the same text. Texts without a letter
-    or digit are ignored, such as ``*``. Clauses that only boost, or that search only ``non_text_fields``, are ignored
-    if other clauses have a text.
+    It is the first of these texts that exists:
+
+    - ``ext.rerank.query_context.query_text``.
+    - The text at the path ``ext.rerank.query_context.query_text_path``.
+    - The one text of the query's scoring clauses, such as ``match`` and ``neural``. A text without a letter or digit,
+      such as ``*``, is ignored. If other clauses have a text, those that only boost, or that search only
+      ``non_text_fields``, are ignored, too.
 
     Raises:
         ConfigError: the body has no query text, or several.
@@ -189,7 +195,7 @@ def explain_unfinished_query(body: Mapping[str, Any]) -> str:
         return ""
     clauses = _walk_leaf_clauses(read_queries(body))
     prefix_searches = (_describe_prefix_search(name, content) for name, content in clauses)
-    evidence = next(filter(None, prefix_searches), "")
+    evidence = next((description for description in prefix_searches if description), "")
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
     if not evidence and any(isinstance(suggester, Mapping) and "completion" in suggester for suggester in suggesters):
@@ -210,9 +216,11 @@ def _describe_prefix_search(name: str, content: Mapping[str, Any]) -> str:
 
 def _read_query_context(body: Mapping[str, Any]) -> Mapping[str, Any]:
     context: Any = body
-    for key in ("ext", "rerank", "query_context"):  # the engine will report a value that is not an object
-        context = (context.get(key) if isinstance(context, Mapping) else None) or {}
-    return context if isinstance(context, Mapping) else {}
+    for key in ("ext", "rerank", "query_context"):
+        context = context.get(key) or {}
+        if not isinstance(context, Mapping):  # the engine will report the value
+            return {}
+    return context
 
 
 def _read_text_at_path(body: Mapping[str, Any], path: str) -> str:
@@ -240,12 +248,13 @@ def find_texts_with_fields(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]
 def _list_ranking_texts(clause: Any, non_text_fields: Collection[str]) -> list[str]:
     """Return the texts of a query's clauses. Those that only boost, or search only non-text fields, are left out."""
     texts: list[str] = []
-    for name, content in _walk_clauses(clause):
+    for name, content in _walk_outer_clauses(clause):
         if name in COMPOUND_CLAUSES:
-            inner = [_list_ranking_texts(content.get(key), non_text_fields) for key in COMPOUND_CLAUSES[name]]
-            if name == "bool" and inner[0] and str(content.get("minimum_should_match", 0)) == "0":
-                inner = inner[:1]  # with a must clause, should clauses only boost
-            texts += chain.from_iterable(inner)
+            keys = COMPOUND_CLAUSES[name]
+            texts_by_key = {key: _list_ranking_texts(content.get(key), non_text_fields) for key in keys}
+            if name == "bool" and texts_by_key["must"] and str(content.get("minimum_should_match", 0)) == "0":
+                del texts_by_key["should"]  # with a must clause, should clauses only boost
+            texts += chain.from_iterable(texts_by_key.values())
         else:
             for text, fields in _read_clause_texts(name, content):
                 if not fields or any(without_boost(field) not in non_text_fields for field in fields):
@@ -255,7 +264,7 @@ def _list_ranking_texts(clause: Any, non_text_fields: Collection[str]) -> list[s
 
 def _walk_leaf_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and content of each scoring clause that contains no other clauses."""
-    for name, content in _walk_clauses(clause):
+    for name, content in _walk_outer_clauses(clause):
         if name in COMPOUND_CLAUSES:
             for key in COMPOUND_CLAUSES[name]:
                 yield from _walk_leaf_clauses(content.get(key))
@@ -263,11 +272,11 @@ def _walk_leaf_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield name, content
 
 
-def _walk_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _walk_outer_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and content of a clause, ``"match", {"title": "low"}``, or of each clause in a list."""
     if isinstance(clause, list):
         for item in clause:
-            yield from _walk_clauses(item)
+            yield from _walk_outer_clauses(item)
         return
     clause = clause.to_dict() if hasattr(clause, "to_dict") else clause
     if isinstance(clause, Mapping):
@@ -295,7 +304,7 @@ def _read_clause_values(name: str, content: Mapping[str, Any]) -> Iterator[tuple
 def _list_clause_fields(name: str, content: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fields that one of the `_TEXT_CLAUSES` lists, then those in the text of a ``query_string`` clause."""
     listed = content.get("fields") or content.get("default_field") or ()
-    fields = [listed] if isinstance(listed, str) else [str(name) for name in listed]
+    fields = [listed] if isinstance(listed, str) else [str(field) for field in listed]
     if name == "query_string" and isinstance(content.get("query"), str):
         fields += [field.replace("\\", "") for field in _INLINE_FIELD.findall(content["query"])]
     return tuple(dict.fromkeys(fields))

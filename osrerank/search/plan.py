@@ -18,7 +18,7 @@ from osrerank.retrieval.boosts import SCORES_PARAM, Boosts, Parts, find_boosts
 from osrerank.retrieval.fields import SearchFields, caller_names
 from osrerank.retrieval.first_pass import COLLAPSE_WARNING, FirstPass, plan_first_pass, read_count
 from osrerank.retrieval.mapping import without_boost
-from osrerank.retrieval.query_text import build_query, explain_unfinished_query, find_query_text, shorten_to_clauses
+from osrerank.retrieval.query_text import build_query, explain_unfinished_query, find_query_text, shorten_text
 from osrerank.retrieval.requests import SideRequest, select_index_options
 from osrerank.retrieval.rm3 import expand_query
 from osrerank.retrieval.sampled_fields import choose_field_names
@@ -224,7 +224,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     options = call.options or searcher.defaults.options_for(call.index)
     recipe, deadline = yield from _find_recipe_and_deadline(call, searcher, service)
     fields = yield from look_up_fields(call, searcher)
-    query = shorten_to_clauses(call.query, fields) if isinstance(call.query, str) else call.query
+    query = shorten_text(call.query, fields) if isinstance(call.query, str) else call.query
     body = with_query(query, call.body, fields)
     plan = Plan(call, service, deadline, body=body, options=options, fields=fields, recipe=recipe)
     if isinstance(query, str) and query != call.query:

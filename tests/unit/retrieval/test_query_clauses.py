@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.retrieval.fields import IndexGroup, SearchFields
-from osrerank.retrieval.query_text import ASSUMED_FIELD_COUNT, MAX_CLAUSES, shorten_to_clauses
+from osrerank.retrieval.query_text import ASSUMED_FIELD_COUNT, MAX_CLAUSES, shorten_text
 from osrerank.search.plan import TRUNCATED_QUERY
 from osrerank.testing import FunctionScorer
 from tests.rankings import client_for, response_of
@@ -19,7 +19,7 @@ WORDS = st.one_of(st.text("abcde", min_size=1, max_size=3), st.sampled_from(["a-
 def test_a_query_keeps_the_first_words_within_the_clause_limit(words, repeats, count):
     text = " ".join(words * (1 + repeats // 100))
     fields = SearchFields(tuple(f"f{number}" for number in range(count)))
-    shortened, limit = shorten_to_clauses(text, fields), max(MAX_CLAUSES // count, 1)
+    shortened, limit = shorten_text(text, fields), max(MAX_CLAUSES // count, 1)
     words = shortened.split()
     if shortened != text:
         assert len(set(words[:-1])) == len(words) - 1 < limit
@@ -29,7 +29,7 @@ def test_a_query_keeps_the_first_words_within_the_clause_limit(words, repeats, c
 
 @pytest.mark.parametrize("text", ["血" * 3000, "นม" * 1500, "😀" * 3000, "a-b" * 1500, "a" * 255 * 3000])
 def test_long_texts_without_spaces_are_cut_to_the_clause_limit(text):
-    shortened = shorten_to_clauses(text, SearchFields(("a", "b")))
+    shortened = shorten_text(text, SearchFields(("a", "b")))
     assert text.startswith(shortened)
     assert 0 < len(shortened) < len(text)
 
@@ -37,9 +37,9 @@ def test_long_texts_without_spaces_are_cut_to_the_clause_limit(text):
 def test_the_index_with_most_fields_decides_the_number_of_words():
     parts = (IndexGroup(("a",), ("x",), ("x",)), IndexGroup(("b",), ("x", "y", "z", "w"), ("x",)))
     text = " ".join(f"w{number}" for number in range(400))
-    assert len(shorten_to_clauses(text, SearchFields(groups=parts)).split()) == MAX_CLAUSES // 4
+    assert len(shorten_text(text, SearchFields(groups=parts)).split()) == MAX_CLAUSES // 4
     for fields in (SearchFields(), SearchFields(("t*^2",))):
-        assert len(shorten_to_clauses(text, fields).split()) == MAX_CLAUSES // ASSUMED_FIELD_COUNT
+        assert len(shorten_text(text, fields).split()) == MAX_CLAUSES // ASSUMED_FIELD_COUNT
 
 
 def test_a_long_query_is_cut_for_the_engine_but_not_for_the_model():
