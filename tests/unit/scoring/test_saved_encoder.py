@@ -88,7 +88,8 @@ def test_a_graph_with_another_models_vocabulary_is_refused(tmp_path: Path) -> No
 
 
 def test_a_graph_without_states_is_refused_with_the_names_that_it_gives(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match="but the graph of a bi-encoder model needs vector or last_hidden"):
+    expected = "has the outputs pooler_output, but the graph of a bi-encoder model needs vector or last_hidden"
+    with pytest.raises(ModelLoadError, match=expected):
         encoder(published(tmp_path / "made", output="pooler_output"))
 
 
