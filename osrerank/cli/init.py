@@ -116,7 +116,8 @@ def _find_fields(client: Any, index: str) -> SearchFields:
     fields_by_index = read_leaves_by_index(client.indices.get_mapping(index=index))
     pipeline = client.search_pipeline_of(index)
     if pipeline.blocking_reason:
-        return client.fields_of(index)
+        usual_fields: SearchFields = client.fields_of(index)
+        return usual_fields
     # samples are read without the index's search pipeline, which might cost money or refuse the requests
     steps = choose_fields_by_samples(index, fields_by_index, pipeline.replacement)
     groups = client.perform_steps(steps, index)

@@ -215,11 +215,12 @@ def _describe_prefix_search(name: str, content: Mapping[str, Any]) -> str:
 
 
 def _read_query_context(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    context: Any = body
+    context: Mapping[str, Any] = body
     for key in ("ext", "rerank", "query_context"):
-        context = context.get(key) or {}
-        if not isinstance(context, Mapping):  # the engine will report the value
+        value = context.get(key) or {}
+        if not isinstance(value, Mapping):  # the engine will report the value
             return {}
+        context = value
     return context
 
 

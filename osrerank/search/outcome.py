@@ -37,21 +37,14 @@ def make_report(
     if isinstance(outcome, Reason):
         report = unranked_report(response, outcome, plan)
     elif interleaved is not None and interleaved.failure is None:
-        report = Report(
-            applied=True,
-            reason=None,
-            code=None,
-            hits=interleaved.hits,
-            stages=outcome.reports,
-            warnings=interleaved.warnings,
-            max_score=interleaved.max_score,
-        )
+        report = _interleaved_report(interleaved, outcome)
     elif find_applied(outcome.reports):
         report = _ranked_report(response, outcome, plan)
     else:
         report = unranked_report(response, _failure_reason(outcome), plan)
         report = replace(report, stages=outcome.reports, warnings=outcome.warnings)
-    if isinstance(outcome, Ranking) or plan.page is not None:
+    was_planned = isinstance(outcome, Ranking) or plan.page is not None
+    if was_planned:
         report = replace(report, explain=plan.options.explain, rerank_ms=rerank_ms)
     if interleaved is not None:
         stages = [stage_as_json(stage, explain=plan.options.explain) for stage in interleaved.stages]
@@ -68,8 +61,23 @@ def make_report(
 
 def _failure_reason(ranking: Ranking) -> Reason:
     """Return the reason why no stage reranked the hits, from the reports of the stages."""
-    code = find_reason_code(ranking.reports) or (ReasonCode.SCORING if ranking.reports else NOT_ASKED.code)
+    if not ranking.reports:  # the pipeline has no stages
+        return NOT_ASKED
+    code = find_reason_code(ranking.reports) or ReasonCode.SCORING
     return Reason(code, describe_failures(ranking.reports) or NOT_ASKED.message)
+
+
+def _interleaved_report(interleaved: InterleavedList, ranking: Ranking) -> Report:
+    """Return the report of a search whose page has hits of two rankings. ``ranking`` is the first one."""
+    return Report(
+        applied=True,
+        reason=None,
+        code=None,
+        hits=interleaved.hits,
+        stages=ranking.reports,
+        warnings=interleaved.warnings,
+        max_score=interleaved.max_score,
+    )
 
 
 def _ranked_report(response: Mapping[str, Any], ranking: Ranking, plan: Plan) -> Report:
@@ -89,20 +97,20 @@ def _ranked_report(response: Mapping[str, Any], ranking: Ranking, plan: Plan) ->
 
 
 def unranked_report(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
-    """Return the report of a search whose hits keep the first pass's order, for the given reason."""
+    """Return the report of a search whose hits keep the first pass's order."""
     hits = make_unranked_page(response, plan.page, plan.offset)
     return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
 
 
 def _add_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleaved: InterleavedList | None) -> Report:
-    """Return the report with the fields whose text the model got, and with warnings about the named fields.
+    """Return the report with the fields whose text the model got, and with warnings about fields in the options.
 
-    A field that the options name is checked against ``fields_with_text``: it may be missing, or no hit has text in it.
+    A warning says that a field is missing, or that no hit has text in it.
 
     Raises:
         ConfigError: a field is missing or has no text, and ``on_failure`` is ``"raise"``.
     """
-    fields_with_text: set[str] | None = None
+    fields_with_text: set[str] | None = None  # unknown
     if isinstance(outcome, Ranking):
         report = report.with_entries(fields=list(plan.model_fields))
         if plan.fields.left_out:
@@ -110,13 +118,14 @@ def _add_fields(report: Report, outcome: Ranking | Reason, plan: Plan, interleav
         fields_by_index = plan.fields.model_fields_by_index(plan.options.fields)
         if fields_by_index:
             report = report.with_entries(fields_by_index={name: list(names) for name, names in fields_by_index.items()})
-        if plan.fields.option_names.names_to_check or plan.fields.warnings:
+        if plan.fields.option_names.names_to_check:
             candidates = [*outcome.candidates, *(interleaved.candidates if interleaved is not None else ())]
             fields_with_text = {
                 section.field for candidate in candidates for section in candidate.sections if section.text.strip()
             }
     elif outcome.code is ReasonCode.NO_TEXT:
-        report, fields_with_text = report.with_entries(fields=list(plan.model_fields)), set()
+        report = report.with_entries(fields=list(plan.model_fields))
+        fields_with_text = set()
     name_warnings = plan.fields.check_names(fields_with_text)
     was_requested = plan.call.exclusion is None and outcome is not NOT_ASKED
     if name_warnings and plan.options.on_failure == "raise" and was_requested:

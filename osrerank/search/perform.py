@@ -1,6 +1,6 @@
 """Send the first pass of a search, which fetches the candidates. If it fails, send the caller's own request.
 
-The functions are generators that yield their requests.
+The functions are generators that yield their requests, and are sent the responses.
 """
 
 import logging
@@ -40,11 +40,11 @@ FIELD_DEFINITIONS = ("derived", "runtime_mappings")
 
 
 def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Send a search's first pass, or the caller's own request. Return the plan of the request and its response.
+    """Send a search's first pass, or the caller's own request. Return the plan that was carried out, and the response.
 
     If the first pass is refused, the caller's own request is sent, unless it would fail as well. The returned plan then
-    has the reason as its ``skip_reason``. If the first pass names the query's clauses, to get the scores of boosts, it
-    is first sent again without the names.
+    has the reason as its ``skip_reason``. A refused first pass that names the query's clauses, to get the scores of
+    boosts, is sent again without the names before that.
 
     Raises:
         EngineError: the caller's own request failed, or the first pass failed with an error that the caller's request
@@ -52,7 +52,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     """
     first_pass = plan.first_pass
     if first_pass is None:
-        response = yield from _unranked_response(plan)
+        response = yield from _send_callers_request(plan)
         return plan, response
     try:
         response = yield _request(plan, first_pass)
@@ -66,11 +66,11 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     if first_pass.boosts is not None:
         reason = Reason(ReasonCode.BOOSTS, NO_CLAUSE_SCORES, refusal.external_message)
         plan, response = yield from perform(plan.without_clause_names(reason), searcher)
-        if plan.first_pass is not None:
+        if plan.first_pass is not None:  # not refused without the names: later searches of the index leave them out
             searcher.named_score_failures.put(str(plan.call.index), replace(reason, external_message=""))
         return plan, response
     _warn(refusal)
-    return (yield from _send_caller_request(plan, refusal))
+    return (yield from _skip_reranking(plan, refusal))
 
 
 def complete_page(plan: Plan, response: Any) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
@@ -94,18 +94,18 @@ def complete_page(plan: Plan, response: Any) -> Generator[SearchRequest, Any, tu
         return (yield from _page_after_hit(plan, first_pass, response))
     if not first_pass.has_wrong_size(response):
         return plan, response
-    # If hits have sort values, the caller might request the next page by those of a hit in the middle of this page.
+    # A sorted search is not reranked, because the caller might continue after any hit of this page.
     if first_pass.page.is_first and not first_pass.is_sorted:
         first_pass = first_pass.with_caller_page_size()
         response = yield _request(plan, first_pass)
         return replace(plan, first_pass=first_pass, page=first_pass.page), response
-    return (yield from _send_caller_request(plan, SHORTENED))
+    return (yield from _skip_reranking(plan, SHORTENED))
 
 
 def _page_after_hit(
     plan: Plan, first_pass: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Return the plan and the response of the page after the hit whose sort values ``search_after`` names.
+    """Return the plan and the response of the page after the hit that has the sort values in ``search_after``.
 
     If no reranked hit has these sort values, the page is below the reranked hits, and the caller's own request is sent.
     """
@@ -113,16 +113,17 @@ def _page_after_hit(
     if hit_indices:
         page = replace(first_pass.page, search_after_indices=hit_indices)
         warnings = plan.warnings if len(hit_indices) == 1 else (*plan.warnings, AMBIGUOUS_SEARCH_AFTER)
-        second_plan = plan.second_plan and replace(plan.second_plan, page=page)
+        second_plan = None if plan.second_plan is None else replace(plan.second_plan, page=page)
         first_pass = replace(first_pass, page=page)
-        return replace(plan, page=page, first_pass=first_pass, warnings=warnings, second_plan=second_plan), response
-    plan, unranked_response = yield from _send_caller_request(plan, BELOW_DEPTH)
+        plan = replace(plan, page=page, first_pass=first_pass, warnings=warnings, second_plan=second_plan)
+        return plan, response
+    plan, callers_response = yield from _skip_reranking(plan, BELOW_DEPTH)
     reranked_hits = {_hit_key(hit) for hit in read_hits(response)[: first_pass.depth]}
-    unranked_hits = read_hits(unranked_response) if isinstance(unranked_response, Mapping) else ()
+    callers_hits = read_hits(callers_response) if isinstance(callers_response, Mapping) else ()
     # This page overlaps the reranked ones if the hit of search_after has been deleted since, or its score has changed.
-    if any(_hit_key(hit) in reranked_hits for hit in unranked_hits):
+    if any(_hit_key(hit) in reranked_hits for hit in callers_hits):
         plan = replace(plan, warnings=(*plan.warnings, MAY_OVERLAP))
-    return plan, unranked_response
+    return plan, callers_response
 
 
 def _hit_key(hit: Any) -> tuple[Any, ...] | None:
@@ -139,19 +140,14 @@ def _request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
     return SearchRequest(plan.call.in_callers_form(body), params, is_first_pass=True)
 
 
-def _send_caller_request(plan: Plan, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Send the caller's own request. Return the plan, with the reason why its hits are not reranked, and the response.
-
-    Args:
-        plan: the plan of the search.
-        reason: why the hits are not reranked.
-    """
+def _skip_reranking(plan: Plan, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+    """Send the caller's own request. Return the plan, with the reason for not reranking, and the response."""
     plan = plan.without_reranking(reason)
-    response = yield from _unranked_response(plan)
+    response = yield from _send_callers_request(plan)
     return plan, response
 
 
-def _unranked_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
+def _send_callers_request(plan: Plan) -> Generator[SearchRequest, Any, Any]:
     """Send the caller's own request. Send it again if it failed because of another search of the multi-search."""
     try:
         return (yield plan.callers_request)
@@ -173,17 +169,18 @@ def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generato
         reason: why the hits of the caller's own request are not reranked.
     """
     try:
-        unranked_response = yield plan.callers_request
+        callers_response = yield plan.callers_request
     except EngineError as error:
-        if error.timed_out or _explain_refusal(error) is None:  # the error says nothing about the request
+        if error.timed_out or _explain_refusal(error) is None:  # the request itself may be valid
             return plan, response
         raise
-    if plan.first_pass is None or not plan.first_pass.is_own_response_better(unranked_response, response):
-        if 0 < count_failed_shards(response) == count_failed_shards(unranked_response):
-            response = {**response, "_shards": unranked_response["_shards"]}
+    if plan.first_pass is None or not plan.first_pass.is_own_response_better(callers_response, response):
+        n_failed = count_failed_shards(response)
+        if n_failed > 0 and n_failed == count_failed_shards(callers_response):
+            response = {**response, "_shards": callers_response["_shards"]}
         return plan, response
     _warn(reason)
-    return plan.without_reranking(reason), unranked_response
+    return plan.without_reranking(reason), callers_response
 
 
 def _explain_refusal(error: EngineError) -> Reason | None:
@@ -229,7 +226,9 @@ def hits_with_texts(plan: Plan, response: Any, searcher: Searcher) -> Generator[
         ]
     elif first_pass.reads_only_source:  # the values in ``fields`` may be computed by the caller's request
         hits = [{**hit, "fields": None} for hit in hits]
-    return (plan if plan.fields.model_fields else plan.with_fields_from(hits)), hits
+    if not plan.fields.model_fields:
+        plan = plan.with_fields_from(hits)
+    return plan, hits
 
 
 def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Engine) -> ReadTexts:
@@ -238,7 +237,7 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Eng
     ids = sorted({hit["_id"] for hit in hits})
     body = {
         "query": {"ids": {"values": ids}},
-        "size": min(len(hits) * len(indices), 10_000),
+        "size": min(len(hits) * len(indices), 10_000),  # an id can be in each index; the engine returns at most 10,000
         "_source": list(names),
         "fields": [name for name in names if name in plan.fields.traits.absent_from_source],
         **{name: plan.body[name] for name in FIELD_DEFINITIONS if name in plan.body},
@@ -272,7 +271,7 @@ def _finds_no_text(plan: Plan, response: Mapping[str, Any]) -> bool:
     if plan.skip_reason is not None and plan.skip_reason.code not in NOT_ATTEMPTED:
         return False
     if plan.first_pass is None:
-        return read_total(response, default=1) == 0
+        return read_total(response, default=1) == 0  # an unknown total counts as hits
     hits, names = read_hits(response), plan.model_fields
     if not hits:
         return True

@@ -127,7 +127,7 @@ def _read_vectors(
     records = yield ReadRecords(index_by_key, plan.deadline)
     if not records:
         return ranking
-    valid_records = yield Computation(partial(stage.vectors.parse_and_store, records))
+    valid_records = yield Computation(partial(stage.document_vectors.parse_and_store, records))
     return replace(ranking, vectors=ranking.vectors.with_stored(valid_records))
 
 

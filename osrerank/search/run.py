@@ -261,7 +261,7 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
     if vectors.new_records:
         assert plan.recipe is not None
         assert plan.recipe.vector_stage is not None
-        document_vectors = plan.recipe.vector_stage.vectors
+        document_vectors = plan.recipe.vector_stage.document_vectors
         index_by_key = {key: str(hits_by_id[doc_id].get("_index")) for doc_id, key in vectors.keys.items()}
         records = document_vectors.records.to_contents(vectors.new_records)
         write_steps = side_indices.write_steps(records, index_by_key, document_vectors.label)

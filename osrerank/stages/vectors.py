@@ -40,7 +40,7 @@ from osrerank.vectors.record import stack_vectors
 
 FloatArray = npt.NDArray[np.float64]
 UNSPLIT = Passages()
-"""The options for documents that are not split. Each document is its only passage."""
+"""The options if documents are not split: each document is one passage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,18 @@ class VectorStage:
     """Orders the top ``depth`` candidates by their similarity to the query. Long documents are compared by passages.
 
     Documents without stored vectors are encoded: the first passages of all documents, then the second passages, and so
-    on. If the deadline passes first, only the candidates above the first one without a vector are reordered. The others
-    keep their ranks.
+    on. If the deadline passes first, only the candidates ranked above the first one without a vector are reordered. The
+    others keep their ranks.
 
     Attributes:
-        vectors: the source of the documents' vectors, which also encodes texts.
+        document_vectors: reads the stored vectors of documents, and encodes texts.
         passages: the options for splitting long documents into passages. None does not split them.
         depth: the number of candidates that are compared.
         separator: the text between the title and a passage.
         name: the stage's name in traces and reports.
     """
 
-    vectors: DocumentVectors
+    document_vectors: DocumentVectors
     passages: Passages | None = None
     depth: int = 100
     separator: str = " "
@@ -77,10 +77,10 @@ class VectorStage:
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         vectors = ranking.vectors
-        if vectors is None or vectors.model_key != self.vectors.records.model_key:
+        if vectors is None or vectors.model_key != self.document_vectors.records.model_key:
             vectors = self.read_vectors(ranking, self.depth, deadline)
         compare = partial(self._compare_block, ranking.query.text, vectors, deadline)
-        return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
+        return rank_block(self.document_vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def read_vectors(self, ranking: Ranking, depth: int, deadline: Deadline = NEVER) -> CandidateVectors:
         """Prepare the texts of the top candidates, and read their stored vectors.
@@ -91,26 +91,26 @@ class VectorStage:
             deadline: the search's deadline. At most half of the remaining time is spent on preparing texts. Candidates
                 that are not prepared by then are left out.
         """
-        block = ranking.candidates[:depth]
-        scorable = (candidate for candidate in block if not lacks_text(candidate))
+        scorable = (candidate for candidate in ranking.candidates[:depth] if not lacks_text(candidate))
         texts = {candidate.doc_id: self.prepare_text(candidate) for candidate in take_half_the_time(scorable, deadline)}
-        records = self.vectors.records
+        records = self.document_vectors.records
         keys = dict(zip(texts, records.compute_keys(texts.values()), strict=True))
         return CandidateVectors(records.model_key, texts, keys, records.read_stored(list(keys.values())))
 
     def find_depth(self, ranking: Ranking, minimum: int, maximum: int) -> int:
         """Return how many candidates to rerank, if the depth depends on the number of stored vectors.
 
-        It is ``minimum``, plus the candidates below that need no encoding, up to the first one that does. It is at most
-        ``maximum``.
+        It is at least ``minimum`` and at most ``maximum``. In between, it ends above the first candidate that must be
+        encoded.
         """
         depth, vectors = minimum, ranking.vectors
         if vectors is None:
             return depth
         for candidate in ranking.candidates[minimum:maximum]:
             key = vectors.keys.get(candidate.doc_id)
-            needs_encoding = not lacks_text(candidate) if key is None else key not in vectors.stored_records
-            if needs_encoding:
+            is_stored = key is not None and key in vectors.stored_records
+            must_be_encoded = not is_stored and (key is not None or not lacks_text(candidate))
+            if must_be_encoded:
                 break
             depth += 1
         return depth
@@ -129,25 +129,26 @@ class VectorStage:
         block: Sequence[Candidate],
         scorable: Sequence[Candidate],
     ) -> StageOutcome:
-        query_future = self.vectors.encode_query(query)
+        query_future = self.document_vectors.encode_query(query)
         # If the deadline was near, only the texts of the top candidates were prepared.
-        doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in scorable)))
+        doc_ids = list(takewhile(lambda doc_id: doc_id in vectors.texts, [candidate.doc_id for candidate in scorable]))
         texts = [vectors.texts[doc_id] for doc_id in doc_ids]
         keys = [vectors.keys[doc_id] for doc_id in doc_ids]
-        completed = self.vectors.encode_missing(texts, keys, vectors.stored_records, deadline)
-        query_vector = query_future.result()
-        scored = self._score(scorable, completed.documents, query_vector.rows[0])
+        completed = self.document_vectors.encode_missing(texts, keys, vectors.stored_records, deadline)
+        query_vectors = query_future.result()  # of a batch of one query
+        scored = self._score(scorable, completed.documents, query_vectors.rows[0])
         if not scored:
-            reasons = (reason for records in completed.documents for reason in records.failures.values())
+            reasons = (reason for document in completed.documents for reason in document.failures.values())
             failures = dict(enumerate(reasons))
-            raise nothing_scored_error(self.vectors.encoder, failures, stage=self.name)
-        outcome = self._make_outcome(block, scorable, completed, scored, query_vector)
-        return outcome._replace(vectors=replace(vectors, new_records={**vectors.new_records, **completed.new_records}))
+            raise nothing_scored_error(self.document_vectors.encoder, failures, stage=self.name)
+        outcome = self._make_outcome(block, scorable, completed, scored, query_vectors)
+        new_records = {**vectors.new_records, **completed.new_records}
+        return outcome._replace(vectors=replace(vectors, new_records=new_records))
 
     def _score(
         self, scorable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
     ) -> list[ScoredCandidate]:
-        """Score the candidates that have a vector. A passage whose logit is not a finite number is marked as failed.
+        """Score the candidates that have a vector. In ``documents``, mark passages without a finite logit as failed.
 
         Args:
             scorable: the candidates with text.
@@ -164,10 +165,10 @@ class VectorStage:
         rows = stack_vectors(
             [documents[document_index].records[passage_index] for document_index, passage_index in passages]
         )
-        logits = self.vectors.encoder.similarity(query, rows)
+        logits = self.document_vectors.encoder.similarity(query, rows)
         is_finite = np.isfinite(logits)
         if not is_finite.all():
-            reason = NOT_FINITE.format(model=self.vectors.encoder.model)
+            reason = NOT_FINITE.format(model=self.document_vectors.encoder.model)
             for index in np.flatnonzero(~is_finite).tolist():
                 document_index, passage_index = passages[index]
                 documents[document_index].set_part(passage_index, None, reason)
@@ -175,17 +176,21 @@ class VectorStage:
             logits = logits[is_finite]
         values = logits.tolist()
         bounds = _find_bounds([document_index for document_index, _ in passages])
-        # The index of each document's highest logit. Most documents have a single passage.
+        # The index of each document's highest logit. The shortcut is for the many documents with a single passage.
         best = [start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in bounds]
         scores, units, probabilities = self._aggregate(logits, bounds, best)
-        columns = zip(best, scores.tolist(), unit_interval_scores(scores, units), probabilities.tolist(), strict=True)
+        unit_scores = unit_interval_scores(scores, units)
+        columns = zip(best, scores.tolist(), unit_scores, probabilities.tolist(), strict=True)
         scored_candidates = []
-        for index, score, unit, probability in columns:
+        for index, score, unit_score, probability in columns:
             document_index, passage_index = passages[index]
             candidate, document = scorable[document_index], documents[document_index]
-            parts = {"logit": values[index], "probability": probability}
-            best_span, is_truncated = document.spans[passage_index], self._is_truncated(candidate, document)
-            scored_candidates.append(ScoredCandidate(candidate, score, unit, parts, best_span, is_truncated))
+            score_parts = {"logit": values[index], "probability": probability}
+            best_span = document.spans[passage_index]
+            is_truncated = self._is_truncated(candidate, document)
+            scored_candidates.append(
+                ScoredCandidate(candidate, score, unit_score, score_parts, best_span, is_truncated)
+            )
         return scored_candidates
 
     def _aggregate(
@@ -198,14 +203,15 @@ class VectorStage:
             bounds: the start and end of each document's logits, such as ``[(0, 2), (2, 3)]``.
             best: the index of each document's highest logit, such as ``[1, 2]``.
         """
-        probabilities, options = self.vectors.encoder.probabilities(logits), self.passages or UNSPLIT
+        probabilities = self.document_vectors.encoder.probabilities(logits)
+        options = self.passages or UNSPLIT
         aggregate = AGGREGATIONS[options.aggregation]
-        if aggregate is max_p:
+        if aggregate is max_p:  # the index of the best passage is known
             return logits[best].astype(np.float64), probabilities[best], probabilities[best]
         exact = logits.astype(np.float64)
         aggregated = [aggregate(exact[start:end], probabilities[start:end], options.k) for start, end in bounds]
-        scores, units, document_probabilities = np.array(aggregated).T
-        return scores, units, document_probabilities
+        scores, unit_scores, document_probabilities = np.array(aggregated).T
+        return scores, unit_scores, document_probabilities
 
     def _is_truncated(self, candidate: Candidate, document: DocumentRecords) -> bool:
         """Return whether the document has words that its vectors do not represent."""
@@ -224,10 +230,12 @@ class VectorStage:
         query: Vectors,
     ) -> StageOutcome:
         documents = completed.documents
-        n_reached, n_unfinished = len(scorable), 0
+        n_reached = len(scorable)
+        n_unfinished = 0
         failures: dict[str, str] = {}
         reasons: list[Reason] = []
-        if len(scored) < len(scorable) or not all(document.has_all_records for document in documents):
+        has_gaps = len(scored) < len(scorable) or not all(document.has_all_records for document in documents)
+        if has_gaps:
             scored_ids = {scored_candidate.candidate.doc_id for scored_candidate in scored}
             failures = {
                 candidate.doc_id: next(iter(document.failures.values()))
@@ -236,8 +244,9 @@ class VectorStage:
                 if document.failures and candidate.doc_id not in scored_ids
             }
             attempted_ids = scored_ids | failures.keys()
-            n_reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in attempted_ids, scorable))
-            n_unfinished = sum(document.has_open_parts for document in documents) + len(scorable) - len(documents)
+            n_reached = len(list(takewhile(lambda candidate: candidate.doc_id in attempted_ids, scorable)))
+            n_unprepared = len(scorable) - len(documents)
+            n_unfinished = sum(document.has_open_parts for document in documents) + n_unprepared
             reasons = self._explain_gaps(documents, len(scorable))
         counts = {
             "inferences": sum([len(document.records) for document in documents]),
@@ -260,7 +269,8 @@ class VectorStage:
             n_candidates: the number of all candidates with text.
         """
         part_name = "candidates" if self.passages is None else "passages"
-        n_requested = sum(len(document.spans) for document in documents) + n_candidates - len(documents)
+        n_unprepared = n_candidates - len(documents)  # each counts as one passage
+        n_passages = sum(len(document.spans) for document in documents) + n_unprepared
         n_failed = sum(len(document.failures) for document in documents)
         n_attempted = sum(len(document.records.keys() | document.failures.keys()) for document in documents)
         n_not_split = n_candidates - sum(bool(document.parts or document.records) for document in documents)
@@ -268,10 +278,10 @@ class VectorStage:
         if n_not_split and self.passages is not None:
             how_far = f"after {n_attempted} passages; {n_not_split} candidates were not split into passages"
             reasons.append(deadline_reason(how_far))
-        elif n_attempted < n_requested:
-            reasons.append(deadline_reason(f"after {n_attempted} of {n_requested} {part_name}"))
+        elif n_attempted < n_passages:
+            reasons.append(deadline_reason(f"after {n_attempted} of {n_passages} {part_name}"))
         if n_failed and self.passages is not None:
-            reasons.append(not_scored_reason(f"{n_failed} of {n_requested} passages"))
+            reasons.append(not_scored_reason(f"{n_failed} of {n_passages} passages"))
         return reasons
 
 

@@ -79,18 +79,19 @@ class CachedScorer:
     ) -> Scores:
         """Return cached scores, and compute the missing ones; see `Scorer.score`.
 
-        The keys that are missing are claimed, so that another thread that needs them waits for this one. Then, this
-        thread waits for the keys that others have claimed, and computes those for which the others have failed.
+        This thread claims the missing keys, so that others that need them wait for it. After its own, it waits for the
+        keys that others have claimed, and computes those for which the others have failed.
         """
         identity = self._scorer.identity
         keys = score_keys(identity, query, documents, tuples)
-        cached_scores, to_renew = self._read(keys)
+        cached_scores, expiring_scores = self._read(keys)
         missing_keys = list(dict.fromkeys(key for key in keys if key not in cached_scores))
         if not missing_keys:
-            self._shared.write(to_renew)
-            return _combine_scores(keys, cached_scores, {}, tuples, identity, {"cached": len(keys)})
+            self._shared.write(expiring_scores)
+            counts = {"cached": len(keys)}
+            return _combine_scores(keys, cached_scores, failures={}, tuples=tuples, identity=identity, counts=counts)
         claimed_keys, pending_scores = self._in_flight.claim(missing_keys)
-        new_scores = _NewScores()
+        new_scores = _NewScores()  # what the waiting threads get if `_compute` raises
         try:
             new_scores = self._compute(claimed_keys, keys, query, documents, tuples, deadline)
         finally:
@@ -101,18 +102,24 @@ class CachedScorer:
         received_scores = {key: score for key, score in awaited_scores.items() if score is not None}
         HITS.labels("computing").inc(len(received_scores))
         cached_scores |= received_scores
-        failed_keys = [key for key, score in awaited_scores.items() if score is None]
-        if failed_keys and not deadline.passed:
-            retried_scores = self._compute(failed_keys, keys, query, documents, tuples, deadline)
+        unanswered_keys = [key for key, score in awaited_scores.items() if score is None]
+        if unanswered_keys and not deadline.passed:
+            retried_scores = self._compute(unanswered_keys, keys, query, documents, tuples, deadline)
             if not retried_scores.is_from(identity):
                 return self._scorer.score(query, documents, tuples, deadline=deadline)
             new_scores = new_scores.merge(retried_scores)
         self._local.write({**received_scores, **new_scores.scores})
-        self._shared.write({**to_renew, **new_scores.scores})
-        counts = Counts.total(new_scores.calls)
+        self._shared.write({**expiring_scores, **new_scores.scores})
+        counts = Counts.total(new_scores.results)
         counts["cached"] += _count_not_computed(keys, cached_scores, new_scores.scores)
-        all_scores = {**cached_scores, **new_scores.scores}
-        return _combine_scores(keys, all_scores, new_scores.failures, tuples, identity, counts)
+        return _combine_scores(
+            keys,
+            {**cached_scores, **new_scores.scores},
+            failures=new_scores.failures,
+            tuples=tuples,
+            identity=identity,
+            counts=counts,
+        )
 
     def close(self) -> None:
         self._scorer.close()
@@ -126,12 +133,12 @@ class CachedScorer:
         """Return the cached scores by key, and those of them that will expire unless they are written again."""
         local_scores = self._local.read(keys)
         other_keys = list(dict.fromkeys(key for key in keys if key not in local_scores))
-        shared_scores, to_renew = self._shared.read(other_keys)
+        shared_scores, expiring_scores = self._shared.read(other_keys)
         self._local.write(shared_scores)
         HITS.labels("process").inc(len(local_scores))
         HITS.labels("redis").inc(len(shared_scores))
         MISSES.inc(len(other_keys) - len(shared_scores))
-        return {**local_scores, **shared_scores}, to_renew
+        return {**local_scores, **shared_scores}, expiring_scores
 
     def _compute(
         self,
@@ -144,16 +151,16 @@ class CachedScorer:
     ) -> "_NewScores":
         """Score one tuple for each key. If several tuples have the same key, the first one is scored."""
         # reversed, so that the first of several tuples with the same key is kept
-        first_index = {key: index for index, key in reversed(list(enumerate(keys)))}
-        ordered_keys = sorted(keys_to_compute, key=first_index.__getitem__)
+        index_by_key = {key: index for index, key in reversed(list(enumerate(keys)))}
+        ordered_keys = sorted(keys_to_compute, key=index_by_key.__getitem__)
         if not ordered_keys:
             return _NewScores()
-        selected_tuples = [tuples[first_index[key]] for key in ordered_keys]
+        selected_tuples = [tuples[index_by_key[key]] for key in ordered_keys]
         scores = self._scorer.score(query, documents, selected_tuples, deadline=deadline)
         cuts = np.zeros(len(ordered_keys), dtype=np.uint8) if scores.cuts is None else scores.cuts
         scores_by_key: dict[bytes, CachedScore] = {
-            key: _cached_score(float(value), float(odds), int(cut))
-            for key, value, odds, cut in zip(ordered_keys, scores.values, scores.log_odds, cuts, strict=True)
+            key: _as_cached_score(float(value), float(log_odds), int(cut))
+            for key, value, log_odds, cut in zip(ordered_keys, scores.values, scores.log_odds, cuts, strict=True)
             if np.isfinite(value)
         }
         failures = {ordered_keys[index]: reason for index, reason in scores.failures.items()}
@@ -167,14 +174,14 @@ class _NewScores:
     Attributes:
         scores: the scores by key.
         failures: why a score could not be computed, by key.
-        calls: the return values of the scorer.
+        results: the return values of the scorer.
         identity: the identity of the model that computed the scores, or "" if it never changes or if nothing was
             computed.
     """
 
     scores: Mapping[bytes, CachedScore] = field(default_factory=dict)
     failures: Mapping[bytes, str] = field(default_factory=dict)
-    calls: tuple[Scores, ...] = ()
+    results: tuple[Scores, ...] = ()
     identity: str = ""
 
     def is_from(self, identity: str) -> bool:
@@ -184,13 +191,14 @@ class _NewScores:
     def merge(self, other: "_NewScores") -> "_NewScores":
         """Return the scores of both objects in one."""
         scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
-        return _NewScores(scores, failures, (*self.calls, *other.calls), self.identity)
+        return _NewScores(scores, failures, (*self.results, *other.results), self.identity)
 
 
 def _combine_scores(
     keys: Sequence[bytes],
     scores: Mapping[bytes, CachedScore],
-    failed_keys: Mapping[bytes, str],
+    *,
+    failures: Mapping[bytes, str],
     tuples: Sequence[tuple[int, ...]],
     identity: str,
     counts: Mapping[str, Any],
@@ -200,14 +208,16 @@ def _combine_scores(
     Args:
         keys: the cache key of each tuple.
         scores: the cached and the new scores.
-        failed_keys: why a key has no score.
-        tuples: indices of documents.
+        failures: why a score could not be computed, by key.
+        tuples: the indices of each tuple's documents.
         identity: identity of the model that computed the scores.
         counts: the other fields of `Scores`, such as ``{"cached": 3}``.
     """
-    values, odds, cuts = _to_arrays(keys, scores)
-    failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
-    combined_scores = Scores(values, failures, count_leading_attempts(values, failures), identity, odds, cuts)
+    values, log_odds, cuts = _to_arrays(keys, scores)
+    failures_by_index = {index: failures[key] for index, key in enumerate(keys) if key in failures}
+    reached = count_leading_attempts(values, failures_by_index)
+    combined_scores = Scores(values, failures_by_index, reached, identity, log_odds, cuts)
+    # a scorer that returns no cuts counts truncated texts, and only cuts tell of those whose scores were cached
     truncated = max(counts.get("truncated", 0), len(combined_scores.truncated_documents(tuples)))
     query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_TRUNCATED_BIT).any())
     return replace(combined_scores, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
@@ -243,18 +253,19 @@ def _count_not_computed(
 def _to_arrays(
     keys: Sequence[bytes], scores: Mapping[bytes, CachedScore]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None, npt.NDArray[np.uint8]]:
-    """Return the values, log-odds and cuts ``(n,)`` of `Scores`. A key without a score gets NaN.
+    """Return the values, log-odds and cuts ``(n,)`` of `Scores`. The value of a key without a score is NaN.
 
     The log-odds are None if they equal the values.
     """
     cached = [scores.get(key, np.nan) for key in keys]
     triples = [score if isinstance(score, tuple) else (score, score, 0) for score in cached]
     values = np.array([value for value, _, _ in triples], dtype=np.float32)
-    odds = np.array([log_odds for _, log_odds, _ in triples], dtype=np.float32)
+    log_odds = np.array([value for _, value, _ in triples], dtype=np.float32)
     cuts = np.array([cut for _, _, cut in triples], dtype=np.uint8)
-    odds_differ = not np.array_equal(odds, values, equal_nan=True)
-    return values, odds if odds_differ else None, cuts
+    are_equal = np.array_equal(log_odds, values, equal_nan=True)
+    return values, None if are_equal else log_odds, cuts
 
 
-def _cached_score(value: float, odds: float, cuts: int) -> CachedScore:
-    return value if odds == value and not cuts else (value, odds, cuts)
+def _as_cached_score(value: float, log_odds: float, cut: int) -> CachedScore:
+    """Return only the value if nothing was truncated and the log-odds equal it."""
+    return value if log_odds == value and not cut else (value, log_odds, cut)

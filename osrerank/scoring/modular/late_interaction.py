@@ -46,7 +46,7 @@ METADATA_FILE = "artifact.metadata"
 LATER_MODULES = ("Dense", "MultiVectorMask", "Normalize", "HierarchicalTokenPooling")
 LIBRARIES = (LIBRARY, "pylate.models.")
 EXPANSION_FIELD = "query_expansion"
-"""Field of a Transformer's settings that says how short queries are expanded by [MASK] tokens."""
+"""Field of a Transformer's settings that says how [MASK] tokens expand short queries."""
 SIMILARITIES = ("maxsim", "meanmaxsim")
 """Supported similarities. ``meanmaxsim`` divides by the number of a query's tokens, which changes no ranking."""
 DENSE_FIELDS = (*KNOWN_FIELDS["Dense"], "use_residual")
@@ -54,7 +54,7 @@ DENSE_FIELDS = (*KNOWN_FIELDS["Dense"], "use_residual")
 MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 """Fields that a MultiVectorMask may have. It drops the vectors of tokens such as punctuation."""
 POOLING_FIELDS: Content = {"num_protected_tokens": 1, "normalize_embeddings": True, "tasks": ["document"]}
-"""Field of a HierarchicalTokenPooling -> its only supported value."""
+"""Fields that a HierarchicalTokenPooling may have besides ``pool_factor``, and their only supported values."""
 DEFAULT_QUERY_TOKENS = 32
 """The token limit of queries in PyLate and Stanford's ColBERT, unless the files set another."""
 DEFAULT_DOCUMENT_TOKENS = 180
@@ -63,13 +63,13 @@ DEFAULT_DOCUMENT_TOKENS = 180
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """A matrix by which each token's state (its last hidden state, or the previous projection's output) is multiplied.
+    """A matrix that multiplies each token's state: its last hidden state, or the output of the previous projection.
 
     Attributes:
         file: safetensors file with the matrix, relative to the directory.
         name: name of the matrix in the file, without ``.weight``.
         residual: what is added to the product. "" adds nothing, and ``same`` adds the state itself. Any other value,
-            such as ``residual``, names another matrix in the file, and the state's product with it is added.
+            such as ``residual``, names a second matrix in the file, whose product with the state is added.
     """
 
     file: str
@@ -90,8 +90,8 @@ class LateInteractionDescription:
         max_document_tokens: maximum number of tokens in a document, including special tokens. None if the files set no
             limit.
         tokens: which tokens the model adds to a text, and which token vectors it keeps.
-        query_prefix: text between the marker and every query.
-        document_prefix: text between the marker and every document.
+        query_prefix: text between the query marker and every query.
+        document_prefix: text between the document marker and every document.
     """
 
     transformer_folder: str
@@ -147,17 +147,20 @@ class _ModulesReader:
             reason = f"similarity_fn_name is {similarity!r}; it must be {' or '.join(SIMILARITIES)}"
             raise file_error(self._file, reason)
         transformer = self._directory / self._transformer_folder
-        task = read_transformer_task(transformer, (EXPANSION_FIELD,))
+        task = read_transformer_task(transformer, extra_fields=(EXPANSION_FIELD,))
         check_field(transformer / TRANSFORMER_FILE, "transformer_task", task, ENCODER_TASK)
         projections, dimensions = self._read_projections()
         query_marker, query_prefix = self._read_marker_and_prefix("query", QUERY_PROMPTS)
         document_marker, document_prefix = self._read_marker_and_prefix("document", DOCUMENT_PROMPTS)
-        expansion, max_query_tokens, max_document_tokens = self._read_lengths(transformer)
+        expansion, max_query_tokens, max_document_tokens = self._read_expansion_and_limits(transformer)
+        skipped_words = self._read_skipped_words()
+        if not self._is_pylate:
+            self._check_normalize()
         tokens = TokenVectorSettings(
             query_marker=query_marker,
             document_marker=document_marker,
             **expansion,
-            skipped=self._vocabulary.select_tokens(self._read_skipped_words()),
+            skipped=self._vocabulary.select_tokens(skipped_words),
             pool_factor=self._read_pool_factor(),
         )
         return LateInteractionDescription(
@@ -184,7 +187,7 @@ class _ModulesReader:
             raise file_error(self._file, f"{reason}; load the model with PyLate and save it again")
         return marker, prompt.removeprefix(marker)
 
-    def _read_lengths(self, transformer: Path) -> tuple[dict[str, Any], int | None, int | None]:
+    def _read_expansion_and_limits(self, transformer: Path) -> tuple[dict[str, Any], int | None, int | None]:
         """Read how queries are expanded, and the maximum numbers of tokens in a query and in a document.
 
         The expansion is given as fields of `TokenVectorSettings`.
@@ -198,18 +201,20 @@ class _ModulesReader:
                 is_attended=bool(self._model.get("attend_to_expansion_tokens")),
             )
             return expansion, max_query_tokens, max_document_tokens
-        limits = read_token_limits(transformer, (EXPANSION_FIELD,))
-        file, settings = read_transformer_settings(transformer, (EXPANSION_FIELD,))
-        content = settings.get(EXPANSION_FIELD) or {"length": 0}
-        refuse_unknown_fields(file, content, ("strategy", "attend", "token", "length"), EXPANSION_FIELD)
-        strategy = content.get("strategy")
+        limits = read_token_limits(transformer, extra_fields=(EXPANSION_FIELD,))
+        file, transformer_settings = read_transformer_settings(transformer, extra_fields=(EXPANSION_FIELD,))
+        settings = transformer_settings.get(EXPANSION_FIELD) or {"length": 0}  # 0 means no expansion
+        refuse_unknown_fields(file, settings, ("strategy", "attend", "token", "length"), EXPANSION_FIELD)
+        strategy = settings.get("strategy")
         if strategy not in (None, "fixed", "min"):
             raise file_error(file, f"{EXPANSION_FIELD} has the strategy {strategy!r}; it must be fixed or min")
-        length = content["length"]
+        length = settings["length"]
         expansion = self._vocabulary.build_expansion_fields(
-            length, is_attended=bool(content.get("attend")), token=content.get("token")
+            length, is_attended=bool(settings.get("attend")), token=settings.get("token")
         )
-        query_limit = int(length) if strategy == "fixed" else limits.query or limits.sequence
+        query_limit = limits.query or limits.sequence
+        if strategy == "fixed":  # every query gets exactly this length
+            query_limit = int(length)
         return expansion, query_limit, limits.document or limits.sequence
 
     def _read_projections(self) -> tuple[tuple[Projection, ...], int]:
@@ -227,10 +232,11 @@ class _ModulesReader:
         file = self._directory / folder / MODULE_FILE
         content: Content = read_json(file)
         refuse_unknown_fields(file, content, DENSE_FIELDS, "Dense")
-        source = content.get("module_input_name", TOKENS_OUTPUT)
-        check_field(file, "module_input_name", source, TOKENS_OUTPUT)
-        check_field(file, "module_output_name", content.get("module_output_name") or source, TOKENS_OUTPUT)
-        activation = str(content.get("activation_function", "Tanh")).rpartition(".")[2]
+        input_name = content.get("module_input_name", TOKENS_OUTPUT)
+        check_field(file, "module_input_name", input_name, TOKENS_OUTPUT)
+        # without a name of its own, the output replaces the input
+        check_field(file, "module_output_name", content.get("module_output_name") or input_name, TOKENS_OUTPUT)
+        activation = str(content.get("activation_function", "Tanh")).rpartition(".")[2]  # torch.nn.Tanh -> Tanh
         check_field(file, "activation_function", activation, "Identity")
         check_field(file, "bias", content.get("bias", True), expected=False)
         weights = f"{folder}/{MODULE_WEIGHTS_FILE}"
@@ -250,13 +256,16 @@ class _ModulesReader:
         mask_file, mask = self._read_single_module("MultiVectorMask", MASK_FIELDS)
         check_field(mask_file, "skiplist_tasks", list(mask.get("skiplist_tasks") or ["document"]), ["document"])
         check_field(mask_file, "keep_only_token_ids", mask.get("keep_only_token_ids") or None, None)
-        normalize_file, normalize = self._read_single_module("Normalize", KNOWN_FIELDS["Normalize"])
-        for name, value in normalize.items():
-            check_field(normalize_file, name, value or TOKENS_OUTPUT, TOKENS_OUTPUT)
         return list(mask.get("skiplist_words") or ())
 
+    def _check_normalize(self) -> None:
+        """Refuse a Normalize module whose input or output are not the token vectors."""
+        file, content = self._read_single_module("Normalize", KNOWN_FIELDS["Normalize"])
+        for name, value in content.items():
+            check_field(file, name, value or TOKENS_OUTPUT, TOKENS_OUTPUT)
+
     def _read_pool_factor(self) -> float:
-        """Read how many token vectors of a document are merged into one, on average. 1 without such a module."""
+        """Read how many token vectors of a document are merged into one, on average. It is 1 if none are merged."""
         kinds = [module.kind for module in self._modules]
         if "HierarchicalTokenPooling" not in kinds:
             return 1
@@ -264,13 +273,14 @@ class _ModulesReader:
             reason = f"HierarchicalTokenPooling must be the last module, but {kinds[-1]} is the last"
             raise file_error(self._directory / MODULES_FILE, reason)
         file, content = self._read_single_module("HierarchicalTokenPooling", ("pool_factor", *POOLING_FIELDS))
+        # a missing normalize_embeddings means False, which is refused
         defaults = {**POOLING_FIELDS, "normalize_embeddings": False}
         for name, expected in POOLING_FIELDS.items():
             check_field(file, name, content.get(name, defaults[name]), expected)
         return float(content.get("pool_factor", 1))
 
     def _read_single_module(self, kind: str, known_fields: Collection[str]) -> tuple[Path, Content]:
-        """Read the file of the only module of a kind. Returns the file and its content."""
+        """Return the file of the only module of a kind, and its content."""
         folders = [module.folder for module in self._modules if module.kind == kind]
         if len(folders) != 1:
             reason = f"it lists {len(folders)} modules of the type {kind}; a late-interaction model must have one"
@@ -342,7 +352,7 @@ class _Vocabulary:
         return "", prompt
 
     def build_expansion_fields(self, length: int, *, is_attended: bool, token: str | None = None) -> dict[str, Any]:
-        """Return the fields of `TokenVectorSettings` that expand queries to ``length`` tokens, or {} if it is 0.
+        """Return the fields of `TokenVectorSettings` that expand queries to ``length`` tokens. {} if 0.
 
         ``is_attended`` says whether the query's words attend to the appended tokens.
         """
