@@ -1,6 +1,6 @@
-"""Load models by their names. `load` follows the settings, which can also choose workers or a server as the backend.
+"""Load models by their names. `load` follows the settings, whose backend can also be workers or a server.
 
-`BACKENDS` lists the backends. A backend's module defines a function ``load``. It is imported on first use.
+`BACKENDS` lists the backends. A backend's module defines a function ``load``, and is imported on first use.
 """
 
 import difflib
@@ -50,7 +50,7 @@ class BackendEntry:
         module: the module that defines ``load``.
         is_local: whether the backend computes in this process.
         kinds: the kinds of models that it supports.
-        weight_patterns: lists of patterns of weight files, best first (`osrerank.scoring.locate.locate`).
+        weight_patterns: the file patterns of its weights, for `osrerank.scoring.locate.locate`.
         dtypes: the dtypes that it can compute in.
     """
 
@@ -85,24 +85,26 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
     """Return the model that the settings describe.
 
     Args:
-        settings: model, backend, dtype, threads, broker.
+        settings: the settings, with the model, the backend and the backend's options.
         kinds: the accepted kinds of models, such as ``("duo",)``. If empty, all kinds are accepted.
-        model: the model to use instead of ``settings.model``. An empty name means that no duo model is configured.
-        in_worker: whether this process is a worker, which loads the model itself if the backend is ``workers``.
+        model: the model to use instead of ``settings.model``. "" is an error: no duo model is configured.
+        in_worker: whether this process is a worker, which computes by itself if the backend is ``workers``.
 
     For the errors, see `load_model`.
     """
     name = settings.model if model is None else model
-    entry = BACKENDS.get(settings.backend)
+    entry = BACKENDS.get(settings.backend)  # None for ``auto``
     if entry is not None and kinds and not set(kinds).intersection(entry.kinds):
+        # only duo models are not supported by all backends
         reason = f"the backend {entry.name} cannot compare pairs; use a pipeline without duo, or another backend"
         raise ModelLoadError(reason, model=name)
     if not name:
         raise ModelLoadError(NO_DUO_MODEL)
-    if entry is None or entry.is_local or (in_worker and settings.backend == WORKERS):
+    is_served_here = in_worker and settings.backend == WORKERS
+    if entry is None or entry.is_local or is_served_here:
         return load_local(settings, kinds, model=name)
-    model_elsewhere: Model = entry.load(settings, name)
-    return model_elsewhere
+    remote_model: Model = entry.load(settings, name)
+    return remote_model
 
 
 def load_local(
@@ -138,7 +140,7 @@ def load_model(
 
     Returns:
         An encoder if the model is a bi-encoder or uses late interaction, else a scorer. A cross-encoder scores single
-        documents, given as tuples ``(i,)`` of their index; a duo model scores pairs, given as ``(i, j)``.
+        documents, given as ``(i,)`` with the document's index; a duo model scores pairs, given as ``(i, j)``.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
@@ -153,8 +155,8 @@ def load_model(
     directory = converted.directory
     name = model
     if Path(model).expanduser().exists():
-        # with "", the name is from the card or the folder, but the folder of a converted copy is named by a digest
-        name = Path(model).name if converted.sha256 else ""
+        is_converted = bool(converted.sha256)  # the folder of a converted copy is named by a digest
+        name = Path(model).name if is_converted else ""  # "": the name in the card, or that of the folder
     card = read_card(directory, name=name)
     if kinds and card.kind not in kinds:
         reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
@@ -173,15 +175,17 @@ def _self_check_once(model: "CrossEncoder | BiEncoder", converted: "ConvertedMod
     from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers
 
     directory = converted.directory
-    record: ConvertedModel | ExternalGraph = converted
+    checked_model: ConvertedModel | ExternalGraph = converted
     if is_encoder(model):
-        if model.backend.name != "onnx" or (directory / CARD_FILE).exists():
+        is_external_graph = model.backend.name == "onnx" and not (directory / CARD_FILE).exists()
+        if not is_external_graph:
             return
-        record = ExternalGraph(hashlib.sha256(model.identity.encode()).hexdigest())
-    if not record.needs_self_check:
+        checked_model = ExternalGraph(hashlib.sha256(model.identity.encode()).hexdigest())
+    if not checked_model.needs_self_check:
         return
     try:
-        record.record_pass(str(require_self_check(model, directory, model.card, sha256=record.sha256)))
+        self_check = require_self_check(model, directory, model.card, sha256=checked_model.sha256)
+        checked_model.record_pass(str(self_check))
     except OsrerankError:
         model.close()
         raise
@@ -290,7 +294,7 @@ def is_local(backend: str) -> bool:
 
 
 def list_weight_patterns(backend: str) -> Sequence[Sequence[str]]:
-    """Return a backend's lists of patterns of weight files. For ``auto``, return those of all backends."""
+    """Return the file patterns of a backend's weights, for `locate`. For ``auto``, return those of all backends."""
     if backend != AUTO:
         return BACKENDS[backend].weight_patterns
     return [patterns for entry in BACKENDS.values() for patterns in entry.weight_patterns]
@@ -306,7 +310,7 @@ def _check_name(setting: str, name: str, names: Sequence[str]) -> str:
 
 
 def _backend_for_dtype(backend: str, dtype: str) -> str:
-    """Check that a backend can compute in a dtype. For ``auto``, choose one that can, if a dtype is given."""
+    """Return the backend, if it can compute in the dtype. For ``auto`` and a dtype, return a backend that can."""
     check_backend(backend, local=True)
     _check_name("dtype", dtype, DTYPES)
     suitable_backends = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
@@ -322,7 +326,8 @@ def _backend_for_dtype(backend: str, dtype: str) -> str:
 def _choose_backend(directory: Path, card: ModelCard) -> str:
     """Return the backend that ``auto`` stands for: ONNX if the model has a graph, otherwise torch."""
     if card.onnx:
-        if NVIDIA_DRIVER_FILE.exists() and not card.is_encoder:  # an encoder computes each vector only once
+        # an encoder computes each vector only once, so it hardly needs the GPU
+        if NVIDIA_DRIVER_FILE.exists() and not card.is_encoder:
             logger.warning(
                 "[gpu-unused] %s runs on the CPU, but this machine has a GPU: use it with --backend torch", card.name
             )
