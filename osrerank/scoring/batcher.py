@@ -28,7 +28,7 @@ Row = npt.NDArray[np.float32]
 NEWEST_WEIGHT = 0.3
 """Weight of the newest batch in the moving average of seconds per token, from 0 to 1."""
 REFUSAL_FACTOR = 0.8
-"""Factor for the average each time that it forbids a batch. Otherwise, one slow batch could forbid all others."""
+"""The average is multiplied by this when it forbids a batch. Otherwise, one slow batch could forbid all others."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
@@ -39,7 +39,7 @@ def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = Fal
     Args:
         lengths: the length of each sequence, in tokens.
         budget_tokens: maximum number of tokens in a batch, including padding.
-        packed: whether batches have no padding. Otherwise, each sequence is padded to the longest one.
+        packed: whether batches are computed without padding. Otherwise, each sequence is padded to the longest one.
     """
     size = longest = total = 0
     for length in lengths:
@@ -66,24 +66,28 @@ class CallOutcome:
     outputs: dict[int, Row] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
-    def count_reached(self, size: int) -> int:
-        """Return how many of ``size`` sequences precede the first one without a result: 2 for results 0, 1 and 3."""
-        for index in range(size):
-            if index not in self.outputs and index not in self.failures:
-                return index
-        return size
+    def count_reached(self, n_sequences: int) -> int:
+        """Return how many of ``n_sequences`` precede the first one without a result: 2 if only 0, 1 and 3 have results."""
+        for number in range(n_sequences):
+            if number not in self.outputs and number not in self.failures:
+                return number
+        return n_sequences
 
 
 class _CallSequence(NamedTuple):
-    """A sequence, the call that it belongs to, and its position in the call."""
+    """A sequence, the call that it belongs to, and its number in the call."""
 
     call: "Call"
-    position: int
+    number: int
     tokens: Tokens
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.tokens.ids)
 
 
 class Batcher:
-    """Computes the sequences of concurrent calls on a backend's threads. A call has the sequences of one query.
+    """Computes the sequences of concurrent calls on a backend's threads.
 
     Calls take turns, so that a small call does not wait for a large one. If a call leaves room in a batch, the next
     call fills it. A batch that fails is halved until the failing sequence is alone. A sequence is not started if it is
@@ -109,11 +113,11 @@ class Batcher:
         self._queue: deque[Call] = deque()
         self._halved_batches: deque[list[_CallSequence]] = deque()
         self._open_calls: set[Call] = set()
-        self._busy_threads = 0
+        self._n_busy_threads = 0
         self._threads = DaemonThreads(self._backend.threads, "osrerank-batch")
 
     def call(self, deadline: Deadline) -> "Call":
-        """Return a call for a ``with`` statement. Its end drops the sequences that are not in a batch yet."""
+        """Return a call for a ``with`` statement. At its end, the sequences that are not in a batch yet are dropped."""
         return Call(self, deadline, threading.Condition(self._lock))
 
     def close(self) -> None:
@@ -134,12 +138,13 @@ class Batcher:
             self._open_calls.add(call)
             if call.deadline.at_s is None:
                 # the short sequences come last, so that all threads end at about the same time
-                call.waiting = deque(sorted(call.waiting, key=lambda sequence: -len(sequence.tokens.ids)))
+                call.waiting = deque(sorted(call.waiting, key=lambda sequence: -sequence.n_tokens))
             if call.waiting and call not in self._queue:
                 self._queue.append(call)
-            for _ in range(min(self._backend.threads - self._busy_threads, len(call.waiting))):
+            n_idle_threads = self._backend.threads - self._n_busy_threads
+            for _ in range(min(n_idle_threads, len(call.waiting))):
                 self._threads.submit(self._work)
-                self._busy_threads += 1
+                self._n_busy_threads += 1
 
     def wait(self, call: "Call") -> None:
         """Wait for all sequences of a call. After its deadline, wait only for the sequences in running batches."""
@@ -147,9 +152,9 @@ class Batcher:
             timeout_s = None if call.deadline.at_s is None else max(0.0, call.deadline.remaining_s())
             call.ended.wait_for(lambda: call.is_done, timeout_s)
             call.waiting.clear()
-            call.ended.wait_for(lambda: call.is_done)
+            call.ended.wait_for(lambda: call.is_done)  # for the running batches
 
-    def withdraw(self, call: "Call") -> None:
+    def end(self, call: "Call") -> None:
         """Drop the sequences of a call that are not in a batch yet."""
         with self._lock:
             call.waiting.clear()
@@ -161,7 +166,7 @@ class Batcher:
             self._compute_batches()
         except BaseException as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting
             with self._lock:
-                self._busy_threads -= 1
+                self._n_busy_threads -= 1
                 for call in self._open_calls:
                     call.fail(error)
 
@@ -172,7 +177,7 @@ class Batcher:
             if not batch:
                 return
             try:
-                with self._throughput.timed(sum(len(sequence.tokens.ids) for sequence in batch)):
+                with self._throughput.timed(sum(sequence.n_tokens for sequence in batch)):
                     outputs = self._compute(batch)
             except InferenceError as error:
                 self._halve(batch, str(error))
@@ -184,6 +189,7 @@ class Batcher:
     def _compute(self, batch: Sequence[_CallSequence]) -> Sequence[Row]:
         with COMPUTE_SECONDS.time(), NATIVE_CODE:
             outputs: Any = self._backend.run([sequence.tokens for sequence in batch])
+        # a late-interaction model returns a list of arrays
         values = outputs if isinstance(outputs, np.ndarray) else np.concatenate(outputs)
         if not np.isfinite(values).all():
             raise InferenceError(NOT_FINITE.format(model=self._model), model=self._model)
@@ -194,7 +200,7 @@ class Batcher:
         with self._lock:
             batch = self._next_halved_batch() or self._next_sequences()
             if not batch:
-                self._busy_threads -= 1
+                self._n_busy_threads -= 1
             return batch
 
     def _next_halved_batch(self) -> list[_CallSequence]:
@@ -213,40 +219,43 @@ class Batcher:
     def _next_sequences(self) -> list[_CallSequence]:
         """Return sequences of the first call in the queue, and of further calls while the batch has room."""
         batch: list[_CallSequence] = []
-        for _ in range(len(self._queue)):
+        for _ in range(len(self._queue)):  # each call at most once
             call = self._queue.popleft()
             size = self._count_fitting(batch, call)
             batch += [call.waiting.popleft() for _ in range(size)]
-            call.running += size
-            if call.waiting and size == 0:  # nothing fits: the call begins the next batch
+            call.n_running += size
+            if not call.waiting:
+                continue
+            if size == 0:  # there is no room or no time: the call begins the next batch
                 self._queue.appendleft(call)
-                break
-            if call.waiting:
+            else:
                 self._queue.append(call)
-                break
+            break
         return batch
 
     def _count_fitting(self, batch: Sequence[_CallSequence], call: "Call") -> int:
         """Return how many of a call's waiting sequences fit into a batch.
 
-        If the call has no time for its next sequence, return 0, and drop its sequences if the batch is empty.
+        If the batch with the call's next sequence would end too late, return 0. If even a batch of only this sequence
+        would, drop the call's sequences.
         """
         if not call.waiting:
             return 0
-        lengths = [len(sequence.tokens.ids) for sequence in batch]
-        next_length = len(call.waiting[0].tokens.ids)
+        lengths = [sequence.n_tokens for sequence in batch]
+        next_length = call.waiting[0].n_tokens
         if not self._throughput.allows(sum(lengths) + next_length, call.deadline):
             if not batch:
                 call.waiting.clear()
                 call.notify()
             return 0
         calls = {call, *(sequence.call for sequence in batch)}
-        max_tokens = self._backend.budget_tokens
-        budget_tokens = min(self._throughput.budget_tokens(max_tokens, member.deadline) for member in calls)
-        parallel_batches = self._backend.threads if self._backend.is_parallel else 1
-        max_added = math.ceil(len(call.waiting) / parallel_batches)  # leaves as many sequences for each other thread
-        candidates = (len(sequence.tokens.ids) for sequence in islice(call.waiting, max_added))
-        size = batch_size(chain(lengths, candidates), budget_tokens, packed=self._backend.is_packed)
+        max_tokens = min(
+            self._throughput.limit_budget(self._backend.budget_tokens, each_call.deadline) for each_call in calls
+        )
+        n_parallel_batches = self._backend.threads if self._backend.is_parallel else 1
+        max_added = math.ceil(len(call.waiting) / n_parallel_batches)  # leaves as many sequences for each other thread
+        candidates = (sequence.n_tokens for sequence in islice(call.waiting, max_added))
+        size = batch_size(chain(lengths, candidates), max_tokens, packed=self._backend.is_packed)
         return max(0, size - len(batch))
 
     def _halve(self, batch: Sequence[_CallSequence], reason: str) -> None:
@@ -261,11 +270,11 @@ class Batcher:
                 self._halved_batches.extend([list(batch[:middle]), list(batch[middle:])])
                 return
             sequence = batch[0]
-            sequence.call.outcome.failures[sequence.position] = reason
+            sequence.call.outcome.failures[sequence.number] = reason
             self._finish(batch)
 
     def _fail(self, batch: Sequence[_CallSequence], error: Exception) -> None:
-        """Raise an unexpected error to the callers whose sequences are in the batch."""
+        """End each call that has a sequence in the batch with an unexpected error."""
         with self._lock:
             for sequence in batch:
                 sequence.call.fail(error)
@@ -274,13 +283,13 @@ class Batcher:
     def _complete(self, batch: Sequence[_CallSequence], outputs: Iterable[Row]) -> None:
         with self._lock:
             for sequence, row in zip(batch, outputs, strict=True):
-                sequence.call.outcome.outputs[sequence.position] = row.astype(np.float32)
+                sequence.call.outcome.outputs[sequence.number] = row.astype(np.float32)
             self._finish(batch)
 
     def _finish(self, batch: Iterable[_CallSequence]) -> None:
-        """Count sequences as no longer running, and wake callers. The caller holds the lock."""
+        """Count sequences as no longer running, and wake waiting threads. The caller of this method holds the lock."""
         for sequence in batch:
-            sequence.call.running -= 1
+            sequence.call.n_running -= 1
             sequence.call.notify()
 
 
@@ -291,7 +300,7 @@ class Call:
         deadline: the time after which no sequence starts.
         outcome: the results so far.
         waiting: the sequences that are not in a batch yet.
-        running: the number of sequences in running batches.
+        n_running: the number of sequences in running batches.
         error: the unexpected error that ended the call, or None.
         ended: a condition that uses the batcher's lock. It is notified when the call is done.
     """
@@ -300,22 +309,22 @@ class Call:
         self.deadline = deadline
         self.outcome = CallOutcome()
         self.waiting: deque[_CallSequence] = deque()
-        self.running = 0
+        self.n_running = 0
         self.error: BaseException | None = None
         self.ended = ended
         self._batcher = batcher
-        self._size = 0
+        self._n_added = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._batcher.withdraw(self)
+        self._batcher.end(self)
 
     @property
     def is_done(self) -> bool:
         """Whether no sequence waits or runs, or the call has failed."""
-        return self.error is not None or not (self.waiting or self.running)
+        return self.error is not None or not (self.waiting or self.n_running)
 
     def fail(self, error: BaseException) -> None:
         """End the call with an error. The caller of this method holds the lock."""
@@ -334,8 +343,8 @@ class Call:
         Raises:
             InferenceError: the batcher is closed.
         """
-        new_sequences = [_CallSequence(self, index, tokens) for index, tokens in enumerate(sequences, self._size)]
-        self._size += len(new_sequences)
+        new_sequences = [_CallSequence(self, number, tokens) for number, tokens in enumerate(sequences, self._n_added)]
+        self._n_added += len(new_sequences)
         self._batcher.admit(self, new_sequences)
 
     def result(self) -> CallOutcome:
@@ -366,17 +375,20 @@ class Throughput:
         yield
         newest = (self._clock() - began_s) / max(n_tokens, 1)
         average = self.seconds_per_token
-        self.seconds_per_token = (1 - NEWEST_WEIGHT) * average + NEWEST_WEIGHT * newest if average > 0 else newest
+        if average > 0:
+            self.seconds_per_token = (1 - NEWEST_WEIGHT) * average + NEWEST_WEIGHT * newest
+        else:
+            self.seconds_per_token = newest
 
-    def budget_tokens(self, max_tokens: int, deadline: Deadline) -> int:
-        """Return how many tokens can be computed in a quarter of the time left, but at most ``max_tokens``."""
+    def limit_budget(self, budget_tokens: int, deadline: Deadline) -> int:
+        """Return how many tokens can be computed in a quarter of the time left, but at most ``budget_tokens``."""
         if deadline.at_s is None or self.seconds_per_token == 0:
-            return max_tokens
-        return max(1, int(min(max_tokens, deadline.remaining_s() / 4 / self.seconds_per_token)))
+            return budget_tokens
+        return max(1, int(min(budget_tokens, deadline.remaining_s() / 4 / self.seconds_per_token)))
 
     def allows(self, n_tokens: int, deadline: Deadline) -> bool:
         """Return whether a batch of this many tokens is expected to end in time. If not, lower the average."""
-        if deadline.is_withdrawn:
+        if deadline.is_withdrawn:  # the caller has given up; the average is not the reason
             return False
         if deadline.remaining_s() > n_tokens * self.seconds_per_token:
             return True

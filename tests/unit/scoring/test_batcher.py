@@ -180,7 +180,7 @@ def test_many_callers_get_the_outputs_of_their_own_sequences() -> None:
     with ThreadPoolExecutor(16) as threads:
         assert all(threads.map(work, range(16)))
     batcher.close()  # its threads have ended after it
-    assert batcher._busy_threads == 0
+    assert batcher._n_busy_threads == 0
 
 
 def test_an_error_in_the_batching_thread_reaches_all_callers_and_the_next_call_works() -> None:
@@ -260,10 +260,10 @@ def test_a_batch_that_cannot_end_in_time_is_not_begun():
 
 def test_a_batch_takes_at_most_a_quarter_of_the_remaining_time():
     deadline = Deadline.after_ms(4_000, ManualClock())
-    assert measured(0.0078125).budget_tokens(2048, deadline) == 128
-    assert measured(0.0078125).budget_tokens(50, deadline) == 50
-    assert measured(4.0).budget_tokens(2048, deadline) == 1
-    assert measured(9.0).budget_tokens(2048, NEVER) == 2048
+    assert measured(0.0078125).limit_budget(2048, deadline) == 128
+    assert measured(0.0078125).limit_budget(50, deadline) == 50
+    assert measured(4.0).limit_budget(2048, deadline) == 1
+    assert measured(9.0).limit_budget(2048, NEVER) == 2048
 
 
 def test_the_average_time_of_a_token_follows_measurements():
