@@ -67,7 +67,7 @@ class CallOutcome:
     failures: dict[int, str] = field(default_factory=dict)
 
     def count_reached(self, n_sequences: int) -> int:
-        """Return how many of ``n_sequences`` precede the first one without a result: 2 if only 0, 1 and 3 have results."""
+        """Return how many of ``n_sequences`` precede the first one without a result: 2 if only 0, 1 and 3 have one."""
         for number in range(n_sequences):
             if number not in self.outputs and number not in self.failures:
                 return number
