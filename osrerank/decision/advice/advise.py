@@ -2,7 +2,7 @@
 
 A *setting* (`SearchSetting`) is a combination of search options. Every judged query is searched once, and the rankings
 at all depths and blends are computed from these hits. An *alternative*, such as another model, other fields or another
-form of query, retrieves or scores other hits, so every query is searched again for it.
+form of query, changes the hits or their scores, so every query is searched again for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,9 +45,9 @@ class IndexAdvice:
         options: the index's current options.
         current: the current options as a setting.
 
-        verdict: the comparison of the current setting with the first pass. If the index is not reranked, it is the
-            verdict of ``choice``.
-        choice: the best setting, and its comparison with the current setting.
+        verdict: the comparison of the current setting with the first pass. If the index is not reranked, it is
+            ``choice.verdict``.
+        choice: the best setting of all, and ``choice.verdict``, its comparison with the current setting.
         best_by_hits: the best setting with the current hits, then the best with those of each alternative. Empty if
             there are no alternatives.
 
@@ -56,9 +56,8 @@ class IndexAdvice:
         first_pass_values: the measure of each query in the first pass ``(queries,)``, in the order of ``current_hits``.
         values: for each setting, the measure of each query ``(queries,)``, in the same order.
 
-        judged_fractions: the fractions of the top ten hits that are judged: in the first pass and after reranking.
-        missing_counts: the number of documents judged relevant that are not in the index, and the number of all
-            documents judged relevant.
+        judged_fractions: the fractions of the top ten hits that are judged, as (first pass, reranked).
+        missing_counts: the numbers of documents judged relevant, as (not in the index, all).
         n_queries_with_own_hit: the number of queries whose top ten hits contain a document with the query's id.
     """
 
@@ -86,7 +85,7 @@ class IndexAdvice:
 
     @property
     def best(self) -> SearchSetting:
-        """The setting with the highest mean."""
+        """The best setting of all: the one with the highest mean over the queries."""
         return self.choice.setting
 
     def took_ms(self, setting: SearchSetting) -> float | None:
@@ -95,25 +94,26 @@ class IndexAdvice:
         Returns None if the time was not measured.
         """
         estimates = [setting.estimate_ms(query_hits) for query_hits in self.find_hits(setting)]
-        times = [took_ms for took_ms in estimates if took_ms is not None]
+        times = [estimate for estimate in estimates if estimate is not None]
         return float(np.median(times)) if times else None
 
     def best_by_pipeline(self) -> list[SearchSetting]:
         """Return the best setting of each pipeline with the current hits, starting with the first pass."""
         best: dict[str, SearchSetting] = {}
         for setting, values in self.values.items():
-            if setting.hits_key == self.current.hits_key:
-                previous = best.get(setting.pipeline)
-                if previous is None or values.mean() > self.values[previous].mean():
-                    best[setting.pipeline] = setting
+            if setting.hits_key != self.current.hits_key:
+                continue
+            previous = best.get(setting.pipeline)
+            if previous is None or values.mean() > self.values[previous].mean():
+                best[setting.pipeline] = setting
         return sorted(best.values(), key=lambda setting: not setting.is_first_pass)
 
     @property
     def recommended(self) -> Mapping[str, Any]:
         """The options to write to a settings file, such as ``{"pipeline": "auto", "depth": 50, ...}``.
 
-        ``model`` is one of them if another model is better. They are empty if the current setting should stay, which it
-        does unless other options are significantly better on held-out queries, or reranking hurts.
+        ``model`` is one of them if another model is better. They are empty if the current setting should stay: no other
+        is significantly better on held-out queries, and reranking does not hurt.
         """
         if self.choice.verdict.outcome == "helps":
             model = {} if self.best.model == self.current.model else {"model": self.best.model}
@@ -179,7 +179,7 @@ def advise(
     hits_by_key: dict[HitsKey, tuple[QueryHits, ...]] = {}
     settings_by_key: dict[HitsKey, list[SearchSetting]] = {}
 
-    def search_all(
+    def search_and_store(
         search_client: Client,
         setting: SearchSetting,
         *,
@@ -193,7 +193,7 @@ def advise(
                 search_client,
                 index,
                 queries,
-                max(*depths, setting.depth),
+                depth=max(*depths, setting.depth),
                 fields=fields,
                 template=template,
                 exclude_query_ids=exclude_query_ids,
@@ -201,24 +201,25 @@ def advise(
             )
         )
         settings = settings_to_try(setting, depths, vectors_blend=read_vectors_blend(search_client, index))
-        is_alternative = len(hits_by_key) > 1
+        is_alternative = key != current.hits_key
         if is_alternative and template is None:  # other fields and models do not change the first pass
             settings = [candidate for candidate in settings if not candidate.is_first_pass]
         settings_by_key[key] = settings
 
-    search_all(client, current)
+    search_and_store(client, current)
     current_hits = hits_by_key[current.hits_key]
     if not any(query_hits.candidates for query_hits in current_hits):
         raise EvaluationError(f"no query has hits in {index}; are the queries meant for this index?")
-    reranking = replace(current, pipeline=AUTO_PIPELINE) if current.is_first_pass else current
+    reranked_setting = replace(current, pipeline=AUTO_PIPELINE) if current.is_first_pass else current
     for fields in alternatives.fields:
-        search_all(alternatives.fields_client or client, replace(reranking, fields=tuple(fields)), fields=fields)
+        setting = replace(reranked_setting, fields=tuple(fields))
+        search_and_store(alternatives.fields_client or client, setting, fields=fields)
     for model_client in alternatives.clients:
-        search_all(model_client, current_setting(model_client, index))
+        search_and_store(model_client, current_setting(model_client, index))
     if alternatives.template is not None:
-        with_template = replace(reranking, query=alternatives.template.name)
-        search_all(client, with_template, template=alternatives.template)
-    first_pass_values = measure_setting(current_hits, qrels, measure, None)
+        setting = replace(reranked_setting, query=alternatives.template.name)
+        search_and_store(client, setting, template=alternatives.template)
+    first_pass_values = measure_setting(current_hits, qrels, measure, setting=None)
     values = {}
     for key, settings in settings_by_key.items():
         for setting in settings:
@@ -241,14 +242,17 @@ def advise(
         alternative_hits={key: hits for key, hits in hits_by_key.items() if key != current.hits_key},
         first_pass_values=first_pass_values,
         values=values,
-        judged_fractions=(_judged_share(current_hits, qrels, None), _judged_share(current_hits, qrels, current)),
+        judged_fractions=(
+            _judged_fraction(current_hits, qrels, setting=None),
+            _judged_fraction(current_hits, qrels, setting=current),
+        ),
         missing_counts=_count_missing_documents(client, index, qrels, query_ids),
         n_queries_with_own_hit=count_self_hits({hits.query.query_id: hits.order(None) for hits in current_hits}),
     )
 
 
 def _count_missing_documents(client: Client, index: str, qrels: Qrels, query_ids: Sequence[str]) -> tuple[int, int]:
-    """Return the number of documents judged relevant that are not in the index, and of all that are judged relevant."""
+    """Return the numbers of documents judged relevant: those that are not in the index, and all."""
     relevant_ids = set()
     for query_id in query_ids:
         relevant_ids |= {doc_id for doc_id, grade in qrels.judgments[query_id].items() if grade > 0}
@@ -278,8 +282,11 @@ def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
     return queries_with_relevant
 
 
-def _judged_share(all_hits: Sequence[QueryHits], qrels: Qrels, setting: SearchSetting | None) -> float:
-    """Return the fraction of all queries' top ten hits that are judged, or 1 if there are no hits."""
+def _judged_fraction(all_hits: Sequence[QueryHits], qrels: Qrels, setting: SearchSetting | None) -> float:
+    """Return the fraction of the queries' top ten hits that are judged, or 1 if there are no hits.
+
+    The setting None means the first pass.
+    """
     is_judged: list[bool] = []
     for query_hits in all_hits:
         judged = qrels.judgments[query_hits.query.query_id]
