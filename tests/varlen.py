@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osrerank.scoring.backends.networks.attention import PaddedAttention, VarlenAttention
+from osrerank.scoring.backends.networks.attention import PackedAttention, PaddedAttention
 
 
 class AuxRequest(NamedTuple):
@@ -75,6 +75,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, window: tupl
 
 
 attentions = pytest.mark.parametrize(
-    "attention", [PaddedAttention, lambda: VarlenAttention(Varlen())], ids=["padded", "packed"]
+    "attention", [PaddedAttention, lambda: PackedAttention(Varlen())], ids=["padded", "packed"]
 )
 """Attention as the CPU has it, on a padded grid, and through the arguments of the kernel."""

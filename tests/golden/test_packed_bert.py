@@ -22,8 +22,8 @@ transformers = pytest.importorskip("transformers")
 from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - imports torch
     Attention,
     Bounds,
+    PackedAttention,
     PaddedAttention,
-    VarlenAttention,
     choose_attention,
 )
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder  # noqa: E402 - likewise
@@ -142,7 +142,7 @@ def test_a_packed_bi_encoder_equals_the_padded_module(attention: Callable[[], At
 def test_the_attention_kernel_accepts_the_networks_tensors(kind: str) -> None:
     """On the device ``meta``, which computes shapes and types alone."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
-    packed = committed(DIRECTORIES[kind], VarlenAttention(varlen), torch.bfloat16).to("meta")
+    packed = committed(DIRECTORIES[kind], PackedAttention(varlen), torch.bfloat16).to("meta")
     arrays = packed.pack(sequences(LENGTHS, 278))
     outputs = packed(copy_to_device(arrays, torch.device("meta")), arrays[-1])
     assert (len(outputs), outputs.dtype) == (len(LENGTHS), torch.float32)
@@ -152,7 +152,7 @@ def test_the_last_layer_of_a_classifier_computes_first_rows_only() -> None:
     kernel = Varlen()
     network = made("bert", "BertForSequenceClassification", num_labels=1)
     config = network.config.to_dict()
-    logits(network, config, ModelCard("made", "logit1"), sequences((20, 9), 300), lambda: VarlenAttention(kernel))
+    logits(network, config, ModelCard("made", "logit1"), sequences((20, 9), 300), lambda: PackedAttention(kernel))
     assert [call["rows"] for call in kernel.calls] == [29, 29, 2]
     assert [call["columns"] for call in kernel.calls] == [29, 29, 29]
 
@@ -262,19 +262,19 @@ def test_local_attention_in_blocks_equals_attention_with_a_mask(window: int) -> 
     states = torch.randn(3, int(lengths.sum()), 2, 8, generator=torch.Generator().manual_seed(1))
     rows = Bounds(offsets, lengths)
     found, expected = (
-        way(*states, rows, rows, window=window) for way in (PaddedAttention(), VarlenAttention(Varlen()))
+        way(*states, rows, rows, window=window) for way in (PaddedAttention(), PackedAttention(Varlen()))
     )
     torch.testing.assert_close(found, expected)
 
 
 def test_the_kernel_gets_windows_for_local_layers_and_first_rows_for_the_last_layer() -> None:
     kernel, network = Varlen(), modern()
-    modern_logits(network, windowed((20, 30)), VarlenAttention(kernel))
+    modern_logits(network, windowed((20, 30)), PackedAttention(kernel))
     near, whole = (WINDOW, WINDOW), (-1, -1)
     assert kernel.windows == [whole, near, near, whole]
     assert [call["rows"] for call in kernel.calls] == [50, 50, 50, 2]
     short = Varlen()
-    modern_logits(network, windowed((WINDOW + 1, 3)), VarlenAttention(short))
+    modern_logits(network, windowed((WINDOW + 1, 3)), PackedAttention(short))
     assert short.windows == [whole] * 4
 
 
@@ -283,7 +283,7 @@ def test_the_attention_kernel_accepts_modern_berts_tensors() -> None:
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     network = modern()
     packed = load_packed(
-        network.state_dict(), network.config.to_dict(), CARD, attention=VarlenAttention(varlen), dtype=torch.bfloat16
+        network.state_dict(), network.config.to_dict(), CARD, attention=PackedAttention(varlen), dtype=torch.bfloat16
     ).to("meta")
     arrays = packed.pack(windowed(AROUND))
     outputs = packed(copy_to_device(arrays, torch.device("meta")), arrays[-1])

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 
 from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - torch
     Bounds,
+    PackedAttention,
     PaddedAttention,
-    VarlenAttention,
     choose_attention,
 )
 from osrerank.scoring.backends.networks.engine import PackedEngine, copy_to_host  # noqa: E402 - likewise
@@ -63,7 +63,7 @@ def test_the_cuda_kernel_computes_what_its_cpu_replacement_computes(
     dtype: torch.dtype, width: int, first_rows: bool
 ) -> None:
     attention, reason = choose_attention(torch.device("cuda"), dtype, width)
-    if not isinstance(attention, VarlenAttention):
+    if not isinstance(attention, PackedAttention):
         pytest.skip(reason)
     columns = bounds(LENGTHS)
     rows = bounds(np.ones_like(LENGTHS)) if first_rows else columns
@@ -72,7 +72,7 @@ def test_the_cuda_kernel_computes_what_its_cpu_replacement_computes(
     query, key, value = projected.unbind(1)
     query = query[: len(LENGTHS)] if first_rows else query
     context = attention(query, key, value, rows, columns)
-    for other in (VarlenAttention(Varlen()), PaddedAttention()):
+    for other in (PackedAttention(Varlen()), PaddedAttention()):
         expected = other(query, key, value, rows, columns)
         torch.testing.assert_close(context, expected, atol=2e-2, rtol=2e-2)
 

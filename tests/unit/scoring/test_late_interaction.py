@@ -88,14 +88,14 @@ def test_token_vectors_in_int8_are_near_fp32(tmp_path: Path, name: str) -> None:
 def test_late_interaction_without_padding_gives_the_same_vectors(folder: Path, name: str) -> None:
     """With a stand-in for CUDA's kernel, and texts and queries in one batch."""
     torch = pytest.importorskip("torch")
-    from osrerank.scoring.backends.networks.attention import VarlenAttention
+    from osrerank.scoring.backends.networks.attention import PackedAttention
     from osrerank.scoring.backends.networks.engine import TokenVectorEngine
     from osrerank.scoring.backends.networks.load import load_packed
     from osrerank.scoring.backends.torch import read_weights
     from tests.varlen import Varlen
 
     directory = folder / name
-    options = {"attention": VarlenAttention(Varlen()), "dtype": torch.float32}
+    options = {"attention": PackedAttention(Varlen()), "dtype": torch.float32}
     network = load_packed(read_weights(directory), read_config(directory), read_card(directory), **options)
     engine, draw = TokenVectorEngine(network, torch.device("cpu")), np.random.default_rng(5)
     texts = [(16, 9), (16, 0), (16, 12)] if name == "modern" else [(16, 9), (48, 0), (3, 0), (16, 12)]
