@@ -146,7 +146,7 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
     fix = find_replacement(f"rerank.blend.{blend[0]}") if blend else ""
     if blend and fix:
         raise EvaluationError(
-            f"{run} uses the blend {blend[0]}, which osrerank no longer has; {fix}, and create the run again"
+            f'{run} was made with the blend "{blend[0]}", which was removed; {fix}, and create the run again'
         )
     return [ScoredRun(path, blend) for path in (run, *other_runs)]
 

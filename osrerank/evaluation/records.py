@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from osrerank.errors import EvaluationError
+from osrerank.errors import EvaluationError, describe_bad_value
 from osrerank.pipeline import find_applied
 from osrerank.response import FIRST_PASS, compute_final_score
 from osrerank.types import Ranking, ScoredDocument
@@ -112,7 +112,7 @@ class QueryRecord:
                 _validate_scores(candidate)
             return cls(value["query_id"], fields)
         except (KeyError, TypeError, AttributeError) as error:
-            raise EvaluationError(f"not a record of `osrerank run`: {type(error).__name__} {error}") from None
+            raise EvaluationError(f"{describe_bad_value(error)}, so it is not a record of `osrerank run`") from None
 
     def as_json(self) -> dict[str, Any]:
         """Return the record's JSON object."""

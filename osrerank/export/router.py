@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from osrerank.errors import describe_bad_value
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, file_error, refuse_unknown_fields
 
@@ -50,7 +51,10 @@ def split_router(directory: Path, folder: Path) -> Mapping[str, Path]:
         try:
             types = {str(name): str(config["types"][name]) for name in config["structure"][route]}
         except (KeyError, TypeError) as error:
-            raise file_error(config_file, f"it has no route {route!r}, or a module without a type: {error!r}") from None
+            reason = (
+                f"the route {route!r} or the type of one of its modules cannot be read: {describe_bad_value(error)}"
+            )
+            raise file_error(config_file, reason) from None
         route_modules = [_Module(router_folder, name, module_type) for name, module_type in types.items()]
         models[route] = _write_model(directory, config_file, [*route_modules, *common_modules], folder / route)
     return models

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import nn
 from torch.nn import functional
 
-from osrerank.errors import ConfigError, EvaluationError, FormatError
+from osrerank.errors import ConfigError, EvaluationError, FormatError, describe_bad_value
 from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.formats.files import line_error
 from osrerank.formats.lines import read_numbered_lines
@@ -356,7 +356,7 @@ def _parse_json_line(path: Path, number: int, line: str) -> str:
     try:
         return join_title(json.loads(line)).full_text
     except (ValueError, KeyError, TypeError) as error:
-        raise line_error(path, number, f"expected JSON with a text: {error!r}") from None
+        raise line_error(path, number, f"expected JSON with a text: {describe_bad_value(error)}") from None
 
 
 def _build_provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total_steps: int) -> Mapping[str, Any]:

@@ -16,7 +16,9 @@ POLL_INTERVAL_S = 0.1
 """The interval at which `Deadline.wait` checks whether the caller has given up, in seconds."""
 QUERY_TRUNCATED_BIT = 128
 """The bit that is set in an element of `Scores.cuts` if the query was truncated."""
-NOT_FINITE = "{model} returned numbers that are not finite (NaN or infinity)"
+NOT_FINITE = (
+    "{model} returned numbers that are not finite (NaN or infinity); if it computes in 16 bits, set dtype to fp32"
+)
 """The reason why a tuple has no score if its score would be infinite or NaN."""
 
 

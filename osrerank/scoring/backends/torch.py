@@ -289,5 +289,7 @@ def _missing_weights_error(directory: Path, card: ModelCard, names: str) -> Mode
 
 
 def _unreadable_error(directory: Path, card: ModelCard, error: Exception) -> ModelLoadError:
-    reason = f"the weights in {directory} cannot be read as {card.name}: {type(error).__name__}: {error}"
+    reason = (
+        f"the weights in {directory} cannot be read; download or save the model again ({type(error).__name__}: {error})"
+    )
     return ModelLoadError(reason, model=card.name, path=str(directory))

@@ -44,8 +44,8 @@ def build_tokenizer(directory: Path) -> Tokenizer:
     missing_tokens = sorted(required_tokens - vocabulary.keys())
     if missing_tokens:
         file = directory / VOCABULARY_FILE
-        fix = f"if it is the vocabulary of a BERT, name its special tokens in {SPECIAL_TOKENS_FILE}"
-        raise ModelLoadError(f"{file} has no {', '.join(missing_tokens)}; {fix}", path=str(file))
+        fix = f"if the model is a BERT whose special tokens have other names, name them in {SPECIAL_TOKENS_FILE}"
+        raise ModelLoadError(f"{file} lacks the tokens {', '.join(missing_tokens)}; {fix}", path=str(file))
     lowercase = settings.get("do_lower_case")
     if lowercase is None:
         lowercase = not is_cased(vocabulary)

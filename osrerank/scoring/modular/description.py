@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from osrerank.errors import ModelLoadError
+from osrerank.errors import ModelLoadError, describe_bad_value
 from osrerank.scoring.json_file import read_json, read_optional_json
 from osrerank.scoring.modular.head import Activation, HeadStep, Mode
 
@@ -276,7 +276,7 @@ def list_modules(
         try:
             class_name, folder = str(module["type"]), str(module["path"])
         except (KeyError, TypeError) as error:
-            raise file_error(file, f"module {index} has no type and path: {error!r}") from None
+            raise file_error(file, f"module {index} needs a type and a path: {describe_bad_value(error)}") from None
         kind = class_name.rpartition(".")[2]
         allowed_kinds = later_kinds if index else first_kinds
         if not class_name.startswith(libraries) or kind not in allowed_kinds:
@@ -288,7 +288,7 @@ def list_modules(
             raise file_error(file, f"module {index} has the path {folder!r}; it must name a folder in this directory")
         modules.append(Module(kind, folder))
     if not modules:
-        raise file_error(file, "the file lists no module")
+        raise file_error(file, "the file lists no module, so the model is incomplete; save or download it again")
     return modules
 
 

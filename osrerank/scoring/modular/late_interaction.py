@@ -352,7 +352,7 @@ class _Vocabulary:
         return "", prompt
 
     def build_expansion_fields(self, length: int, *, is_attended: bool, token: str | None = None) -> dict[str, Any]:
-        """Return the fields of `TokenVectorSettings` that expand queries to ``length`` tokens. {} if 0.
+        """Return the fields of `TokenVectorSettings` that expand queries to ``length`` tokens, or {} for length 0.
 
         ``is_attended`` says whether the query's words attend to the appended tokens.
         """

@@ -71,7 +71,10 @@ class Signer:
             raise PayloadError(f"a message of {len(signed):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
         if not signed.startswith(SIGNED):
             if self.has_key:
-                raise PayloadError("a message is not signed; set its sender's OSRERANK_SIGNING_KEY", reason="unsigned")
+                raise PayloadError(
+                    "a message is not signed; set OSRERANK_SIGNING_KEY also in the process that sends it",
+                    reason="unsigned",
+                )
             return signed
         if not self.has_key:
             raise PayloadError("a message is signed, but this process has no OSRERANK_SIGNING_KEY", reason="no_key")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from osrerank.errors import describe_bad_value
 from osrerank.formats.files import line_error, write_atomically
 from osrerank.formats.lines import read_numbered_objects
 from osrerank.types import Candidate, Section
@@ -121,7 +122,8 @@ def read_examples(path: Path) -> Iterator[Example]:
         try:
             query, documents, relevance = value["query"], tuple(value["documents"]), tuple(value["relevance"])
         except (KeyError, TypeError) as error:
-            raise line_error(path, number, f"expected query, documents and relevance: {error!r}") from None
+            reason = f"{describe_bad_value(error)}; expected a query, a list of documents and a list of relevances"
+            raise line_error(path, number, reason) from None
         if not isinstance(query, str) or not query.strip():
             raise line_error(path, number, "the query has no text")
         try:
@@ -133,7 +135,9 @@ def read_examples(path: Path) -> Iterator[Example]:
             raise line_error(path, number, str(error)) from None
         for document_number, (title, text) in enumerate(zip(titles, documents, strict=False), start=1):
             if not text.startswith(title.strip()):
-                raise line_error(path, number, f"document {document_number} does not begin with its title")
+                raise line_error(
+                    path, number, f"the text of document {document_number} must begin with its title, {title!r}"
+                )
         missed = value.get("missed", 0)
         if type(missed) is not int or missed < 0:
             raise line_error(path, number, f"missed is {missed!r}; it must be a whole number from 0 on")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.client import Client, connect
-from osrerank.errors import FormatError
+from osrerank.errors import FormatError, describe_bad_value
 from osrerank.formats.lines import read_json_file
 from osrerank.training.examples.example import Example, TitledText, join_title
 from osrerank.types import Qrels, Query
@@ -169,7 +169,7 @@ def _read_questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str,
             if len(question["question"].split()) >= MIN_QUESTION_WORDS and question["id"]
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{path} is not a SQuAD file: {error!r}", file=str(path)) from error
+        raise FormatError(f"{path} is not a SQuAD file: {describe_bad_value(error)}", file=str(path)) from error
     return contexts, questions
 
 

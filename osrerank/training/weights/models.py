@@ -130,8 +130,10 @@ def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> 
     if new_kind == "bi-encoder":
         head: Head = "cosine"  # the only head of a bi-encoder that can be trained
         if source_card is None or not source_card.is_bi_encoder:
-            reason = f"{source} is not a bi-encoder: it has neither a card nor sentence-transformers' files"
-            fix = "run osrerank export --pooling, which writes its card"
+            reason = (
+                f"{source} does not say how it pools vectors: it has neither a card nor sentence-transformers' files"
+            )
+            fix = f"run osrerank export {source} OUTPUT --pooling cls (or mean), and start from OUTPUT"
             raise ConfigError(f"{reason}; {fix}", setting="recipe.kind", source="argument")
         _check_trainable(source, source_card)
     else:
@@ -195,8 +197,8 @@ def _check_trainable(source: Path, card: ModelCard) -> None:
     if unsupported_fields:
         field = unsupported_fields[0]
         file = next((file for file in (source / CARD_FILE, source / MODULES_FILE) if file.exists()), source)
-        reason = f"{file}: {field} is {card.to_json()[field]!r}, and such bi-encoders cannot be trained"
-        fix = "start from a bi-encoder that compares whole [CLS] or mean vectors by their cosine"
+        reason = f"{file}: {field} is {card.to_json()[field]!r}, which cannot be trained"
+        fix = "start from a bi-encoder with [CLS] or mean pooling, cosine similarity and nothing after the pooling"
         raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(source))
 
 

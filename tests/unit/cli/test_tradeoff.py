@@ -133,4 +133,4 @@ def test_pairs_after_a_blend_are_derived_after_the_blend(tmp_path: Path) -> None
 def test_a_run_with_a_blend_that_is_gone_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run.jsonl", ["a", "b"], ["b", "a"], ["a", "b"], blend=["weighted", 1.0])
     (tmp_path / "qrels").write_text("q 0 a 1\n")
-    assert 'uses the blend weighted, which osrerank no longer has; use "linear"' in str(shown(tmp_path).exception)
+    assert 'was made with the blend "weighted", which was removed; use "linear"' in str(shown(tmp_path).exception)

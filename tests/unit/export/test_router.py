@@ -70,7 +70,10 @@ def test_a_copy_without_the_query_model_is_refused(saved: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"structure": {"document": []}}, "it has no route 'query'"),
+        (
+            {"structure": {"document": []}},
+            "the route 'query' or the type of one of its modules cannot be read: 'query' is missing",
+        ),
         ({"parameters": {"route_mappings": {"('query', None)": "document"}}}, "route_mappings is"),
     ],
 )

@@ -132,7 +132,7 @@ def test_sampling_training_passages_needs_document_ids() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"titles": ["Salt"]}, "document 1 does not begin with its title"),
+        ({"titles": ["Salt"]}, "the text of document 1 must begin with its title, 'Salt'"),
         ({"titles": ["a", "b"]}, "1 documents and 2 titles"),
         ({"titles": "a"}, "titles must be texts"),
         ({"doc_ids": [7]}, "doc_ids must be texts"),

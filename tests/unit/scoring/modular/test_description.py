@@ -125,7 +125,7 @@ TRANSFORMER, POOLING = f"{LIBRARY}transformer.Transformer", "sentence_transforme
         ("modules.json", modules(TRANSFORMER, paths=("0_Transformer",)), "the path '0_Transformer'"),
         ("modules.json", modules(TRANSFORMER, POOLING, paths=("", "../1_Pooling")), "the path '../1_Pooling'"),
         (BERT, {"transformer_task": "sequence-classification", "modality_config": {}}, r"modules\.json lists 5"),
-        ("modules.json", [{"idx": 0}], "module 0 has no type and path"),
+        ("modules.json", [{"idx": 0}], "module 0 needs a type and a path: 'type' is missing"),
         ("1_Pooling/config.json", {"pooling_mode": "mean_sqrt_len_tokens"}, "pooling_mode is 'mean_sqrt_len_tokens'"),
         ("1_Pooling/config.json", {"pooling_mode": None, "pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.PReLU"}, "activation_function is"),

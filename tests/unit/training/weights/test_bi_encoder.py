@@ -68,7 +68,7 @@ def test_a_trained_bi_encoder_scores_the_same_after_saving(examples, tmp_path, p
 
 def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) -> None:
     output = tmp_path / "made"
-    with pytest.raises(ConfigError, match="bare is not a bi-encoder: it has neither a card"):
+    with pytest.raises(ConfigError, match="bare does not say how it pools vectors: it has neither a card"):
         train(request(examples, output, replace(SMALL, kind="bi-encoder"), source=plain(tmp_path / "bare")))
     assert not output.exists()
 
