@@ -60,7 +60,9 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
     "--k1", type=IntegersParam(), help="Depths of duoBERT, if it ran.  [default: 0,10,20,... up to the run's]"
 )
 @click.option(
-    "--duo-k0", type=IntegersParam(), help="Depths of monoBERT before duoBERT, one curve each.  [default: the run's]"
+    "--duo-k0",
+    type=IntegersParam(),
+    help="Depths of monoBERT before duoBERT, one curve each.  [default: the run's depth]",
 )
 @click.option("--pairs-from", type=FILE, multiple=True, help="Side file of another run whose pairs are also used.")
 @click.option(
@@ -74,7 +76,7 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
     "sample_sizes",
     type=IntegersParam(1),
     multiple=True,
-    help="With --pairs sample: how many rivals each candidate is compared with; a curve for each.  [default: 10]",
+    help="With --pairs sample: number of rivals of each candidate, one curve per number.  [default: 10]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples.")
 @click.option("--complete", is_flag=True, help="Average over all judged queries; queries missing from RUN count 0.")
@@ -82,7 +84,7 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
 @click.pass_obj
-def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
+def tradeoff(global_options: dict[str, Any], /, **options: Any) -> None:
     """Show the cost and quality of each reranking depth, without scoring again.
 
     \b
@@ -94,7 +96,7 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     inferences per query: k0 for monoBERT, and k1(k1-1) for duoBERT's pairs.
 
     A blended run gets two curves for monoBERT, with and without the first pass's score. DuoBERT reranks the blended
-    order. Such a run needs --hits of at least its --depth.
+    order. A blended run needs --hits of at least its --depth.
 
     A run contains only the pairs for its --depth. For another --duo-k0, create a run with that --depth and pass it
     with --pairs-from.
@@ -107,8 +109,8 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
         from osrerank.evaluation.plots import plot_tradeoff
 
         plot_tradeoff(options["plot"], curves, options["measure"])
-    as_json = options["as_json"] or obj["as_json"]
-    _print_points(_rows(curves), options["measure"], as_json=as_json, as_csv=options["as_csv"])
+    as_json = options["as_json"] or global_options["as_json"]
+    _print_points(_list_rows(curves), options["measure"], as_json=as_json, as_csv=options["as_csv"])
 
 
 def _compute_curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
@@ -120,11 +122,12 @@ def _compute_curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     runs = _open_runs(options["run"], *options["pairs_from"])
     qrels = read_qrels(options["qrels"])
     averaging = Averaging(complete=options["complete"])
-    curves = _choose_curves(runs[0], min(find_max_k1(run.depths) for run in runs), options)
-    settings = tuple(chain.from_iterable(curves.values()))
+    k1_limit = min(find_max_k1(run.depths) for run in runs)
+    settings_by_label = _choose_settings(runs[0], k1_limit, options)
+    all_settings = tuple(chain.from_iterable(settings_by_label.values()))
     # the points of all curves are computed together, because the side file is then read once
-    points = iter(compute_curve(add_pairs(*runs), settings, qrels, options["measure"], averaging))
-    return {label: list(islice(points, len(curve))) for label, curve in curves.items()}
+    all_points = iter(compute_curve(add_pairs(*runs), all_settings, qrels, options["measure"], averaging))
+    return {label: list(islice(all_points, len(settings))) for label, settings in settings_by_label.items()}
 
 
 def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
@@ -143,15 +146,17 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
             if other_options.get(name) != options.get(name):
                 raise EvaluationError(f"{other_run} and {run} differ in {name}, so their pairs cannot be combined")
     blend = tuple(options["blend"]) if options.get("blend") else None
-    fix = find_replacement(f"rerank.blend.{blend[0]}") if blend else ""
-    if blend and fix:
-        raise EvaluationError(
-            f'{run} was made with the blend "{blend[0]}", which was removed; {fix}, and create the run again'
-        )
+    if blend:
+        name = blend[0]
+        fix = find_replacement(f"rerank.blend.{name}")
+        if fix:
+            raise EvaluationError(
+                f'{run} was made with the blend "{name}", which was removed; {fix}, and create the run again'
+            )
     return [ScoredRun(path, blend) for path in (run, *other_runs)]
 
 
-def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[RerankSetting]]":
+def _choose_settings(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> "dict[str, list[RerankSetting]]":
     """Return each curve's settings by its label, such as ``duoBERT Sum, k0 = 1000``.
 
     ``k1_limit`` is the number of candidates that duoBERT compared, or 0 if it did not run.
@@ -167,15 +172,16 @@ def _choose_curves(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -> 
     if k1_limit == 0 and not options["k1"]:
         return curves
     k1 = options["k1"] or _default_depths(DEFAULT_K1, k1_limit)
-    sizes = tuple(dict.fromkeys(chain.from_iterable(options["sample_sizes"]))) or (DEFAULT_SAMPLE_SIZE,)
+    requested_sizes = chain.from_iterable(options["sample_sizes"])
+    sizes = tuple(dict.fromkeys(requested_sizes)) or (DEFAULT_SAMPLE_SIZE,)
     aggregations = options["pairs"] or [name for name in PAIR_AGGREGATIONS if name != "sample"]
-    for duo_k0, pairs in product(options["duo_k0"] or (k0_limit,), aggregations):
-        pair_sizes = sizes if pairs == "sample" else sizes[:1]  # other aggregations ignore the size
-        for size in pair_sizes:
-            size_label = f" of {size}" if pairs == "sample" and len(sizes) > 1 else ""
-            label = f"duoBERT {pairs.capitalize()}{size_label}, k0 = {duo_k0}"
+    for duo_k0, aggregation in product(options["duo_k0"] or (k0_limit,), aggregations):
+        is_sampled = aggregation == "sample"
+        for size in sizes if is_sampled else sizes[:1]:  # other aggregations ignore the size
+            size_label = f" of {size}" if is_sampled and len(sizes) > 1 else ""
+            label = f"duoBERT {aggregation.capitalize()}{size_label}, k0 = {duo_k0}"
             sampling = {"sample_size": size, "seed": options["seed"], "uses_blend": run.is_blended}
-            curves[label] = [RerankSetting(duo_k0, depth, pairs, **sampling) for depth in k1]
+            curves[label] = [RerankSetting(duo_k0, depth, aggregation, **sampling) for depth in k1]
     return curves
 
 
@@ -184,7 +190,7 @@ def _default_depths(depths: Sequence[int], limit: int) -> tuple[int, ...]:
     return (*(depth for depth in depths if depth < limit), limit)
 
 
-def _rows(curves: "Mapping[str, Sequence[Point]]") -> list[Row]:
+def _list_rows(curves: "Mapping[str, Sequence[Point]]") -> list[Row]:
     return [
         (label, point.setting.k0, point.setting.k1, point.inferences, point.quality)
         for label, points in curves.items()
