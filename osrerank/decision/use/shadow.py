@@ -18,7 +18,8 @@ from osrerank.formats.sources import file_errors, open_paths
 MAX_EXAMPLES = 10
 """The maximum number of searches that the report lists, by decreasing change."""
 NUMERIC_FIELDS = ("dropped", "ms", "first_pass_ms", "hits", "after", "overlap", "moved", "farthest", "known", "encoded")
-"""The optional fields of a record whose values are numbers of at least 0."""
+"""The optional fields of a record whose values are numbers of at least 0. Of the top ten, ``hits`` is the number before
+reranking, ``after`` the number after it, and ``overlap`` the number in both."""
 
 Record = dict[str, Any]
 
@@ -31,7 +32,7 @@ class ShadowReport:
         searches: the number of searches that were run again with reranking.
         dropped: the number of searches that were not run again, because too many were waiting or the process ended.
         unreadable: the number of lines that are not records, such as a line truncated by a full disk.
-        applied: the number of searches that were reranked (``true``), in part (``partial``) or not (``false``).
+        applied: the number of searches that were reranked fully (``true``), in part (``partial``) or not (``false``).
         reasons: for each reason code, the number of searches that were not or only partly reranked.
         new_hits: for each number of new hits in the top ten, the number of reranked searches: ``{0: 80, 2: 15}`` means
             that 80 searches got no new hit, and 15 got two.
@@ -83,7 +84,7 @@ class ShadowReport:
             self._add_changes(record)
 
     def _add_changes(self, record: Record) -> None:
-        self.new_hits[new_hits(record)] += 1
+        self.new_hits[count_new_hits(record)] += 1
         self.first_changed += record["first_changed"]
         self.moved.append(record["moved"])
         self.farthest.append(record["farthest"])
@@ -113,14 +114,14 @@ class ShadowReport:
         }
 
 
-def new_hits(record: Record) -> int:
+def count_new_hits(record: Record) -> int:
     """Return how many of the top ten hits with reranking are not among the top ten hits of the first pass."""
     return int(record["after"] - record["overlap"])
 
 
 def change_size(record: Record) -> tuple[int, int, int]:
     """Return a sort key: the number of new hits, the number of moved hits, and the maximum change of a rank."""
-    return new_hits(record), record["moved"], record["farthest"]
+    return count_new_hits(record), record["moved"], record["farthest"]
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
@@ -150,7 +151,7 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
                     try:
                         report.add(_validate_record(path, number, line))
                     except FormatError:
-                        if number == 1:
+                        if number == 1:  # the file is probably not one of records
                             raise
                         report.unreadable += 1
     if not report.searches and not report.dropped:
@@ -160,7 +161,7 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
 
 
 def _validate_record(path: Path, number: int, line: Record | FormatError) -> Record:
-    """Return a line that is a record of a search in shadow mode.
+    """Return a parsed line if it is a record of shadow mode. ``line`` is an error if it cannot be parsed.
 
     Raises:
         FormatError: the line is not a record.

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 from osrerank.decision.page import compare_lists, heading, page, paragraph, table
-from osrerank.decision.use.shadow import ShadowReport, new_hits, percentiles
+from osrerank.decision.use.shadow import ShadowReport, count_new_hits, percentiles
 
 TITLE = "Searches in shadow mode"
 COLUMNS = ("", "searches", "share")
@@ -63,7 +63,7 @@ def example_line(record: dict[str, Any]) -> str:
     name = record["texts"]["query"] if "texts" in record else record["query"]  # the query's text, or its digest
     index = f" in {record['index']}" if record.get("index") else ""
     moved = f"{record['moved']} moved, by up to {record['farthest']} ranks"
-    return f"{name}{index}: {_new_hits_text(new_hits(record))} of {record['hits']}, {moved}"
+    return f"{name}{index}: {_new_hits_text(count_new_hits(record))} of {record['hits']}, {moved}"
 
 
 def notes(report: ShadowReport) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from osrerank.cli import cli, main
-from osrerank.decision.use.shadow import MAX_EXAMPLES, new_hits, percentiles, read_report
+from osrerank.decision.use.shadow import MAX_EXAMPLES, count_new_hits, percentiles, read_report
 from osrerank.errors import EvaluationError, FormatError
 
 
@@ -52,7 +52,7 @@ def test_shadow_report_counts_and_percentiles_by_hand(tmp_path: Path) -> None:
     assert report.applied == {"true": 2, "partial": 1, "false": 1}
     assert report.reasons == {"no_text": 1, "deadline": 1}
     assert report.new_hits == {2: 2, 0: 1}
-    assert new_hits(record(after=9, overlap=8)) == 1  # a threshold left nine
+    assert count_new_hits(record(after=9, overlap=8)) == 1  # a threshold left nine
     assert (report.first_changed, report.known, report.encoded) == (1, 294, 6)
     assert report.as_json()["ms"] == {"p50": 40.0, "p95": 40.0}
     assert percentiles([float(n) for n in range(1, 101)]) == {"p50": 50.0, "p95": 95.0}
