@@ -6,10 +6,11 @@
 import base64
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 from cachetools import LRUCache
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield all hits of a search in arbitrary order. Changes after its start are ignored.
+    """Yield all hits of a search in arbitrary order. A scroll ignores later changes of the index.
 
     The body's ``size`` is the number of hits per request, not of all hits.
     """
@@ -68,7 +69,7 @@ def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator
 
 
 class IndexStore:
-    """A side index as a store of vectors, for commands that build, count and delete them.
+    """A side index as a `VectorStore`, for commands that build, count and delete vectors.
 
     Args:
         client: a client of the engine. The caller closes it.
@@ -79,11 +80,13 @@ class IndexStore:
         index: the name of the side index.
     """
 
-    name = "index"
+    name = "index"  # the store's name in metrics
 
     def __init__(self, client: Client, indices: Sequence[str], *, model: str = "") -> None:
-        self.indices, self.index = indices, side_index(indices[0])
-        self._client, self.model = client, model
+        self.indices = indices
+        self.index = side_index(indices[0])
+        self.model = model
+        self._client = client
         self._requests = RecordRequests(client.engine)
         self._guard = Guard(self.name, self.index)
         self._recent: LRUCache[bytes, bytes] = LRUCache(MAX_RECENT_RECORDS)
@@ -147,12 +150,13 @@ class IndexStore:
         path, params, body = self._requests.request_build_states([self.index], [key])
         response = self._client.transport.perform_request("POST", path, params=params, body=body)
         content, hit = self._requests.parse_build_state(response)
-        return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
+        version = (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
+        return content, version
 
     def write_build_state(self, key: bytes, content: bytes, version: Any) -> Any:
         """Store a build's content under a key, unless another builder has changed it since it was read.
 
-        The embedded engine does not compare versions, so a builder overwrites what others have written before.
+        The embedded engine does not compare versions: there, the last builder overwrites the others' content.
 
         Args:
             key: the key.
@@ -176,7 +180,7 @@ class IndexStore:
     def take_reports(self) -> MissingVectorCounts:
         """Read and delete the searches' reports of documents without vectors, and return the sum of their counts.
 
-        Only one of several builders gets a report. If the reports cannot be read, the build continues without them.
+        Of several builders, only one gets each report. If the reports cannot be read, the build continues without them.
         """
         path, params, body = self._requests.request_reports(self.index)
         counts = MissingVectorCounts()
@@ -187,12 +191,12 @@ class IndexStore:
                 deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in reports]
                 entries = [item["delete"] for item in self._client.bulk(body=deletions)["items"]]
                 for entry in entries:
-                    if entry["status"] == HTTPStatus.OK:  # another builder has not deleted it first
+                    if entry["status"] == HTTPStatus.OK:  # this builder deleted it, and no other
                         counts.update(reports[entry["_id"]])
         except OpenSearchException as error:
             logger.warning(
-                "[vectors-away] cannot read from %s which documents searches found without a vector, so the build does "
-                "not begin with them: %s",
+                "[vectors-away] cannot read the searches' reports of documents without vectors from %s, so the build "
+                "does not begin with these documents: %s",
                 self.index,
                 error,
             )
@@ -209,13 +213,13 @@ class IndexStore:
 
     def size(self) -> Size:
         if not self._client.indices.exists(index=self.index):
-            return Size(0, 0, 0)
+            return Size(records=0, stored_bytes=0, max_bytes=0)
         self._client.indices.refresh(index=self.index)
         count = int(self._client.count(index=self.index, body={"query": {"exists": {"field": MODEL_FIELD}}})["count"])
         if self._requests.engine.is_embedded:
-            return Size(count, 0, 0)
+            return Size(records=count, stored_bytes=0, max_bytes=0)
         stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
-        return Size(count, int(stored["size_in_bytes"]), 0)
+        return Size(records=count, stored_bytes=int(stored["size_in_bytes"]), max_bytes=0)
 
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]], build_state_keys: Iterable[bytes] = ()) -> int:
         """Delete all vectors and build states except those with these keys. Return how many vectors remain.
@@ -255,12 +259,15 @@ def find_side_indices(client: Client, names: Sequence[str], model: str = "") -> 
         NotFoundError: an index does not exist.
     """
     indices = {index for name in names for index in client.indices.get_mapping(index=name)}
-    for stream in {find_data_stream(index) for index in indices} - indices:
-        # a restored backing index might have no stream
+    streams = {find_data_stream(index) for index in indices} - indices
+    for stream in streams:
+        # a restored backing index might have no stream, which is ignored
         indices |= {*client.indices.get_mapping(index=stream, ignore_unavailable=True)}
-    application_indices = [index for index in indices if not index.startswith(PREFIX)]
-    groups = groupby(sorted(application_indices, key=lambda index: (side_index(index), index)), side_index)
-    return [IndexStore(client, list(group), model=model) for _, group in groups]
+    indices_by_side_index: defaultdict[str, list[str]] = defaultdict(list)
+    for index in sorted(indices):
+        if not index.startswith(PREFIX):
+            indices_by_side_index[side_index(index)].append(index)
+    return [IndexStore(client, group, model=model) for _name, group in sorted(indices_by_side_index.items())]
 
 
 def find_orphans(client: Client) -> list[str]:
@@ -279,7 +286,8 @@ def find_orphans(client: Client) -> list[str]:
     outdated = []
     for name in candidates.keys() - side_indices:
         fields = set(candidates[name]["mappings"].get("properties", ()))
-        if {MODEL_FIELD} <= fields <= {RECORD_FIELD, MODEL_FIELD}:  # not the application's index of a similar name
+        # an application's index with such a name has other fields
+        if fields in ({MODEL_FIELD}, {MODEL_FIELD, RECORD_FIELD}):
             outdated.append(name)
     return sorted([*orphaned, *outdated])
 
