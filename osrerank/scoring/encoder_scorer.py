@@ -23,7 +23,8 @@ class EncoderScorer:
     """
 
     def __init__(self, vectors: DocumentVectors) -> None:
-        self.vectors, self.encoder = vectors, vectors.encoder
+        self.vectors = vectors
+        self.encoder = vectors.encoder
 
     @property
     def model(self) -> str:
@@ -48,37 +49,38 @@ class EncoderScorer:
             return Scores(values, reached=0)
         query_encoding = self.vectors.encode_query(query)
         indices = list(dict.fromkeys(index for (index,) in tuples))
-        vectors = self.vectors.find((documents[index] for index in indices), deadline)
-        # strict=False: if time is short, `find` returns the vectors of only the first documents
-        vectors_by_index = dict(zip(indices, vectors.documents, strict=False))
-        records = {index: document.records[0] for index, document in vectors_by_index.items() if document.records}
+        found = self.vectors.find((documents[index] for index in indices), deadline)
+        # strict=False: if time is short, `find` returns only the first documents
+        documents_by_index = dict(zip(indices, found.documents, strict=False))
+        # a document that is not split is its only part, 0
+        records = {index: document.records[0] for index, document in documents_by_index.items() if document.records}
         query_vectors = query_encoding.result()
         logits = self._compare(query_vectors.rows[0], records)
-        cuts = np.zeros(len(tuples), dtype=np.uint8)
+        truncation_bits = np.zeros(len(tuples), dtype=np.uint8)
         query_bit = QUERY_TRUNCATED_BIT if query_vectors.cut else 0
         failures: dict[int, str] = {}
         for position, (index,) in enumerate(tuples):
-            document = vectors_by_index.get(index)
+            document = documents_by_index.get(index)
             logit = logits.get(index, math.nan)
             if math.isfinite(logit):
                 values[position] = logit
-                cuts[position] = records[index].is_truncated | query_bit
-            elif document is not None and (document.records or document.failures):
+                truncation_bits[position] = int(records[index].is_truncated) | query_bit
+            elif document is not None and (document.records or document.failures):  # tried before the deadline
                 failures[position] = document.failures.get(0, NOT_FINITE.format(model=self.model))
         scores = Scores(
             values,
             failures,
             count_leading_attempts(values, failures),
-            cuts=cuts,
+            cuts=truncation_bits,
             inferences=len(records),
-            encoded=vectors.n_encoded,
-            known=vectors.n_stored,
+            encoded=found.n_encoded,
+            known=found.n_stored,
             query_truncated=bool(query_vectors.cut),
         )
         return replace(scores, truncated=len(scores.truncated_documents(tuples)))
 
     def _compare(self, query: Floats, records: Mapping[int, VectorRecord]) -> dict[int, float]:
-        """Return the logit of each record with the query's vector, by the record's key."""
+        """Return the logit of each record with the query's vector, by the document's index."""
         if not records:
             return {}
         logits = self.encoder.similarity(query, stack_vectors(list(records.values())))
