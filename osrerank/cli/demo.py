@@ -27,13 +27,15 @@ from osrerank.types import Qrels, Query
 
 Measure = Callable[[Sequence[str], Mapping[str, int]], float]
 INDEX = "osrerank-demo"
-DEPTH, DUO_DEPTH = 30, 10
-"""The numbers of BM25's hits to rerank, and of top hits that a duo model compares."""
+DEPTH = 30
+"""The number of BM25's hits to rerank."""
+DUO_DEPTH = 10
+"""The number of top hits that a duo model compares."""
 CROSS_ENCODER = "osrerank/monobert-l6"
 """The demo's default model for pipelines with the stage ``mono``."""
 MAX_SHOWN_HITS = 5
 LABELS = {"bm25": "BM25", "first_search": "reranked, first search", "known_texts": "reranked, texts known"}
-"""The label of each row of the table, by the row's name in JSON."""
+"""The label of each row of the table, by the row's name in JSON. A known text is one whose vector is stored."""
 ENCODED_NOTE = (
     "A search encodes texts without vectors, and stores their vectors for all later queries.\n"
     "`osrerank vectors build` does this beforehand."
@@ -96,7 +98,7 @@ class DemoRow:
         """Return the median time of a search, in milliseconds."""
         return int(median_high(response["took"] for response in self.responses))
 
-    def median_encoded(self) -> int | None:
+    def median_texts_encoded(self) -> int | None:
         """Return the median number of texts that a search encoded, or None if the pipeline uses no vectors."""
         stages = [stage for response in self.responses for stage in response.get("rerank", {}).get("stages", ())]
         counts = [stage["encoded"] for stage in stages if "encoded" in stage]
@@ -104,7 +106,14 @@ class DemoRow:
 
 
 @click.command()
-@click.option("--questions", default=100, show_default=True, type=click.IntRange(3, 100), help="Number of questions.")
+@click.option(
+    "--questions",
+    "n_questions",
+    default=100,
+    show_default=True,
+    type=click.IntRange(3, 100),
+    help="Number of questions.",
+)
 @click.option(
     "--pipeline",
     type=click.Choice([name for name in PIPELINES if name != NO_STAGES]),
@@ -115,12 +124,12 @@ class DemoRow:
 @click.option("--ui", is_flag=True, help="Show the questions on the comparison page instead.")
 @click.option("--port", default=8088, show_default=True, type=click.IntRange(1, 65535), help="Port of the page.")
 @click.pass_context
-def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *, ui: bool) -> None:
+def demo(context: click.Context, /, n_questions: int, pipeline: str, port: int, *, ui: bool) -> None:
     """Index the bundled sample, search it with and without reranking, and compare.
 
     The sample is SQuAD's 2,067 development paragraphs with 100 questions. It stays in the index osrerank-demo, for
     `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then with reranking. If the
-    pipeline uses vectors, each is searched a third time, which is faster because the second search stored the vectors.
+    pipeline uses vectors, all questions are searched a third time, which is faster because the vectors are now stored.
 
     Pipelines with mono use osrerank/monobert-l6 if no model is set. Pipelines with duo need a --duo-model.
 
@@ -133,14 +142,14 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
     if ui:
         _serve_page(context, sample, port)
         return
-    texts_by_id = dict(islice(sample.queries.items(), questions))
-    texts = list(texts_by_id.values())
-    rows = _search_all_ways(context, texts, pipeline)
-    relevance = [sample.relevant[query_id] for query_id in texts_by_id]
+    questions_by_id = dict(islice(sample.queries.items(), n_questions))
+    questions = list(questions_by_id.values())
+    rows = _search_all_ways(context, questions, pipeline)
+    relevance = [sample.relevant[query_id] for query_id in questions_by_id]
     if wants_json(context):
         click.echo(json.dumps(_summarize(rows, relevance)))
     else:
-        _print_report(rows, texts, relevance)
+        _print_report(rows, questions, relevance)
 
 
 def _serve_page(context: click.Context, sample: Sample, port: int) -> None:
@@ -184,7 +193,8 @@ def _choose_model(global_options: Mapping[str, Any], pipeline: str) -> dict[str,
         from osrerank.scoring.registry import NO_DUO_MODEL
 
         raise ModelLoadError(f"{NO_DUO_MODEL}; then set it with --duo-model")
-    if "mono" in pipeline and "model" not in settings.model_fields_set:
+    has_mono_stage = "mono" in pipeline.split("-")
+    if has_mono_stage and "model" not in settings.model_fields_set:
         return {"model": CROSS_ENCODER}
     return {}
 
@@ -193,7 +203,7 @@ def _search_all_ways(context: click.Context, questions: Sequence[str], pipeline:
     """Search with BM25, then with reranking, and once more if the first reranking stored document vectors."""
     first_pass = DemoRow("bm25", _search_all(context, questions, NO_STAGES))
     reranked = DemoRow("first_search", _search_all(context, questions, pipeline))
-    uses_vectors = reranked.median_encoded() is not None
+    uses_vectors = reranked.median_texts_encoded() is not None
     if not uses_vectors or Settings.load().vectors == "off":
         return [first_pass, reranked]
     return [first_pass, reranked, DemoRow("known_texts", _search_all(context, questions, pipeline))]
@@ -220,7 +230,7 @@ def _summarize(rows: Sequence[DemoRow], relevance: Sequence[Mapping[str, int]]) 
             "nDCG@10": row.mean(ndcg, relevance),
             "RR@10": row.mean(reciprocal_rank, relevance),
             "median_ms": row.median_ms(),
-            "encoded": row.median_encoded(),
+            "encoded": row.median_texts_encoded(),
         }
     return summary
 
@@ -243,7 +253,8 @@ def _print_report(rows: Sequence[DemoRow], questions: Sequence[str], relevance: 
         console.print(_side_by_side(f"{heading}: {questions[index]}", *comparisons[index]))
     console.print()
     console.print(summary_table(_summarize(rows, relevance)))
-    encoded = rows[1].median_encoded()
+    _first_pass, first_reranked, *_ = rows
+    encoded = first_reranked.median_texts_encoded()
     if encoded is not None:
         console.print(ENCODED_NOTE if encoded else NOT_ENCODED_NOTE, highlight=False)
 
@@ -290,6 +301,6 @@ def _side_by_side(title: str, before: Mapping[str, Any], after: Mapping[str, Any
 def _format_hit(hit: dict[str, Any], relevance: Mapping[str, int]) -> str:
     from rich.markup import escape
 
-    first_pass_rank = f" (was {hit['_rerank']['first_pass']['rank']})" if "_rerank" in hit else ""
-    text = escape(f"{hit['_id']}{first_pass_rank}: {hit['_source']['text'][:64]}…")
+    former_rank = f" (was {hit['_rerank']['first_pass']['rank']})" if "_rerank" in hit else ""
+    text = escape(f"{hit['_id']}{former_rank}: {hit['_source']['text'][:64]}…")
     return f"[bold green]✓ {text}[/]" if hit["_id"] in relevance else f"  {text}"
