@@ -217,8 +217,3 @@ class InstallError(OsrerankError):
     def __init__(self, message: str, *, step: str = "") -> None:
         super().__init__(message)
         self.step = step
-
-
-def describe_bad_value(error: Exception) -> str:
-    """Describe the error of reading a JSON value: "'text' is missing" for a `KeyError`, or else its message."""
-    return f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)

@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from osrerank.errors import EvaluationError, describe_bad_value
+from osrerank._bad_value import describe_bad_value
+from osrerank.errors import EvaluationError
 from osrerank.pipeline import find_applied
 from osrerank.response import FIRST_PASS, compute_final_score
 from osrerank.types import Ranking, ScoredDocument

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from osrerank.errors import describe_bad_value
+from osrerank._bad_value import describe_bad_value
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, file_error, refuse_unknown_fields
 

@@ -24,7 +24,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import nn
 from torch.nn import functional
 
-from osrerank.errors import ConfigError, EvaluationError, FormatError, describe_bad_value
+from osrerank._bad_value import describe_bad_value
+from osrerank.errors import ConfigError, EvaluationError, FormatError
 from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.formats.files import line_error
 from osrerank.formats.lines import read_numbered_lines

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from osrerank.errors import ModelLoadError, describe_bad_value
+from osrerank._bad_value import describe_bad_value
+from osrerank.errors import ModelLoadError
 from osrerank.scoring.json_file import read_json, read_optional_json
 from osrerank.scoring.modular.head import Activation, HeadStep, Mode
 

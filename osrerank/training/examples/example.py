@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from osrerank.errors import describe_bad_value
+from osrerank._bad_value import describe_bad_value
 from osrerank.formats.files import line_error, write_atomically
 from osrerank.formats.lines import read_numbered_objects
 from osrerank.types import Candidate, Section

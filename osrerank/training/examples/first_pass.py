@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osrerank._bad_value import describe_bad_value
 from osrerank.client import Client, connect
-from osrerank.errors import FormatError, describe_bad_value
+from osrerank.errors import FormatError
 from osrerank.formats.lines import read_json_file
 from osrerank.training.examples.example import Example, TitledText, join_title
 from osrerank.types import Qrels, Query
