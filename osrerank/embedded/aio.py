@@ -5,7 +5,7 @@ from typing import Any
 
 from opensearchpy import AsyncTransport
 
-from osrerank.embedded.transport import EmbeddedConnection, HttpResponse, with_serializers
+from osrerank.embedded.transport import EmbeddedConnection, HttpResponse, with_decoded_serializer
 
 
 class AsyncEmbeddedConnection(EmbeddedConnection):
@@ -24,4 +24,4 @@ class AsyncEmbeddedTransport(AsyncTransport):
     DEFAULT_CONNECTION_CLASS = AsyncEmbeddedConnection  # type: ignore[assignment] # declared as aiohttp's connection
 
     def __init__(self, *hosts: Any, **options: Any) -> None:
-        super().__init__(*hosts, **with_serializers(options))
+        super().__init__(*hosts, **with_decoded_serializer(options))

@@ -18,7 +18,7 @@ from osrerank.embedded.rest.routing import Response
 from osrerank.embedded.storage.engine import Engine
 
 LOGGERS = [logging.getLogger(name) for name in ("opensearch", "opensearchpy.trace")]
-"""opensearch-py's loggers. At DEBUG, they log whole responses, for which a response must be JSON text."""
+"""opensearch-py's loggers. At DEBUG, they log whole responses, which must then be JSON text."""
 DECODED = "application/x-osrerank-decoded"
 """The content type of a response body that consists of Python objects instead of JSON text, which saves parsing it."""
 HttpResponse = tuple[int, dict[str, str], Any]
@@ -34,7 +34,7 @@ class PassThroughSerializer(Serializer):
         return s
 
 
-def with_serializers(options: dict[str, Any]) -> dict[str, Any]:
+def with_decoded_serializer(options: dict[str, Any]) -> dict[str, Any]:
     """Return a transport's options with the serializer for `DECODED` bodies added."""
     return {**options, "serializers": {DECODED: PassThroughSerializer(), **(options.get("serializers") or {})}}
 
@@ -47,7 +47,7 @@ class EmbeddedConnection(Connection):
     """
 
     def __init__(self, *, embedded_path: Path, **options: Any) -> None:
-        super().__init__(**{key: value for key, value in options.items() if key != "metrics"})
+        super().__init__(**options)
         self._folder = Path(embedded_path)
         self.host = f"embedded:{self._folder}"
         self._engine: Engine | None = None
@@ -73,9 +73,10 @@ class EmbeddedConnection(Connection):
         response = self._handle(method, url, params or {}, body)
         full_url = f"{self.host}{url}"
         logs_body = any(logger.isEnabledFor(logging.DEBUG) for logger in LOGGERS)
-        if response.can_share_body and not logs_body:
-            self.log_request_success(method, full_url, url, None, 200, "", time.perf_counter() - began_at_s)
-            return 200, {"content-type": DECODED}, response.body
+        if response.can_share_body and not logs_body:  # only successful responses can share their body
+            took_s = time.perf_counter() - began_at_s
+            self.log_request_success(method, full_url, url, None, response.status, "", took_s)
+            return response.status, {"content-type": DECODED}, response.body
         is_text = isinstance(response.body, str)
         text = response.body if is_text else json.dumps(response.body, ensure_ascii=False)
         content_type = "text/plain" if is_text else "application/json"
@@ -90,14 +91,15 @@ class EmbeddedConnection(Connection):
     def _handle(self, method: str, url: str, params: Mapping[str, Any], body: bytes | None) -> Response:
         try:
             text = body.decode("utf-8", "surrogatepass") if body else ""
-            with NATIVE_CODE:
+            with NATIVE_CODE:  # the interpreter's exit waits for it
                 return router.handle(self.engine, method, url, params, text)
         except ApiError as error:
             return Response(error.response_body(), error.status)
 
     def close(self) -> None:
         """Release the engine. The last connection of the process commits pending writes and closes the engine."""
-        engine, self._engine = self._engine, None
+        engine = self._engine
+        self._engine = None
         if engine is not None:
             engine.release()
 
@@ -108,4 +110,4 @@ class EmbeddedTransport(Transport):
     DEFAULT_CONNECTION_CLASS = EmbeddedConnection
 
     def __init__(self, *hosts: Any, **options: Any) -> None:
-        super().__init__(*hosts, **with_serializers(options))
+        super().__init__(*hosts, **with_decoded_serializer(options))
