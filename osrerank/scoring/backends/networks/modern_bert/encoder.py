@@ -1,9 +1,9 @@
 """Compute ModernBERT without padding: the tokens of all sequences of a batch are concatenated.
 
 ModernBERT (Warner et al. 2024, arXiv 2412.13663) uses RoPE (Su et al. 2021, arXiv 2104.09864), a gated feed-forward
-network (GELU), and a norm before attention and before that network. Every third layer attends to the whole sequence,
-and the other layers attend within a window. As in `bert`, only attention combines tokens. If the head needs only the
-state of [CLS] and the last layer attends to the whole sequence, that layer computes no other state.
+network with a GELU, and norms before attention and before this network. Every third layer attends to the whole
+sequence, and the other layers attend within a window. As in `bert`, only attention combines tokens. If the head needs
+only the state of [CLS] and the last layer attends to the whole sequence, that layer computes no other state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class ModernBertLayer(nn.Module):
         self.rope_base = shape.rope_bases[index]
         self.attention_norm = norm() if index else nn.Identity()  # the embeddings are already normed
         self.projections = nn.Linear(hidden, 3 * hidden, bias=shape.has_attention_bias)
-        self.attended = nn.Linear(hidden, hidden, bias=shape.has_attention_bias)
+        self.attended = nn.Linear(hidden, hidden, bias=shape.has_attention_bias)  # attention's output projection
         self.norm = norm()
         self.widen = nn.Linear(hidden, 2 * shape.inner, bias=shape.has_mlp_bias)
         self.narrow = nn.Linear(shape.inner, hidden, bias=shape.has_mlp_bias)
@@ -48,7 +48,7 @@ class ModernBertLayer(nn.Module):
     def forward_first_tokens(self, states: Tensor, indices: Tensor, rope: Rope, attend: Attend) -> Tensor:
         """Return the next state of each sequence's first token ``(n, hidden)``.
 
-        Their queries are not rotated, because RoPE changes nothing at position 0.
+        The first tokens' queries are not rotated, because RoPE changes nothing at position 0.
         """
         query, key, value = self._project(states)
         context = attend(query.index_select(0, indices), rotate(key, rope), value)
@@ -66,7 +66,7 @@ class ModernBertLayer(nn.Module):
 
 
 class ModernBertEncoder(nn.Module):
-    """The embeddings and layers of a ModernBERT, as a `PackedEncoder`. A sequence has at most ``max_tokens`` tokens."""
+    """A ModernBERT's embeddings and layers, as a `bert.PackedEncoder`. A sequence has at most ``max_tokens`` tokens."""
 
     def __init__(self, shape: ModernBertShape, max_tokens: int) -> None:
         super().__init__()
@@ -98,14 +98,14 @@ class ModernBertEncoder(nn.Module):
 
     def encode_first(self, ids: Sequence[Tensor], bounds: Bounds, first_bounds: Bounds, attention: Attention) -> Tensor:
         *layers, last = self.typed_layers
-        indices = bounds.offsets[:-1]
+        first_indices = bounds.offsets[:-1]
         if last.window is not None:
-            return self.encode(ids, bounds, attention).index_select(0, indices)
+            return self.encode(ids, bounds, attention).index_select(0, first_indices)
         states = self._run_layers(layers, ids, bounds, attention)
-        rope = self._compute_rope(ids[1], last.rope_base)
-        states = last.forward_first_tokens(
-            states, indices, rope, partial(attention, query_bounds=first_bounds, key_bounds=bounds)
-        )
+        _token_ids, positions = ids
+        rope = self._compute_rope(positions, last.rope_base)
+        attend = partial(attention, query_bounds=first_bounds, key_bounds=bounds)
+        states = last.forward_first_tokens(states, first_indices, rope, attend)
         normed: Tensor = self.final_norm(states)
         return normed
 
