@@ -51,9 +51,9 @@ class Searcher:
         authentication: a digest of the client's credentials, which keeps the cached data of different users apart.
 
     Attributes:
-        service: the client's models, for all indices whose model the settings file does not name.
-        models: the models of the indices whose model the settings file names. None if it names none, or if the caller
-            passes a scorer.
+        service: runs the client's own model, for every index without a model in ``models``.
+        models: runs the models that the settings file names for single indices. None if it names none, or if the
+            caller passes a scorer.
         defaults: each index's default rerank options.
         deadline_ms: the default time limit of a search that ranks by document vectors. None means no limit.
         orders: saves the order of a first page's hits for later pages.
@@ -61,8 +61,7 @@ class Searcher:
         records: records the hits that users saw, for UBI (User Behavior Insights).
         engine: identifies the search engine.
         is_embedded: whether the search engine is osrerank's embedded engine.
-        authentication: the digest of the user's credentials. Each user has a separate value of it and of all attributes
-            below.
+        authentication: the digest of the user's credentials. This and all attributes below are separate for each user.
         fields: looks up the fields to search, and the fields whose text the model gets.
         pipelines: looks up the search pipelines of indices.
         bm25_scales: looks up the factor by which the engine multiplies an index's BM25 scores.
@@ -81,14 +80,18 @@ class Searcher:
         authentication: str = "",
     ) -> None:
         settings, clock = service.settings, service.clock
-        self.is_embedded = is_embedded = engine is Engine.EMBEDDED
         self.service = service
+        self.is_embedded = engine is Engine.EMBEDDED
         defaults = defaults or Defaults.load(settings)
-        self.defaults = defaults.without_models("the client's own scorer") if service.has_own_scorer else defaults
+        if service.has_own_scorer:
+            defaults = defaults.without_models(override="the client's own scorer")
+        self.defaults = defaults
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
         self._own_service = nullcontext(self.service)
-        self.engine = EngineFinder(engine or (Engine[settings.engine.upper()] if settings.engine else None))
-        self.records = UbiRecords(is_embedded=is_embedded)
+        if engine is None and settings.engine:
+            engine = Engine[settings.engine.upper()]
+        self.engine = EngineFinder(engine)
+        self.records = UbiRecords(is_embedded=self.is_embedded)
         self.orders = OrderStore(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
         self.shadows = Shadows(settings)
         self.deadline_ms: float | None = DEADLINE_MS
@@ -120,7 +123,7 @@ class Searcher:
             return self
         with self._by_user as searchers:
             if user not in searchers:
-                searchers[user] = copy(self)
+                searchers[user] = copy(self)  # shares all that does not belong to a user
                 searchers[user]._set_user(f"{self.authentication}/{user}")  # noqa: SLF001 - the same class
             return searchers[user]
 
@@ -147,7 +150,7 @@ class Searcher:
 
         Raises:
             ConfigError: the indices have different models.
-            OsrerankError: as `RerankService.warm_up`.
+            OsrerankError: see `RerankService.warm_up`.
         """
         with self._own_service if index is None else self.service_for(index) as service:
             service.warm_up(self.defaults.base if index is None else self.defaults.options_for(index))
@@ -179,7 +182,7 @@ class Searcher:
         refresh: bool = False,
         uses_build_fields: bool = True,
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Find the fields that a search queries, and those whose text the model gets. This rarely needs a request.
+        """Find the fields that a search queries, and those whose text the model gets. They are usually cached.
 
         Args:
             options: the search's options.
@@ -194,7 +197,8 @@ class Searcher:
         searched_by_body: tuple[str, ...] | None = None
         if not isinstance(query, str):
             searched_by_body = find_searched_fields(read_queries(body) if query is None else query)
-        second_fields = [second.fields for second in options.rankings[1:] if second.fields != options.fields]
+        second_rankings = options.rankings[1:]  # with interleaving, the ranking that is compared with the first
+        second_fields = [ranking.fields for ranking in second_rankings if ranking.fields != options.fields]
         body_fields: tuple[Leaf, ...] = ()
         if "derived" in body or "runtime_mappings" in body:
             leaves = read_leaves({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
