@@ -17,7 +17,7 @@ reserves them for private use."""
 MAX_CHARACTERS = 4_000
 """The maximum length of a document's text on the page. If the text is longer, the page shows an excerpt."""
 MAX_LEAD_CHARACTERS = 400
-"""How many characters an excerpt has before the best passage, if the text before and after the passage is long."""
+"""The maximum number of characters before the best passage in an excerpt, unless the text after it is short."""
 CUTOFF = 10
 """The number of documents from which the measures are computed, as in nDCG@10."""
 NO_SPAN = (0, 0)
@@ -28,16 +28,16 @@ class TextPart(BaseModel):
     """A part of a title or text that the page shows in one style. "…" stands for text that is left out."""
 
     text: str
-    marked: bool = Field(description="Whether it is in the passage that determined the score.")
-    is_term: bool = Field(default=False, description="Whether it is a query term.")
+    marked: bool = Field(description="Whether the part is in the passage that determined the score.")
+    is_term: bool = Field(default=False, description="Whether the part is a query term.")
 
 
 class BestPassage(BaseModel):
     """The passage that determined a document's score."""
 
     field: str
-    start: int = Field(description="The offset of its first character in the field's text, from 0.")
-    end: int = Field(description="The offset after its last character.")
+    start: int = Field(description="The offset of the passage's first character in the field's text, from 0.")
+    end: int = Field(description="The offset after the passage's last character.")
 
 
 class DocumentStageScore(BaseModel):
@@ -136,7 +136,7 @@ def compare(
         judged: the id and judgments of the query, such as ``("7", {"doc1": 2})``, or None if it has no judgments.
         blend: the method that blends the first-pass score with the model's, or None if there is no blend.
     """
-    relevance = {} if judged is None else judged[1]
+    query_id, relevance = judged or ("", {})
     title_field = next((name for name in fields if is_title(name)), "")
     report = response["rerank"]
     fields_by_index = report.get("fields_by_index", {})
@@ -157,7 +157,7 @@ def compare(
         blend=blend,
         stages=[ComparedStage.model_validate(stage) for stage in report["stages"]],
         documents=documents,
-        judged=None if judged is None else _compute_measures(judged[0], relevance, documents),
+        judged=None if judged is None else _compute_measures(query_id, relevance, documents),
     )
 
 
@@ -170,7 +170,7 @@ def highlight_body() -> dict[str, Any]:
 def _compare_document(
     hit: Mapping[str, Any], rank: int, fields: Sequence[str], title_field: str, relevance: Mapping[str, int]
 ) -> ComparedDocument:
-    """Describe a hit, with its reranked ``rank``. Its entry ``_rerank`` has the score and rank of each stage."""
+    """Describe the hit at ``rank`` in the reranked order. The entry ``_rerank`` has each stage's score and rank."""
     trace = hit.get("_rerank") or {}  # such as {"first_pass": {"score": 8.5, "rank": 3}, "mono": {"score": 2.1, ...}}
     first_pass = trace.get(FIRST_PASS) or {"score": hit.get("_score"), "rank": rank}
     stages = {name: entry for name, entry in trace.items() if name != FIRST_PASS and isinstance(entry, Mapping)}
@@ -206,7 +206,7 @@ def _compare_document(
 def _find_terms(highlight: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[tuple[int, int]]]:
     """Return the offsets ``(start, end)`` of the query terms in each text, with the field and text as the key.
 
-    If "<" and ">" were `TERM_START` and `TERM_END`, ``{"body": ["a <deer> runs"]}`` would become
+    With "<" for `TERM_START` and ">" for `TERM_END`, ``{"body": ["a <deer> runs"]}`` becomes
     ``{("body", "a deer runs"): [(2, 6)]}``.
     """
     spans_by_text = {}
@@ -265,7 +265,8 @@ def _split_text(
     passage_start, passage_end = span
     start = 0
     if len(text) > max_characters:
-        start = max(min(passage_start - MAX_LEAD_CHARACTERS, len(text) - max_characters), 0)
+        last_start = len(text) - max_characters  # an excerpt that starts later would be shorter than it may be
+        start = max(min(passage_start - MAX_LEAD_CHARACTERS, last_start), 0)
     end = min(start + max_characters, len(text))
     borders = {start, end}
     for bounds in (span, *term_spans):
