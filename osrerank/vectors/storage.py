@@ -25,12 +25,12 @@ log_throttle = LogThrottle()
 
 @dataclass(frozen=True, slots=True)
 class VectorStorage:
-    """How document vectors are stored. By default, they are neither stored nor rounded.
+    """How document vectors are stored. ``VectorStorage()`` neither stores nor rounds them.
 
     Attributes:
         store: the store, or None if vectors are not stored.
         bits: the bits per dimension.
-        secret: the key of the records' digests, without which nobody can forge a record. Empty if the user set no key.
+        secret: the key of the digests that protect records from forgery. Empty if the user set no ``vectors_key``.
     """
 
     store: VectorStore | None = None
@@ -45,8 +45,8 @@ class VectorStorage:
 
         Args:
             settings: the settings.
-            has_index: whether the documents are in an index. If they are not, and if ``vectors`` is not set, the
-                vectors are stored in the Redis of ``redis_url``, if that is set.
+            has_index: whether the documents are in an index. If not, the default for ``vectors`` is ``redis``, provided
+                that ``redis_url`` is set.
 
         Raises:
             ConfigError: ``vectors`` is ``redis``, and ``redis_url`` is not set.
@@ -57,8 +57,8 @@ class VectorStorage:
             store = _open_redis_store(settings)
         elif settings.vectors != "off":
             store = _open_file_store(settings)
-        key = settings.vectors_key.get_secret_value().encode() if settings.vectors_key else b""
-        secret = hashlib.blake2b(key, digest_size=SECRET_BYTES).digest() if key else b""
+        user_key = settings.vectors_key.get_secret_value().encode() if settings.vectors_key else b""
+        secret = hashlib.blake2b(user_key, digest_size=SECRET_BYTES).digest() if user_key else b""
         return cls(store, PROFILES[settings.vectors_profile], secret)
 
 
@@ -68,7 +68,9 @@ def _open_file_store(settings: Settings) -> VectorStore | None:
         folder = expand_home(settings.vectors_folder, "vectors_folder")
     except ConfigError as error:
         if log_throttle.should_log("home"):
-            logger.warning("[vectors-away] document vectors are not stored: %s; or set OSRERANK_VECTORS=off", error)
+            logger.warning(
+                "[vectors-away] document vectors are not stored: %s; or set OSRERANK_VECTORS=off to store none", error
+            )
         return None
     return file_store(folder, max_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
 
@@ -79,7 +81,9 @@ def _open_redis_store(settings: Settings) -> VectorStore:
     if settings.redis_url is None:
         reason = "OSRERANK_VECTORS is redis, and OSRERANK_REDIS_URL is not set: set it to the URL of your Redis"
         raise ConfigError(reason, setting="redis_url", source="OSRERANK_REDIS_URL")
-    max_mb = min(settings.vectors_mb, settings.cache_mb or settings.vectors_mb)  # scores can take as much
+    max_mb = settings.vectors_mb
+    if settings.cache_mb:  # this Redis also has the cached scores: `cache_mb` limits both, each by itself
+        max_mb = min(max_mb, settings.cache_mb)
     url = settings.redis_url.get_secret_value()
     host = urlsplit(url).hostname
     if url.startswith("redis:") and host not in LOCAL_HOSTS:
