@@ -14,8 +14,8 @@ from osrerank.scoring.modular.description import has_weighted_modules
 from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_PACKAGE
 
 SHIPPED_PREFIX = "osrerank/"
-HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
-"""Matches a hub id with an optional revision, such as ``org/model`` and ``org/model@main``."""
+HUB_ID = re.compile(r"^(?!\.)(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
+"""Matches a hub id with an optional revision, such as ``org/model@main``, but no relative path, such as ``./model``."""
 CONFIG_FILES = (
     "*_Dense/config.json",
     "*_Dropout/config.json",
@@ -59,33 +59,33 @@ def locate(
         ModelLoadError: there is no such model, or the hub cannot be reached. The message says how to copy the files.
         MissingDependencyError: the package that contains the model is not installed.
     """
-    folder = Path(model).expanduser()
-    if folder.is_dir() or is_pickled(folder):
-        return folder
-    if folder.is_file():
-        reason = f"{folder} is a file that torch.save did not write; pass its directory instead"
-        raise ModelLoadError(reason, model=model, path=str(folder))
+    path = Path(model).expanduser()
+    if path.is_dir() or is_pickled(path):
+        return path
+    if path.is_file():
+        reason = f"{path} is a file that torch.save did not write; pass its directory instead"
+        raise ModelLoadError(reason, model=model, path=str(path))
     if model.startswith(SHIPPED_PREFIX):
-        return _shipped_directory(model)
+        return _require_shipped_directory(model)
     match = HUB_ID.match(model)
-    if match is None or model.startswith("."):
+    if match is None:
         reason = f"there is no directory {model}; pass a model's directory, its hub id, or the name of a shipped model"
-        raise ModelLoadError(reason, model=model, path=str(folder))
+        raise ModelLoadError(reason, model=model, path=str(path))
     return _download(model, match, weight_patterns, extra_files)
 
 
 def locate_offline(model: str) -> Path | None:
     """Return a model's directory without downloading it, or None if the model is not on this machine."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
     if model == MULTILINGUAL and find_spec(MULTILINGUAL_PACKAGE) is None:
         return None
     if model.startswith(SHIPPED_PREFIX):
-        directory = _shipped_path(model)
+        directory = _find_shipped_directory(model)
         return directory if directory.is_dir() else None
     match = HUB_ID.match(model)
-    if match is None or model.startswith("."):
+    if match is None:
         return None
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
     from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415 - takes half a second
@@ -101,8 +101,10 @@ def read_hub_id(directory: Path) -> str:
 
     For example, the id of ``models--org--name/snapshots/5fa3`` is ``org/name``.
     """
-    folder = directory.parent.parent.name if directory.parent.name == "snapshots" else ""
-    return folder.removeprefix("models--").replace("--", "/", 1) if folder.startswith("models--") else ""
+    repository_folder = directory.parent.parent.name
+    if directory.parent.name != "snapshots" or not repository_folder.startswith("models--"):
+        return ""
+    return repository_folder.removeprefix("models--").replace("--", "/", 1)
 
 
 def model_name(directory: Path) -> str:
@@ -111,15 +113,16 @@ def model_name(directory: Path) -> str:
     return f"{SHIPPED_PREFIX}{directory.name}" if is_shipped else directory.name
 
 
-def _shipped_path(model: str) -> Path:
+def _find_shipped_directory(model: str) -> Path:
+    """Return the directory that a shipped model has, even if there is no such model."""
     if model != MULTILINGUAL:
         return SHIPPED / model.removeprefix(SHIPPED_PREFIX)
     (package,) = require(MULTILINGUAL_PACKAGE, extra="multilingual").__path__
     return Path(package) / model.removeprefix(SHIPPED_PREFIX)
 
 
-def _shipped_directory(model: str) -> Path:
-    directory = _shipped_path(model)
+def _require_shipped_directory(model: str) -> Path:
+    directory = _find_shipped_directory(model)
     if not directory.is_dir():
         names = ", ".join(sorted(f"{SHIPPED_PREFIX}{entry.name}" for entry in SHIPPED.iterdir() if entry.is_dir()))
         fix = find_replacement(model) or f"it ships {names}; {MULTILINGUAL} needs the extra multilingual"
@@ -132,8 +135,8 @@ def _download(
 ) -> Path:
     """Download a repository's config files, and its weights by the first list of patterns that matches any file.
 
-    Code is never downloaded. If modules after the transformer have weights, graphs are skipped, because the graphs of
-    other programs do not contain these modules.
+    Code is never downloaded. If modules after the transformer have weights, ONNX graphs are not used, because graphs
+    that other programs export do not contain these modules.
     """
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
 
@@ -155,7 +158,8 @@ def _download(
 def _download_error(model: str, repository: str, revision: str | None, error: Any) -> ModelLoadError:
     version = f" --revision {revision}" if revision else ""
     command = f"hf download {repository}{version} --local-dir {repository.rsplit('/', 1)[-1]}"
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    text = str(error).strip()
+    reason = text.splitlines()[0] if text else type(error).__name__
     message = f"there is no directory {model}, and the download from the Hugging Face hub failed ({reason}); "
     message += f"on a machine that reaches the hub run {command}, copy that directory here and pass it as the model"
     return ModelLoadError(message, model=model)
