@@ -33,10 +33,10 @@ from osrerank.scoring.modular.head import HeadStep, Mode
 MODEL_TYPE = "SentenceTransformer"
 STATIC_EMBEDDING = "StaticEmbedding"
 MAX_TOKENS = 1 << 18
-"""The token limit of a StaticEmbedding whose tokenizer sets none. Of a text, at most this many characters are read."""
+"""The token limit of a StaticEmbedding whose tokenizer sets none. At most this many characters of a text are read."""
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""The names that the prompt for documents can have. The first prompt that is not empty is used."""
+"""The names that the prompts for queries and documents can have. The first prompt that is not empty is used."""
 
 Similarity = Literal["cosine", "dot"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot")
@@ -47,7 +47,7 @@ class BiEncoderDescription:
     """What the files of a bi-encoder say about the model.
 
     Attributes:
-        token_limits: the maximum numbers of tokens.
+        token_limits: the maximum numbers of tokens in a query and in a document.
         transformer_folder: folder of the first module's files, relative to the directory. "" is the directory itself.
         weight_files: the safetensors of the modules, relative to the directory.
         is_static: whether the first module is a StaticEmbedding.
@@ -55,8 +55,8 @@ class BiEncoderDescription:
         document_prefix: text that precedes every document.
         pools_prompts: whether the pooling includes the tokens of ``query_prefix`` and ``document_prefix``.
         pooling: how the tokens' states are combined, such as ``mean``. None if the files do not specify it.
-        steps: the steps from the pooled states to the vector, without a final division by its norm, because
-            ``similarity`` includes it.
+        steps: the steps from the pooled states to the vector. A final division by the norm is left out, because the
+            cosine contains it.
         dense_size: the output size of the last Dense, or 0 without a Dense.
         dimensions: the number of leading values of the vector that are used. 0 means all of them.
         similarity: the similarity of two vectors, ``cosine`` or ``dot``.
@@ -102,12 +102,14 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
         if read_transformer_task(directory / first.folder) == CLASSIFIER_TASK:
             raise file_error(directory / first.folder / TRANSFORMER_FILE, f"transformer_task is {CLASSIFIER_TASK!r}")
         pooling = _read_pooling(directory, reader, modules)
-        steps, dense_size = reader.read_steps(modules[1:])
-        pools_prompts = reader.includes_prompt(modules[0]) or pooling == "lasttoken"
+        pooling_module, *later_modules = modules
+        steps, dense_size = reader.read_steps(later_modules)
+        pools_prompts = reader.includes_prompt(pooling_module) or pooling == "lasttoken"
         token_limits = read_token_limits(directory / first.folder)
     similarity = _read_similarity(file, model)
     dimensions = int(model.get("truncate_dim") or 0)
-    # A final division by the norm is left out: the cosine contains it, and the dot product of unit vectors is a cosine.
+    # The cosine contains a final division by the norm. The dot product of unit vectors is a cosine, too, except if only
+    # some of their dimensions are used.
     if steps and steps[-1].kind == "unit" and (similarity == "cosine" or not dimensions):
         steps, similarity = steps[:-1], "cosine"
     return BiEncoderDescription(
