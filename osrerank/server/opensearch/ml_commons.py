@@ -21,8 +21,8 @@ ROOT = "/_plugins/_ml"
 DEPLOY_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 10.0
 MAX_INSTALL_S = 10.0
-"""The time in which another installation stores a search pipeline with its new model, at most, in seconds. A model that
-no pipeline calls after this time comes from an interrupted installation."""
+"""The maximum time between creating a model and storing the search pipeline that calls it, in seconds. A model that no
+pipeline calls after this time comes from an interrupted installation."""
 POLL_S = 0.2
 """The pause between two requests that check the state of a model, in seconds."""
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
@@ -188,7 +188,7 @@ class Models:
     def list_ids(self) -> list[str]:
         """Return the ids of the search pipeline's models."""
         with explain_failures("search for models"):
-            return [*self._find_names("models")]
+            return list(self._find_names_by_id("models"))
 
     def remove(self, model_ids: Collection[str | None] | None = None, *, keep: str | None = None) -> list[str]:
         """Delete models of the search pipeline, and their groups.
@@ -201,34 +201,34 @@ class Models:
             The kind and id of each deleted model and group, such as "model Xy" and "model group Zw".
         """
         with explain_failures("remove the model"):
-            model_names = self._find_names("models")
-            group_names = self._find_names("model_groups")
-            unwanted_names = {
+            names_by_model_id = self._find_names_by_id("models")
+            names_by_group_id = self._find_names_by_id("model_groups")
+            unwanted_names_by_id = {
                 model_id: name
-                for model_id, name in model_names.items()
+                for model_id, name in names_by_model_id.items()
                 if model_id != keep and (model_ids is None or model_id in model_ids)
             }
             unwanted_group_ids = [
                 group_id
-                for group_id, name in group_names.items()
-                if model_ids is None or name in unwanted_names.values()  # a group has the name of its model
+                for group_id, name in names_by_group_id.items()
+                if model_ids is None or name in unwanted_names_by_id.values()  # a group has the name of its model
             ]
-            removed = [self._delete("models", model_id) for model_id in unwanted_names]
+            removed = [self._delete("models", model_id) for model_id in unwanted_names_by_id]
             removed += [self._delete("model_groups", group_id) for group_id in unwanted_group_ids]
             return removed
 
     def remove_orphans(self, unused_ids: Collection[str], find_used_id: Callable[[], str | None]) -> None:
-        """Delete the models that the search pipeline does not call now, and still does not call after `MAX_INSTALL_S`.
+        """Delete those of the unused models that the search pipeline does not begin to call within `MAX_INSTALL_S`.
 
-        Until then, another installation that is in progress might store a search pipeline that calls its new model.
+        Another installation might be about to store a search pipeline that calls one of them.
 
         Args:
-            unused_ids: the ids of the models that are unused now.
+            unused_ids: the ids of the models that the search pipeline does not call now.
             find_used_id: returns the id of the model that the search pipeline calls, or None if it calls none.
         """
         deadline_at_s = self._clock() + MAX_INSTALL_S
         while True:
-            orphan_ids = {*unused_ids} & {*self.list_ids()} - {find_used_id()}
+            orphan_ids = set(unused_ids).intersection(self.list_ids()) - {find_used_id()}
             if not orphan_ids:
                 return
             if self._clock() > deadline_at_s:
@@ -258,11 +258,11 @@ class Models:
                 self._sleep(POLL_S)
                 continue
             except NotFoundError:
-                pass
-            return f"{kind.removesuffix('s').replace('_', ' ')} {object_id}"
+                pass  # it is deleted already
+            return f"{'model' if kind == 'models' else 'model group'} {object_id}"
 
-    def _find_names(self, kind: str) -> dict[str, str]:
-        """Return the id and name of each of the search pipeline's models, or of their groups: ``{"Xy": "name"}``."""
+    def _find_names_by_id(self, kind: str) -> dict[str, str]:
+        """Return the names of the search pipeline's models, or of their groups, by their ids: ``{"Xy": "name"}``."""
         query = {"query": {"match_phrase": {"name": self.name_prefix}}, "size": 100, "_source": ["name", "description"]}
         try:
             hits = self._request("POST", f"{kind}/_search", query)["hits"]["hits"]
