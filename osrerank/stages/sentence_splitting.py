@@ -7,7 +7,6 @@ Unsupervised multilingual sentence boundary detection, Computational Linguistics
 
 import contextlib
 import functools
-import itertools
 import re
 import threading
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ WORD = re.compile(r"\S+")
 PUNKT_BLOCK_LENGTH = 20_000
 """The number of characters in a block of text that Punkt splits. The deadline is checked between two blocks."""
 BATCH_SIZE = 128
-"""The number of sentences in a block that sentencex yields. The deadline is checked between two blocks."""
+"""The number of sentences in a block if sentencex splits the text. The deadline is checked between two blocks."""
 
 
 def blank_markup(text: str) -> str:
@@ -38,7 +37,7 @@ def blank_markup(text: str) -> str:
 
 
 def split_into_sentences(
-    clean: str, options: Sentences, size: int = PUNKT_BLOCK_LENGTH
+    clean_text: str, options: Sentences, block_length: int = PUNKT_BLOCK_LENGTH
 ) -> Iterator[list[tuple[int, int]]]:
     """Split a text into sentences. Yield blocks of sentences, each sentence as its start and end offset.
 
@@ -46,46 +45,48 @@ def split_into_sentences(
     many words are split further.
 
     sentencex is fast, and it gets the whole text, because a quotation can have any length. Punkt gets a block of the
-    text when the block's sentences are requested. It needs the next word to decide where a sentence ends, so the last
-    two sentences of a block are split again as part of the next block.
+    text when the block's sentences are requested. Punkt needs the next word to decide where a sentence ends, so the
+    last two sentences of a block are split again as part of the next block.
 
     Args:
-        clean: the text, as `blank_markup` returns it.
+        clean_text: the text, as `blank_markup` returns it.
         options: the splitter, the language, and the options for long sentences.
-        size: the number of characters in a block for Punkt.
+        block_length: the number of characters in a block for Punkt.
 
     Raises:
         MissingDependencyError: the splitter is not installed.
     """
     max_words = options.max_words if options.chunks == "words" else None
     if options.splitter == "punkt":
-        blocks = _split_by_punkt(clean, options.language, size)
+        blocks = _split_by_punkt(clean_text, options.language, block_length)
     else:
-        blocks = _split_by_sentencex(clean, options)
+        blocks = _split_by_sentencex(clean_text, options)
     for block in blocks:
-        sentences = [_split_by_words(clean, start, end, max_words, drop_tail=options.drop_tail) for start, end in block]
-        yield list(itertools.chain.from_iterable(sentences))
+        parts: list[tuple[int, int]] = []
+        for start, end in block:
+            parts += _split_by_words(clean_text, start, end, max_words, drop_tail=options.drop_tail)
+        yield parts
 
 
-def _split_by_punkt(clean: str, language: str, size: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield the sentences of each block of ``size`` characters. A block with fewer than three sentences is doubled."""
-    offset, length = 0, size
-    while offset < len(clean):
-        block = clean[offset : offset + length]
+def _split_by_punkt(clean_text: str, language: str, block_length: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield the sentences of each block of the text. A block with fewer than three sentences is doubled."""
+    offset, length = 0, block_length
+    while offset < len(clean_text):
+        block = clean_text[offset : offset + length]
         spans = [(offset + start, offset + end) for start, end in _load_punkt(language).span_tokenize(block)]
-        if offset + length >= len(clean):
+        if offset + length >= len(clean_text):
             yield spans
             return
         if len(spans) < 3:  # none is left if the last two are split again
             length *= 2
             continue
         yield spans[:-2]
-        offset, length = spans[-2][0], size
+        offset, length = spans[-2][0], block_length
 
 
 def wait_until_loaded(options: Sentences, deadline: Deadline) -> bool:
     """Wait until the sentence splitter is loaded or the deadline passes. Return whether it is loaded."""
-    if options.splitter == "sentencex" or deadline.at_s is None:
+    if options.splitter == "sentencex" or deadline.at_s is None:  # sentencex loads no model
         return True
     return deadline.wait(_start_loading(options.language))
 
@@ -106,8 +107,8 @@ def _start_loading(language: str) -> threading.Event:
     return has_ended
 
 
-def _split_by_sentencex(clean: str, options: Sentences) -> Iterator[list[tuple[int, int]]]:
-    boundaries = require("sentencex", extra="sentences").get_sentence_boundaries(options.language, clean)
+def _split_by_sentencex(clean_text: str, options: Sentences) -> Iterator[list[tuple[int, int]]]:
+    boundaries = require("sentencex", extra="sentences").get_sentence_boundaries(options.language, clean_text)
     for first in range(0, len(boundaries), BATCH_SIZE):
         batch = boundaries[first : first + BATCH_SIZE]
         yield [(boundary["start_index"], boundary["end_index"]) for boundary in batch]
@@ -143,6 +144,6 @@ def _split_by_words(
     max_words = max_words or n_words
     if drop_tail and n_words > max_words:
         n_words -= n_words % max_words
-    for first in range(0, n_words, max_words or 1):
+    for first in range(0, n_words, max_words or 1):  # a step must not be 0, even without words
         last = min(first + max_words, n_words) - 1
         yield words[first][0], words[last][1]
