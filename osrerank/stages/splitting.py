@@ -1,11 +1,11 @@
 """Split long documents into overlapping passages of whole words.
 
-A passage is a window of so many words, as in Dai, Callan: Deeper text understanding for IR with contextual neural
-language modeling, SIGIR 2019, arXiv:1905.09217, section 3. The sizes are those of Chen et al.: ICIP at TREC-2020 Deep
-Learning Track, section 2.
+A passage is a window of a fixed number of words, as in Dai, Callan: Deeper text understanding for IR with contextual
+neural language modeling, SIGIR 2019, arXiv:1905.09217, section 3. The default sizes, in `Windows`, are those of Chen et
+al.: ICIP at TREC-2020 Deep Learning Track, section 2.
 
-A tokenizer makes many tokens of a long word. So in dense texts, such as Chinese or code, pieces of words are counted
-in place of words, and a passage can begin or end inside a word.
+A tokenizer makes many tokens of a long word. So in dense texts, which have far more tokens than words, such as Chinese
+or code, pieces of words are counted in place of words, and a passage can begin or end inside a word.
 """
 
 import random
@@ -32,8 +32,8 @@ MIN_DENSE_LENGTH = 200
 MAX_SYMBOL_FRACTION = 0.2
 """The maximum fraction of symbols in a text that is not dense.
 
-A tokenizer makes a token of each symbol. So in a text with more symbols, two symbols count as a word, and so do a
-symbol and the next word.
+A tokenizer makes a token of each symbol. So in a text with more symbols, two units (words, pieces of words or symbols)
+count as one word if no space is between them.
 """
 # More than MAX_SPACELESS_RUN characters from scripts without spaces.
 _SPACELESS = (
@@ -43,10 +43,11 @@ _SPACELESS = (
 _SPACELESS_RUN = re.compile(_SPACELESS)
 # A whole word that is not too long, or else a piece of a word.
 _PIECE = re.compile(rf"(?<!\S)(?!\S*?{_SPACELESS})\S{{1,{MAX_WORD_LENGTH}}}(?!\S)|\S{{1,{PIECE_LENGTH}}}")
-# One or two words, pieces or symbols.
+# One or two units, each a word that is not too long, a piece of a word, or a symbol.
 _TWO_PIECES = re.compile(
     rf"(?:(?<!\w)(?!\w*?{_SPACELESS})\w{{1,{MAX_WORD_LENGTH}}}(?!\w)|\w{{1,{PIECE_LENGTH}}}|[^\w\s]){{1,2}}"
 )
+# Bytes are counted below, because this is faster than matching a pattern.
 _ASCII_SYMBOLS = string.punctuation.encode()
 _WORD_BYTES = bytes(ord(" ") if chr(byte).isspace() and byte < 128 else ord("x") for byte in range(256))
 """A translation table that maps ASCII white space to a space, and each other byte to an x."""
@@ -61,7 +62,7 @@ def is_dense(text: str) -> bool:
     """Return whether a text is dense: it has far more tokens than words, as in Chinese, code or lists of URLs.
 
     A text is dense if one of its words has more than 40 characters, or more than 10 in a row from scripts without
-    spaces, or if more than a fifth of its characters are symbols. Texts under 200 characters are never dense.
+    spaces, or if more than a fifth of its characters are ASCII symbols. Texts under 200 characters are never dense.
     """
     return _is_dense(text, _encode(text))
 
@@ -71,7 +72,7 @@ def _is_dense(text: str, encoded: bytes) -> bool:
 
 
 def _has_many_symbols(text: str, encoded: bytes) -> bool:
-    """Return whether so many of a text's characters are symbols that it is dense."""
+    """Return whether so many of a text's characters are ASCII symbols that it is dense."""
     return _count(encoded, _ASCII_SYMBOLS) > MAX_SYMBOL_FRACTION * len(text)
 
 
@@ -89,8 +90,8 @@ def _has_long_word(text: str, encoded: bytes) -> bool:
     may_have_spaceless_run = len(encoded) > len(text) and _count(encoded, _SPACELESS_LEADS) > MAX_SPACELESS_RUN
     if may_have_spaceless_run and _SPACELESS_RUN.search(text):
         return True
-    # A word of n characters has at least n bytes. White space that is not ASCII counts as a word here, so a long run of
-    # bytes is only a hint.
+    # A word of n characters has at least n bytes. White space that is not ASCII counts as part of a word here, so a
+    # long run of bytes is only a hint.
     may_have_long_word = _LONG_RUN in encoded.translate(_WORD_BYTES)
     return may_have_long_word and any(len(word) > MAX_WORD_LENGTH for word in text.split())
 
@@ -153,7 +154,7 @@ def find_passages(sections: Iterable[Section], windows: Windows, doc_id: str) ->
     for section in sections:
         spans = split_into_windows(section.text, windows.words, windows.stride, max_windows)
         if section.value is not None and has_fewer_words(section.text, windows.words + 1):
-            spans = [(spans[0][0], spans[-1][1])] if spans else []
+            spans = [(spans[0][0], spans[-1][1])] if spans else []  # one passage, from the first to the last word
         bounds = [(start, end) for start, end in spans if not is_blank(section.text[start:end])]
         passages += [(section, Span(section.field, start, end, section.value)) for start, end in bounds]
         if max_windows is not None and len(passages) >= max_windows:
