@@ -197,7 +197,7 @@ def _run_training(
     """Train and write the model, or return None if time ran out."""
     recipe = request.recipe
     check_loss(trainee.card, recipe)
-    counts = _load_counts(request, step_builder.builder, trainee.card.kind, fingerprint, machine)
+    counts = _load_counts(request, step_builder.sequence_builder, trainee.card.kind, fingerprint, machine)
     total_steps = recipe.steps or math.ceil(recipe.epochs * counts.sequences / recipe.batch)
     request.report(f"{sum(counts.examples)} examples, {counts.sequences} sequences a pass, {total_steps} steps")
     training_cost = total_steps * recipe.batch * counts.cost / counts.sequences

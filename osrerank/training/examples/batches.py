@@ -1,7 +1,7 @@
-"""Tokenise examples and group their sequences into training steps, each of one or several batches.
+"""Tokenise examples and group their sequences into training steps, each of one or several micro-batches.
 
-The sequences of a step are grouped into lists. A listwise loss compares the sequences of a list with each other, which
-are all sequences of an example. For a pointwise loss, each list has one sequence.
+The sequences of a step are grouped into lists. For a listwise loss, which compares sequences with each other, a list
+has all sequences of an example. For a pointwise loss, it has one sequence.
 """
 
 import math
@@ -21,7 +21,7 @@ from osrerank.training.examples.example import Example
 PREFETCHED_STEPS = 4
 """The number of steps that a background thread prepares ahead of the loop."""
 WIDTH_MULTIPLE = 16
-"""The number that divides the width of each batch. It keeps shapes few, because libraries prepare for each new one."""
+"""A micro-batch's width is a multiple of this. Few different shapes are faster, because libraries prepare for each."""
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
@@ -36,9 +36,9 @@ class MicroBatch:
         targets: int64 ``(n,)``, 1 if the document is relevant, otherwise 0. In pre-training, they are ``(n, tokens)``,
             the ids of the masked word pieces.
         sizes: the number of sequences in each list.
-        weight: the factor of this micro-batch's loss in the step's loss: the fraction of the step's lists that it has.
+        weight: the fraction of the step's lists that this micro-batch has. Its loss is multiplied by it.
         teacher_inputs: the teacher's padded sequences, or None if the teacher reads the same sequences as the student.
-        scores: the logits ``(n,)`` of a teacher that the examples contain, or zeros if they contain none. In
+        scores: the teacher's logits ``(n,)`` that the examples contain, or zeros if they contain none. In
             pre-training, the array is empty.
     """
 
@@ -120,7 +120,7 @@ class MonoSequenceBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _StepLists:
-    """A step's lists of sequences before padding. The teacher's lists are empty if it reads those of the student."""
+    """A step's lists of sequences before padding. The teacher's are all empty if it reads those of the student."""
 
     student: list[list[LabelledSequence]] = field(default_factory=list)
     teacher: list[list[Tokens]] = field(default_factory=list)
@@ -131,8 +131,8 @@ class StepBuilder:
     """Groups a stream of examples into steps.
 
     Attributes:
-        builder: builds the sequences.
-        batch: the minimum number of sequences in a step, except in the last step.
+        sequence_builder: builds the sequences.
+        min_sequences: the minimum number of sequences in a step, except in the last step.
         budget_tokens: the maximum number of tokens in a micro-batch, including padding. A longer list is a micro-batch
             by itself.
         pad_id: the id of the padding token.
@@ -141,8 +141,8 @@ class StepBuilder:
         teacher_pad_id: the id of the teacher's padding token.
     """
 
-    builder: SequenceBuilder
-    batch: int
+    sequence_builder: SequenceBuilder
+    min_sequences: int
     budget_tokens: int
     pad_id: int = 0
     is_listwise: bool = False
@@ -160,12 +160,12 @@ class StepBuilder:
         group: list[Example] = []
         n_sequences = 0
         for example in examples:
-            count = self.builder.count(example)
+            count = self.sequence_builder.count(example)
             if not count:
                 continue
             group.append(example)
             n_sequences += count
-            if n_sequences >= self.batch:
+            if n_sequences >= self.min_sequences:
                 yield group
                 group, n_sequences = [], 0
         if group:
@@ -176,7 +176,7 @@ class StepBuilder:
         lists = _StepLists()
         n_tokens = 0
         for example in group:
-            sequences = self.builder.build_sequences(example)
+            sequences = self.sequence_builder.build_sequences(example)
             teacher_tokens: list[Tokens] = []
             if self.teacher_builder is not None:
                 teacher_tokens = [sequence.tokens for sequence in self.teacher_builder.build_sequences(example)]
@@ -186,9 +186,9 @@ class StepBuilder:
                 lists.teacher.append(teacher_tokens[start : start + list_size])
             n_tokens += sum(len(sequence.tokens.ids) for sequence in sequences)
         token_lists = [[sequence.tokens for sequence in sequences] for sequences in lists.student]
-        batches = plan_batches(token_lists, self.budget_tokens, multiple=WIDTH_MULTIPLE)
+        plan = plan_batches(token_lists, self.budget_tokens, multiple=WIDTH_MULTIPLE)
         return TrainingStep(
-            micro_batches=tuple(self._build_micro_batch(lists, indices) for indices in batches),
+            micro_batches=tuple(self._build_micro_batch(lists, indices) for indices in plan),
             n_sequences=sum(map(len, token_lists)),
             n_tokens=n_tokens,
             locations=tuple(dict.fromkeys(example.location for example in group)),
@@ -201,7 +201,7 @@ class StepBuilder:
             teacher_tokens = [tokens for index in indices for tokens in lists.teacher[index]]
             teacher_inputs = _pad(teacher_tokens, self.teacher_pad_id, self.teacher_builder)
         return MicroBatch(
-            inputs=_pad([sequence.tokens for sequence in sequences], self.pad_id, self.builder),
+            inputs=_pad([sequence.tokens for sequence in sequences], self.pad_id, self.sequence_builder),
             targets=np.array([sequence.target for sequence in sequences], dtype=np.int64),
             sizes=tuple(len(lists.student[index]) for index in indices),
             weight=len(indices) / len(lists.student),
@@ -228,7 +228,8 @@ def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multi
     batch: list[int] = []
     rows = 0
     for index in sorted(range(len(lists)), key=lambda index: (-longest[index], index)):
-        width = math.ceil(longest[batch[0]] / multiple) * multiple if batch else 0
+        longest_in_batch = longest[batch[0]] if batch else 0  # its first list is the longest
+        width = math.ceil(longest_in_batch / multiple) * multiple
         if batch and width * (rows + len(lists[index])) > budget_tokens:
             yield batch
             batch, rows = [], 0
@@ -239,17 +240,18 @@ def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multi
 
 
 def prefetch(items: Iterator[Item]) -> Generator[Item]:
-    """Yield items while a thread prepares the next `PREFETCHED_STEPS`. Raise here the errors of that thread."""
+    """Yield items while a thread prepares the next `PREFETCHED_STEPS`. An error in that thread is raised here."""
 
     def read_next() -> list[Item]:
+        """Return a list of the next item, or an empty list at the end."""
         return list(islice(items, 1))
 
     pool = ThreadPoolExecutor(1, "osrerank-batches")
     try:
         pending = deque(pool.submit(read_next) for _ in range(PREFETCHED_STEPS))
-        while item := pending.popleft().result():
+        while next_item := pending.popleft().result():
             pending.append(pool.submit(read_next))
-            yield from item
+            yield from next_item
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -38,7 +38,9 @@ def test_training_tokenises_as_scoring_does() -> None:
 
 def steps(**changes: object) -> StepBuilder:
     builder = InputBuilder.load(MODEL, read_card(MODEL))
-    return StepBuilder(**{"builder": MonoSequenceBuilder(builder), "batch": 6, "budget_tokens": 60, **changes})
+    return StepBuilder(
+        **{"sequence_builder": MonoSequenceBuilder(builder), "min_sequences": 6, "budget_tokens": 60, **changes}
+    )
 
 
 def some(count: int) -> list[Example]:
