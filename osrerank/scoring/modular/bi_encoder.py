@@ -104,6 +104,7 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
         pooling = _read_pooling(directory, reader, modules)
         pooling_module, *later_modules = modules
         steps, dense_size = reader.read_steps(later_modules)
+        # The last token is never part of a prompt, so leaving prompts out makes no difference to it.
         pools_prompts = reader.includes_prompt(pooling_module) or pooling == "lasttoken"
         token_limits = read_token_limits(directory / first.folder)
     similarity = _read_similarity(file, model)
