@@ -232,7 +232,8 @@ def _split_sections(
 
     Args:
         sections: the sections of the title, or of the rest of the document.
-        passage: the best passage, such as ``{"field": "body", "start": 40, "end": 90}``, or None.
+        passage: the best passage, such as ``{"field": "body", "start": 40, "end": 90}``, or None. Its ``value`` is the
+            index of the value that contains it, if the field has several.
         term_spans: the offsets of query terms, as `_find_terms` returns them.
 
     Returns:
