@@ -2,7 +2,7 @@
 
 The engine numbers the writes to a shard: 0, 1, 2 and so on. A build stores the number up to which it has read each
 shard (`osrerank.indexing.stored_progress`), so the next build reads only documents with higher numbers. The *head* of a
-shard contains its highest numbers.
+shard says which numbers it has given so far.
 """
 
 import logging
@@ -46,9 +46,9 @@ from osrerank.vectors.documents import BuildCounts, DocumentVectors
 from osrerank.vectors.file import BUILD_PREFIX, FileStore
 
 StoreName = Literal["file", "redis", "index"]
-"""Where vectors are stored: in a file, in Redis, or in a side index (the hidden index with another index's vectors)."""
+"""Where vectors are stored: in a file, in Redis, or in a side index (a hidden index with another index's vectors)."""
 MAX_BATCH_SIZE = 512
-"""The maximum number of documents in a batch."""
+"""The maximum number of documents in a batch. `BATCH_SIZE` is the first and the smallest number."""
 TARGET_BATCH_S = 1.0
 """The intended duration of a batch, in seconds. The number of documents is doubled after a batch that took less, and
 halved after a batch that took more than four times as long."""
@@ -56,8 +56,8 @@ LEASE_S = 60.0
 """The duration of a lease, in seconds. A builder that makes no progress for this time loses its documents to others."""
 WAIT_S = 1.0
 """The pause between two checks of other builders' progress, in seconds."""
-BATCHES_PER_WORKER = 2
-"""The number of batches that a build sends at a time for each worker, so that no worker runs out of work."""
+LEASES_PER_WORKER = 2
+"""The number of leases that a build holds at a time for each worker, so that no worker runs out of work."""
 FOLLOW_S = 5.0
 """The pause of `follow_vectors` between two checks for changes, in seconds."""
 RETRY_S = 30.0
@@ -119,7 +119,7 @@ def build_vectors(
         to: where to store the vectors. If None, a cluster's vectors go to the side index, and those of the embedded
             engine to the store in the settings.
         date_field: a date or number field whose value grows with each change. The build then reads the documents whose
-            value is at least the highest value at the last such build, and those without the field.
+            value is at least the highest one that the last such build saw, and those without the field.
         report: a function that is called after each batch with two numbers of documents: those that all builders have
             read, and those to read in all.
 
@@ -184,15 +184,15 @@ def follow_vectors(
 
 
 class Builder:
-    """Builds the vectors of one or more indices once.
+    """Builds the vectors of one or more indices. Each build needs its own instance.
 
     Args:
         client: a client of the indices.
         index: a name, an alias or a pattern.
         to: where to store the vectors, as for `build_vectors`.
         report: called after each batch, as for `build_vectors`.
-        uses_build_fields: which fields to read if the options specify none. If True, these are the fields of the last
-            build, or else the mapping's text fields.
+        uses_build_fields: whether to read the fields of the last build if the options specify none. Otherwise, the
+            mapping's text fields are read.
 
     Raises:
         ConfigError: the model has no vectors, or the settings name another store.
@@ -219,7 +219,7 @@ class Builder:
         self._lock = threading.Lock()
 
     def read_heads(self) -> Heads:
-        """Return the heads of each index's shards. An index to which an alias was moved just now is left out.
+        """Return the heads of each index's shards, without indices that an alias has got since the builder was created.
 
         Raises:
             ConfigError: the engine reports no sequence numbers, the user lacks a permission, or the store cannot store
@@ -248,11 +248,11 @@ class Builder:
         if not self._side_indices:
             reason = "a date field can be followed only if the vectors go to a side index: use --follow without a field"
             raise ConfigError(reason, setting="follow", source="flag")
-        changes = {}
+        changes_by_index = {}
         for name, side_index in self._side_indices.items():
             progress = SideIndexProgress(side_index, self._hash_key(f"{name}/{field}"))
-            changes[name] = DateFieldChanges.find(self._client, name, progress, field)
-        queries = {name: index_changes.query for name, index_changes in changes.items()}
+            changes_by_index[name] = DateFieldChanges.find(self._client, name, progress, field)
+        queries = {name: changes.query for name, changes in changes_by_index.items()}
         n_documents = sum(
             int(self._client.count(index=name, body={"query": query})["count"]) for name, query in queries.items()
         )
@@ -260,7 +260,7 @@ class Builder:
             for batch in read_batches(self._client, self._index, self._fields, query, subset=name):
                 self._build_batch(batch)
                 self._report(self._summary.documents, n_documents)
-            changes[name].save_highest_value()
+            changes_by_index[name].save_highest_value()
         return self._finish()
 
     def build_by_sequence_number(self, heads: Heads) -> BuildSummary:
@@ -277,7 +277,7 @@ class Builder:
         }
         n_unbuilt_numbers = {name: progress.latest.count_unbuilt(heads[name]) for name, progress in unfinished.items()}
 
-        def report() -> None:
+        def report_progress() -> None:
             n_done = 0.0  # estimated, because other builders count only sequence numbers
             for name, progress in unfinished.items():
                 unbuilt_fraction = progress.latest.count_unbuilt(heads[name]) / n_unbuilt_numbers[name]
@@ -286,7 +286,7 @@ class Builder:
 
         try:
             for name, progress in unfinished.items():
-                self._build_index(name, progress, heads[name], report)
+                self._build_index(name, progress, heads[name], report_progress)
         except BaseException:
             for progress in unfinished.values():
                 with suppress(OpenSearchException, OSError, OsrerankError), self._lock:  # the first error is raised
@@ -332,7 +332,7 @@ class Builder:
         term, which counts how often another copy of the shard has become the primary one.
         """
         last_built = progress.find_built_checkpoint(shard)
-        if last_built < 0 or self._is_embedded:
+        if last_built < 0 or self._is_embedded:  # nothing was built, or there are no copies
             return False
         body = {"size": 1, "_source": False, "query": build_sequence_query([(0, last_built)])}
         request = build_shard_request(name, shard, "_search", body, engine=self._client.engine, order="desc")
@@ -355,8 +355,10 @@ class Builder:
         self, name: str, progress: StoredProgress, heads: Mapping[str, Head], report: Callable[[], None]
     ) -> None:
         """Build the vectors of an index's changes, with a thread for each lease. Then wait for the other builders."""
-        max_leases, is_stopped = self._max_leases(), threading.Event()
-        threads, running = DaemonThreads(max_leases, "osrerank-build"), set[Future[None]]()
+        max_leases = self._max_leases()
+        is_stopped = threading.Event()
+        threads = DaemonThreads(max_leases, "osrerank-build")
+        running: set[Future[None]] = set()
         try:
             while running or progress.latest.count_unbuilt(heads):
                 lease = self._claim(progress, heads) if len(running) < max_leases else None
@@ -379,9 +381,10 @@ class Builder:
         encoder = self._vectors.encoder
         if not isinstance(encoder, NeedsWorkers):
             return 1
-        with suppress(WorkerError):  # without workers, a build can still skip documents whose vectors are stored
-            return BATCHES_PER_WORKER * encoder.find_workers()
-        return 1
+        try:
+            return LEASES_PER_WORKER * encoder.find_workers()
+        except WorkerError:  # without workers, a build can still skip documents whose vectors are stored
+            return 1
 
     def _claim(self, progress: StoredProgress, heads: Mapping[str, Head]) -> Lease | None:
         """Lease a range of changes to this builder. Return None if no range is free."""
@@ -408,10 +411,10 @@ class Builder:
         with self._client.searcher.service_for(self._index) as service:
             while remaining:
                 began_s = time.monotonic()
-                reported_ids = self._backlog.take(size)
-                if reported_ids:
-                    self._build_reported_documents(service, reported_ids)
-                    first, term = remaining.first, 0
+                ids_by_index = self._backlog.take(size)
+                if ids_by_index:
+                    self._build_reported_documents(service, ids_by_index)
+                    first, term = remaining.first, 0  # the lease itself has made no progress
                 else:
                     first, term = self._build_next_batch(service, name, remaining, size)
                 with self._lock:
@@ -441,8 +444,9 @@ class Builder:
         request = build_shard_request(name, lease.shard, "_search", body, engine=self._client.engine, order="asc")
         hits = self._send(request)["hits"]["hits"]
         self._build_batch(make_batch(service, self._options, self._fields, hits))
-        is_full = len(hits) == size
-        last = read_sequence_number(hits[-1], is_embedded=self._is_embedded) if is_full else lease.last
+        last = lease.last
+        if len(hits) == size:  # the lease may have further documents
+            last = read_sequence_number(hits[-1], is_embedded=self._is_embedded)
         return last + 1, max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
 
     def _build_reported_documents(self, service: RerankService, ids_by_index: Mapping[str, Sequence[str]]) -> None:
@@ -456,10 +460,14 @@ class Builder:
     def _build_batch(self, batch: DocumentBatch, *, is_early: bool = False) -> None:
         """Build a batch's vectors. Documents of an early batch are not counted, because the build reads them again."""
         counts = [self._build_texts(texts, self._side_indices.get(name)) for name, texts in batch.texts.items()]
-        n_texts, n_encoded = sum(count.n_texts for count in counts), sum(count.n_encoded for count in counts)
-        added = BuildSummary(batch.n_documents, n_texts, n_encoded, batch.n_empty)
+        n_texts = sum(count.n_texts for count in counts)
+        n_encoded = sum(count.n_encoded for count in counts)
+        if is_early:
+            added = BuildSummary(encoded=n_encoded)
+        else:
+            added = BuildSummary(batch.n_documents, n_texts, n_encoded, batch.n_empty)
         with self._lock:
-            self._summary = self._summary.add(BuildSummary(encoded=n_encoded) if is_early else added)
+            self._summary = self._summary.add(added)
 
     def _build_texts(self, texts: Sequence[str | LongText], side_index: IndexStore | None) -> BuildCounts:
         """Build the vectors of texts. While the workers' queue is full, wait, because searches have priority."""
