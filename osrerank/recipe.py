@@ -84,7 +84,7 @@ class Recipe:
         if can_deepen and self.vector_stage is not None and self.make_pipeline is not None:
             if ranking.vectors is None:
                 ranking = replace(ranking, vectors=self.vector_stage.read_vectors(ranking, self.max_depth, deadline))
-            # deeper, the more candidates have stored vectors
+            # stored vectors need no encoding, so the stage also reranks candidates beyond `depth` that have them
             depth = self.vector_stage.find_depth(ranking, self.depth, self.max_depth)
             pipeline = self.make_pipeline(depth)
         try:
@@ -187,7 +187,7 @@ def make_recipe(options: Rerank, models: Sequence[ReadyModelOrError]) -> Recipe:
     """
     first, *later = models
     assert isinstance(first, ReadyModel)
-    # the model whose kind the pipeline's name presupposes: a cross-encoder for ``mono``
+    # the pipeline's name says what kind of model this must be: ``mono`` needs a cross-encoder
     checked_model = later[0] if options.pipeline in VECTORS_MONO else first
     warning = ""
     if options.pipeline != AUTO_PIPELINE and not isinstance(checked_model, Exception):

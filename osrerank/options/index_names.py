@@ -31,7 +31,10 @@ def match_names(index: Any, names: Collection[str]) -> set[str | None]:
 
 
 def _match_name(name: str, names_by_precedence: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
-    """Yield the entries of the file that apply to a searched name or pattern, and None if an index might have none."""
+    """Yield the entries of the file that apply to a searched name or pattern.
+
+    Also yield None if it might match an index to which no entry applies.
+    """
     name = WILDCARD if name == "_all" else name
     for pattern in names_by_precedence:
         if fnmatchcase(name, pattern):  # this pattern applies to all remaining indices

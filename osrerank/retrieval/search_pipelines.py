@@ -33,10 +33,10 @@ SETTINGS_PERMISSION = "indices:monitor/settings/get"
 """The permission to read an index's settings."""
 PIPELINES_PERMISSION = "cluster:admin/search/pipeline/get"
 """The permission to read a pipeline's definition."""
-ORDER_PRESERVING_PROCESSORS = {"truncate_hits", "collapse", "hybrid_score_explanation"}
+FIELD_PRESERVING_PROCESSORS = {"truncate_hits", "collapse", "hybrid_score_explanation"}
 """Response processors that change neither the order of the hits nor their fields."""
-FIELD_PROCESSORS = {"rename_field", "sort", "split"}
-"""Response processors that keep the order of the hits and change their fields."""
+FIELD_CHANGING_PROCESSORS = {"rename_field", "sort", "split"}
+"""Response processors that change fields, but not the order of the hits. ``sort`` sorts the values of a field."""
 SHORTENING_PROCESSORS = {"truncate_hits", "collapse"}
 """Response processors that drop hits."""
 SIZE_KEEPING_PROCESSORS = {"filter_query", "neural_query_enricher", "neural_sparse_two_phase_processor"}
@@ -205,7 +205,7 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
     """Find out from a pipeline's definition what it does to the hits. Its name is empty if the request defines it."""
     request_kinds = _list_processor_kinds(definition, "request_processors")
     response_kinds = _list_processor_kinds(definition, "response_processors")
-    ranking_kinds = sorted(response_kinds - ORDER_PRESERVING_PROCESSORS - FIELD_PROCESSORS)
+    ranking_kinds = sorted(response_kinds - FIELD_PRESERVING_PROCESSORS - FIELD_CHANGING_PROCESSORS)
     is_own = str(definition.get("description", "")).startswith(OSRERANK_DESCRIPTION)
     subject = f"the search pipeline {name}" if name else "the search pipeline of the request"
     blocking_reason = (
@@ -215,7 +215,7 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
     return SearchPipeline(
         name,
         blocking_reason,
-        changes_fields=bool(FIELD_PROCESSORS & response_kinds),
+        changes_fields=bool(FIELD_CHANGING_PROCESSORS & response_kinds),
         may_shorten=bool(SHORTENING_PROCESSORS & response_kinds) or may_change_size,
         adds_hits="oversample" in request_kinds and "truncate_hits" not in response_kinds,
         has_default=True,

@@ -108,7 +108,7 @@ class _ScoreCollector:
     def __init__(self, n_documents: int) -> None:
         self._spans: list[list[Span | None]] = [[] for _ in range(n_documents)]
         self._logits: list[list[float]] = [[] for _ in range(n_documents)]
-        self._odds: list[list[float]] = [[] for _ in range(n_documents)]
+        self._log_odds: list[list[float]] = [[] for _ in range(n_documents)]
         self._failures: dict[tuple[int, int], str] = {}  # (document, part) -> why the part has no score
         self._truncated: set[int] = set()
         self._calls: list[Scores] = []
@@ -118,7 +118,7 @@ class _ScoreCollector:
         for part in group:
             self._spans[part.document].append(part.span)
             self._logits[part.document].append(np.nan)
-            self._odds[part.document].append(np.nan)
+            self._log_odds[part.document].append(np.nan)
             if is_blank(part.text):
                 self._failures[part.document, part.number] = BLANK_TEXT
         for index in scores.attempted:
@@ -127,7 +127,7 @@ class _ScoreCollector:
                 self._failures[part.document, part.number] = scores.failures[index]
             else:
                 self._logits[part.document][part.number] = scores.values[index]
-                self._odds[part.document][part.number] = scores.log_odds[index]
+                self._log_odds[part.document][part.number] = scores.log_odds[index]
         truncated_parts = scores.truncated_documents([(index,) for index in range(len(not_blank))])
         self._truncated |= {not_blank[index].document for index in truncated_parts}
         self._calls.append(scores)
@@ -139,7 +139,7 @@ class _ScoreCollector:
             counts["truncated"] = len(self._truncated)
         has_odds = any(call.odds is not None for call in self._calls)
         identity = next((call.identity for call in self._calls), "")
-        odds = _to_arrays(self._odds) if has_odds else None
+        odds = _to_arrays(self._log_odds) if has_odds else None
         truncated = frozenset(self._truncated)
         logits = _to_arrays(self._logits)
         return PassageScores(self._spans, logits, self._failures, identity, odds, truncated, unfinished, **counts)

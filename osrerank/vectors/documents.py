@@ -387,7 +387,7 @@ class DocumentRecords:
             self.spans = [span for _, span in self.parts]
 
     def set_part(self, part: int, record: VectorRecord | None, failure: str | None) -> None:
-        """Set the record or the failure of a part. Do nothing if both are None, because the deadline passed before."""
+        """Set the record or the failure of a part. Both are None if the deadline passed before it was encoded."""
         if record is not None:
             self.records[part] = record
         elif failure is not None:

@@ -36,9 +36,9 @@ def repair(text: str) -> str | None:
         is_double_encoded = _DOUBLE_ENCODED.search(suspects) is not None
         neighbours = (text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1])
         touches_letter = any(character.isalpha() and not character.isascii() for character in neighbours)
-        touches_other_script = any(character > "\xff" for character in neighbours)
-        # a letter beside the suspects might belong to a damaged sequence
-        if touches_letter and (is_double_encoded or touches_other_script):
+        touches_non_latin_1 = any(character > "\xff" for character in neighbours)
+        # such a letter may be the rest of a damaged sequence
+        if touches_letter and (is_double_encoded or touches_non_latin_1):
             return None
         if not is_double_encoded:
             continue

@@ -122,7 +122,7 @@ def _correct_for_choice(verdict: Verdict, differences: Floats, fold_rows: Sequen
     statistic = abs(verdict.difference) / max(standard_error, TOLERANCE)
     p_value = float((1 + (random_statistics >= statistic).sum()) / (1 + N_RANDOMISATIONS))
     half_width = standard_error * float(np.quantile(random_statistics, 1 - ALPHA))
-    more_queries = verdict.more_queries  # that a decision needs
+    more_queries = verdict.more_queries
     if p_value < ALPHA:
         more_queries = 0
     elif more_queries == 0:  # the t-test was significant, but the randomisation test is not
