@@ -19,6 +19,7 @@ from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
 from osrerank.stages.language_guard import is_multilingual_installed
+from osrerank.types.scores import single_documents
 
 SAMPLE_DOCUMENTS = 20
 INVENTED_TEXT = " ".join(["some words of an invented document"] * 17)
@@ -181,11 +182,11 @@ def _measure_speed(client: Any, sampled_texts: Sequence[str]) -> Speed:
 
     texts = list(sampled_texts) or [INVENTED_TEXT] * SAMPLE_DOCUMENTS
     scorer = as_scorer(load(client.searcher.service.settings, POINTWISE))
-    indices_to_score = [(index,) for index in range(len(texts))]  # a duo model would score tuples of two indices
+    tuples = single_documents(len(texts))
     with closing(scorer):
-        scorer.score("a question of five words", texts, indices_to_score)
+        scorer.score("a question of five words", texts, tuples)
         began_s = time.perf_counter()
-        scorer.score("another question of six words", texts, indices_to_score)
+        scorer.score("another question of six words", texts, tuples)
         return Speed(len(texts), len(texts) / (time.perf_counter() - began_s))
 
 

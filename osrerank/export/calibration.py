@@ -18,6 +18,7 @@ from osrerank.formats.candidates import candidate_lists
 from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.thresholds.platt import fit_platt
 from osrerank.types import Qrels, Scorer
+from osrerank.types.scores import single_documents
 
 FIRST_PASS_WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 """The weights to choose from. With 2.0, the document with the best first-pass score gets 2 added to its logit."""
@@ -87,8 +88,7 @@ def score_judged_queries(
     """
     for candidate_list in candidate_lists(candidates):
         texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in candidate_list.documents]
-        single_texts = [(index,) for index in range(len(texts))]
-        scores = scorer.score(candidate_list.query.text, texts, single_texts)
+        scores = scorer.score(candidate_list.query.text, texts, single_documents(len(texts)))
         first_pass = np.array([document.get("score") or 0.0 for document in candidate_list.documents], dtype=np.float64)
         best_score = first_pass.max(initial=0)
         scaled_first_pass = first_pass / best_score if best_score > 0 else np.zeros_like(first_pass)

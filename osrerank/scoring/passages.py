@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from osrerank.errors import ConfigError, InferenceError
 from osrerank.types import CutsTexts, Deadline, Encoder, PassageScores, Scorer, Scores, Span
-from osrerank.types.scores import Counts
+from osrerank.types.scores import Counts, single_documents
 from osrerank.types.values import BLANK_TEXT, is_blank
 from osrerank.types.vectors import Part
 
@@ -58,7 +58,7 @@ def score_parts(
             break
         not_blank = [part for part in group if not is_blank(part.text)]
         texts = [part.text for part in not_blank]
-        scores = scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
+        scores = scorer.score(query, texts, single_documents(len(texts)), deadline=deadline)
         if any(not np.isfinite(scores.values[index]) for index in scores.attempted if index not in scores.failures):
             message = f"model {scorer.model} returned a score that is not a number"
             raise InferenceError(message, stage=stage, model=scorer.model)
@@ -128,7 +128,7 @@ class _ScoreCollector:
             else:
                 self._logits[part.document][part.number] = scores.values[index]
                 self._log_odds[part.document][part.number] = scores.log_odds[index]
-        truncated_parts = scores.truncated_documents([(index,) for index in range(len(not_blank))])
+        truncated_parts = scores.truncated_documents(single_documents(len(not_blank)))
         self._truncated |= {not_blank[index].document for index in truncated_parts}
         self._calls.append(scores)
 

@@ -22,6 +22,7 @@ from osrerank.stages.ordering import (
     unit_interval_scores,
 )
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
+from osrerank.types.scores import single_documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class MonoStage:
     ) -> StageOutcome:
         """Score the candidates of a block, of which ``scorable`` have text."""
         texts = [model_text(candidate) for candidate in scorable]
-        scores = self.scorer.score(query, texts, _single_texts(len(texts)), deadline=deadline)
+        scores = self.scorer.score(query, texts, single_documents(len(texts)), deadline=deadline)
         attempt = StageAttempt(
             block=block,
             scorable=scorable,
@@ -89,7 +90,7 @@ class MonoStage:
         probabilities = self.scorer.probabilities(logits)
         unit_scores = unit_interval_scores(logits.astype(np.float64), probabilities)
         values = zip(logits.tolist(), unit_scores, probabilities.tolist(), strict=True)
-        truncated = scores.truncated_documents(_single_texts(len(scorable)))
+        truncated = scores.truncated_documents(single_documents(len(scorable)))
         return [
             ScoredCandidate(
                 scorable[index],
@@ -100,8 +101,3 @@ class MonoStage:
             )
             for index, (logit, unit, probability) in zip(scored, values, strict=True)
         ]
-
-
-def _single_texts(count: int) -> list[tuple[int]]:
-    """Return the tuples of indices with which a scorer scores each of ``count`` texts by itself."""
-    return [(index,) for index in range(count)]

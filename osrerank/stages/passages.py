@@ -24,6 +24,7 @@ from osrerank.stages.ordering import ScoredCandidate, unit_interval_scores
 from osrerank.stages.parts import rank_by_parts, score_all_parts
 from osrerank.stages.splitting import find_passages, has_fewer_words, is_dense, leaves_out_text, normalize_spaces
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Span
+from osrerank.types.scores import single_documents
 from osrerank.types.values import BLANK_TEXT
 
 DIGEST_BYTES = 16
@@ -279,7 +280,7 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
     elif scorer.advice.passages:
         scores = score_by_passages(scorer, query, texts, AUTO_PASSAGES, deadline=deadline)
     else:
-        scores = scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
+        scores = scorer.score(query, texts, single_documents(len(texts)), deadline=deadline)
     return scores if len(texts) == len(documents) else scores.expand(scorable, len(documents), BLANK_TEXT)
 
 

@@ -18,6 +18,7 @@ from osrerank.options.passages import Passages
 from osrerank.stages.passages import split_into_passages
 from osrerank.training.examples.example import Example
 from osrerank.types import Scorer
+from osrerank.types.scores import single_documents
 
 logger = logging.getLogger(__name__)
 DEFAULT_KEEP = 5
@@ -109,8 +110,7 @@ def add_scores(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]
 
 def _score_documents(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
     """Return a score for each document ``(n,)``, which is NaN if the document could not be scored."""
-    each_alone = [(index,) for index in range(len(documents))]
-    return scorer.score(query, documents, each_alone).values
+    return scorer.score(query, documents, single_documents(len(documents))).values
 
 
 def indices_by_score(scores: npt.ArrayLike) -> list[int]:

@@ -22,6 +22,11 @@ NOT_FINITE = (
 """The reason why a tuple has no score if its score would be infinite or NaN."""
 
 
+def single_documents(count: int) -> list[tuple[int, ...]]:
+    """Return the tuples with which a scorer scores each document alone: ``[(0,), (1,)]`` for two documents."""
+    return [(index,) for index in range(count)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """How much work a scoring call did.

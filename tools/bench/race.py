@@ -16,6 +16,7 @@ from osrerank.formats.candidates import candidate_lists
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.registry import load_scorer
+from osrerank.types.scores import single_documents
 
 FloatArray = npt.NDArray[np.float64]
 TOP = 10
@@ -66,7 +67,7 @@ class OsrerankContender:
         self.version = __version__
 
     def score(self, query: str, documents: Sequence[str]) -> FloatArray:
-        scores = self._scorer.score(query, documents, [(index,) for index in range(len(documents))])
+        scores = self._scorer.score(query, documents, single_documents(len(documents)))
         if scores.failures:
             raise InferenceError(f"{self.name}: {next(iter(scores.failures.values()))}", model=self.name)
         return scores.values.astype(np.float64)

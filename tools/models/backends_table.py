@@ -25,6 +25,7 @@ from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scorer
+from osrerank.types.scores import single_documents
 from tools.models.families import FAMILIES, SHAPES, Text, load, logit, make, sequences
 
 TOP = 10
@@ -61,9 +62,7 @@ def compare(scorer: Scorer, tasks: Mapping[str, Sequence[str]], expected: Sequen
     first_query, documents = next(iter(tasks.items()))
     scorer.score(first_query, documents[:2], [(0,), (1,)])
     start_s = time.perf_counter()
-    logits = [
-        scorer.score(query, texts, [(index,) for index in range(len(texts))]).values for query, texts in tasks.items()
-    ]
+    logits = [scorer.score(query, texts, single_documents(len(texts))).values for query, texts in tasks.items()]
     took_s = time.perf_counter() - start_s
     pairs = list(zip(logits, expected, strict=True))
     overlaps = [len(_top(values) & _top(reference_values)) / TOP for values, reference_values in pairs]

@@ -21,6 +21,7 @@ from osrerank.errors import ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.registry import load_model
 from osrerank.types import is_encoder
+from osrerank.types.scores import single_documents
 from tools.models import saved_forms
 from tools.models.saved_forms import DOCUMENTS, QUERY
 
@@ -79,7 +80,7 @@ def compute_scores(directory: Path, backend: str) -> "np.ndarray[tuple[int], np.
             query, rows = model.encode([QUERY], "query").rows[0], model.encode(list(DOCUMENTS), "document").rows
             calibration = model.card.calibration
             return (model.similarity(query, rows).astype(np.float64) - calibration.offset) / calibration.scale
-        scores = model.score(QUERY, DOCUMENTS, [(index,) for index in range(len(DOCUMENTS))])
+        scores = model.score(QUERY, DOCUMENTS, single_documents(len(DOCUMENTS)))
         return scores.values.astype(np.float64)
 
 

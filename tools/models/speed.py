@@ -23,6 +23,7 @@ from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.model_files import SHIPPED
 from osrerank.scoring.registry import load_model
 from osrerank.types import Scorer, is_encoder
+from osrerank.types.scores import single_documents
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
 from osrerank.vectors.record import ROUNDED_BITS
@@ -129,7 +130,7 @@ def _median_ms(scorer: Scorer, queries: Sequence[str], texts: Sequence[str]) -> 
 
 def _score_ms(scorer: Scorer, query: str, texts: Sequence[str]) -> float:
     start_s = time.perf_counter()
-    scores = scorer.score(query, texts, [(index,) for index in range(len(texts))])
+    scores = scorer.score(query, texts, single_documents(len(texts)))
     assert scores.reached == len(texts)
     return 1000 * (time.perf_counter() - start_s)
 

@@ -28,6 +28,7 @@ from osrerank.scoring.remote.worker_group import LiveWorkers, WorkerGroup
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.tracing.spans import trace_headers
 from osrerank.types import NEVER, Advice, Deadline, Scores
+from osrerank.types.scores import single_documents
 from osrerank.vectors.record import Bits
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class RemoteScorer:
         """
         if self.workers(deadline).first.identity != identity:
             raise self._other_model_error()
-        tuples = [(index,) for index in range(len(texts))]
+        tuples = single_documents(len(texts))
         max_tuples = max(1, min(MAX_CHUNK_TUPLES, MAX_VECTOR_BYTES // max_bytes))
         workers_identity, outcomes = self._exchange(
             "", texts, tuples, deadline, max_tuples=max_tuples, vector_bits=bits

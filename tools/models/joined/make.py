@@ -25,6 +25,7 @@ from osrerank.scoring.card_file import read_card
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import CARD_FILE, TOKENIZER_FILE
 from osrerank.scoring.registry import load_scorer
+from osrerank.types.scores import single_documents
 
 RECIPES = Path(__file__).parent / "recipes"
 DEPTH = 20
@@ -73,7 +74,7 @@ def calibrate(directory: Path, sets: Path, options: Mapping[str, Any]) -> Calibr
     is_relevant: list[bool] = []
     with closing(load_scorer(str(directory))) as scorer:
         for query, texts, labels in read_labelled_queries(sets, **options):
-            values += scorer.score(query, texts, [(index,) for index in range(len(texts))]).values.tolist()
+            values += scorer.score(query, texts, single_documents(len(texts))).values.tolist()
             is_relevant += labels
     return fit_calibration(np.array(values, dtype=np.float32), np.array(is_relevant))
 

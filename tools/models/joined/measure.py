@@ -26,6 +26,7 @@ from osrerank.evaluation.significance import paired_t_test
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import Settings
 from osrerank.types import Scorer
+from osrerank.types.scores import single_documents
 
 BINS = 15
 
@@ -100,7 +101,7 @@ def compute_logits(scorer: Scorer, content: dict[str, Any], query_id: str) -> Fl
     texts = [text for document in passages for text in document]
     if not texts:
         return np.zeros(0)
-    logits = scorer.score(content["queries"][query_id], texts, [(index,) for index in range(len(texts))]).values
+    logits = scorer.score(content["queries"][query_id], texts, single_documents(len(texts))).values
     return np.maximum.reduceat(logits, np.cumsum([0, *map(len, passages)])[:-1]).astype(float)
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from osrerank.evaluation.basic import ndcg
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scorer
+from osrerank.types.scores import single_documents
 from tools.models.joined.measure import describe_difference, sample_queries
 
 PROTOCOL: Mapping[str, Mapping[str, Any]] = tomllib.loads((Path(__file__).parent / "protocol.toml").read_text("utf-8"))
@@ -84,7 +85,7 @@ class SavedLogits:
 
 def rank_mono(mono: SavedLogits, query: EvaluatedQuery) -> list[int]:
     """Return the indices of the candidates in the order of the cross-encoder."""
-    tuples = [(index,) for index in range(len(query.texts))]
+    tuples = single_documents(len(query.texts))
     logits = mono.logits(query.query_id, query.query, query.texts, tuples)
     return [int(index) for index in np.argsort(-logits, kind="stable")]
 
