@@ -128,7 +128,6 @@ class BertGraph:
         self._weights = weights
         self._epsilon = float(config.get("layer_norm_eps", 1e-12))
         self._heads = int(config["num_attention_heads"])
-        self._hidden = int(config["hidden_size"])
         self._layers = int(config["num_hidden_layers"])
         self._first_position = first_position_id(config)
         self._card = card

@@ -55,15 +55,15 @@ def explain_unsupported_retriever(body: Mapping[str, Any], end: int) -> str:
 
 def read_retriever_window(body: Mapping[str, Any]) -> int | None:
     """Return the number of hits that a body's retriever ranks, or None if it ranks as many as are requested."""
-    outermost = next(_walk_retrievers(body.get("retriever")), None)
-    kind, content = outermost or ("standard", {})
+    kind, content = next(_walk_retrievers(body.get("retriever")), ("standard", {}))
     if kind == "standard":
         return None
-    settings: Any = content
+    rankers: Any = content
     if kind == "rescorer":
-        settings = content.get("rescore") or {}  # one rescorer's settings, or a list
-    settings_list = settings if isinstance(settings, list) else [settings]
-    windows = [settings.get(WINDOW_PARAMETERS[kind], DEFAULT_WINDOW) for settings in settings_list]
+        rankers = content.get("rescore") or {}  # one rescorer's settings, or a list
+    if not isinstance(rankers, list):
+        rankers = [rankers]
+    windows = [ranker.get(WINDOW_PARAMETERS[kind], DEFAULT_WINDOW) for ranker in rankers]
     return min((window for window in windows if isinstance(window, int)), default=DEFAULT_WINDOW)
 
 

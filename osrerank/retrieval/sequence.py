@@ -17,7 +17,7 @@ from osrerank.vectors.index import PREFIX as SIDE_INDEX_PREFIX
 SEQ_NO = "_seq_no"
 MAX_SEQUENCE_NUMBER = 2**62
 """A number above all sequence numbers. It is used for the embedded engine, which does not report its highest number."""
-UNAVAILABLE_STATUSES = (None, 429, 500, 502, 503, 504)
+ENGINE_UNAVAILABLE_STATUSES = (None, 429, 500, 502, 503, 504)
 """The HTTP statuses of an engine that is unavailable. None stands for no response."""
 REQUIRED_PERMISSIONS = "indices:monitor/stats and indices:admin/refresh"
 """The permissions that a user needs to follow the changes of an index by sequence numbers."""
@@ -39,7 +39,7 @@ def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, 
         response = yield SideRequest("GET", build_path(index, "_stats/docs"), params={"level": "shards"})
         heads_by_index = {name: parse_heads(entry) for name, entry in response["indices"].items()}
     except EngineError as error:
-        if error.kind == "index_not_found_exception" or error.status in UNAVAILABLE_STATUSES:
+        if error.kind == "index_not_found_exception" or error.status in ENGINE_UNAVAILABLE_STATUSES:
             raise
         fix = f"grant {REQUIRED_PERMISSIONS}, or " if error.is_forbidden else ""
         raise _unreadable_numbers_error(index, f"{error.status} {error.kind}", fix) from error

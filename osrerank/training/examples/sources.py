@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from osrerank._bad_value import describe_bad_value
 from osrerank.errors import ConfigError
 from osrerank.formats.files import line_error
 from osrerank.formats.lines import read_numbered_lines, read_numbered_objects
@@ -130,9 +131,8 @@ def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevan
             doc_ids = [str(entry["doc_id"]) for entry in entries]
             query = value["query"]
         except (KeyError, TypeError, AttributeError) as error:
-            raise line_error(
-                path, number, f"no candidates of a query ({error!r}); see osrerank rerank --help"
-            ) from None
+            reason = f"no candidates of a query ({describe_bad_value(error)}); see osrerank rerank --help"
+            raise line_error(path, number, reason) from None
         query_judgments = judgments.get(query_id, {})
         labels = [int(query_judgments.get(doc_id, 0) >= relevant) for doc_id in doc_ids]
         missed = _count_missed(query_judgments, set(doc_ids), relevant)
