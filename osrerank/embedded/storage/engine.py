@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from osrerank._log_throttle import LogThrottle
 from osrerank._platform import fork_safe_lock
 from osrerank.embedded.errors import (
     ApiError,
@@ -346,6 +347,7 @@ class Engine:
             self._refresher.start()
 
     def _refresh_loop(self) -> None:
+        throttle = LogThrottle()
         while not self._stop_refresher.wait(REFRESH_CHECK_S):
             with self._open_indices_lock:
                 unrefreshed = [index for index in self._open_indices.values() if self._needs_refresh(index)]
@@ -356,7 +358,7 @@ class Engine:
                         if is_writer and live_index.row.name in self.store.indices():
                             self.refresh(live_index)
                 except Exception as error:  # noqa: BLE001 - the next turn tries again; the other indices need this thread
-                    if not isinstance(error, ApiError):
+                    if not self._is_closed and throttle.should_log(live_index.row.name):
                         _log_failed_refresh(live_index, error)
 
 

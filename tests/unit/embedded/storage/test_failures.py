@@ -17,6 +17,9 @@ import pytest
 from opensearchpy import AuthorizationException, OpenSearch, TransportError
 
 from osrerank import connect
+from osrerank.embedded.errors import ApiError
+from osrerank.embedded.storage.index import LiveIndex
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -88,6 +91,24 @@ def test_a_new_folder_on_a_full_disk_is_an_error_about_the_disk(tmp_path: Path) 
         (error,) = process.stdout.read().splitlines()
     assert error.startswith("error 429 cluster_block_exception")
     assert "free space" in error
+
+
+def test_a_failed_refresh_in_the_background_is_logged_once(
+    engine: OpenSearch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = []
+
+    def fail(_index: LiveIndex) -> None:
+        failures.append(1)
+        raise ApiError(429, "cluster_block_exception", "the disk is full")
+
+    monkeypatch.setattr(LiveIndex, "refresh", fail)
+    with caplog.at_level(logging.WARNING, logger="osrerank"):
+        engine.index(index="a", id="1", body={"text": "some words"})
+        wait_until(lambda: len(failures) > 1)
+    (line,) = caplog.messages
+    assert line.startswith("stored documents of [a] are not searchable until a refresh succeeds")
+    assert line.endswith("the disk is full")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
