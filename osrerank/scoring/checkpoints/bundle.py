@@ -11,6 +11,7 @@ value has the type (1), shape (2), data file (3), offset (4), size (5), CRC-32C 
 data files contain the variables' numbers.
 """
 
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -77,7 +78,7 @@ def read_bundle(prefix: Path) -> dict[str, npt.NDArray[Any]]:
     files = [prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{n_files:05d}") for number in range(n_files)]
     contents = [_map_file(file) for file in files]
     return {
-        name: _read_array(name, variable, contents, files)
+        name: _read_array(name, variable, contents, files, index)
         for name, variable in variables.items()
         if variable is not None
     }
@@ -201,16 +202,18 @@ def _map_file(file: Path) -> npt.NDArray[np.uint8]:
 
 
 def _read_array(
-    name: str, variable: Variable, contents: list[npt.NDArray[np.uint8]], files: list[Path]
+    name: str, variable: Variable, contents: list[npt.NDArray[np.uint8]], files: list[Path], index: Path
 ) -> npt.NDArray[Any]:
-    """Return a variable's array from ``contents``, the contents of the data files ``files``."""
-    file, content = "", b""
-    if variable.data_file < len(files):
-        file = str(files[variable.data_file])
-        content = bytes(contents[variable.data_file][variable.offset : variable.offset + variable.size])
-    expected_size = np.dtype(variable.dtype).itemsize * int(np.prod(variable.shape))
-    if len(content) < variable.size or expected_size != variable.size:
-        reason = f"{file or name} is truncated: the variable {name} has {len(content)} of {variable.size} bytes"
+    """Return a variable's array from ``contents``, the contents of the data files ``files`` of ``index``."""
+    expected_size = np.dtype(variable.dtype).itemsize * math.prod(variable.shape)
+    if variable.data_file >= len(files) or expected_size != variable.size:
+        place = f"{variable.size} bytes of data file {variable.data_file}, of {len(files)}"
+        reason = f"{index} is damaged: the variable {name} of shape {variable.shape} is in {place}"
+        raise ModelLoadError(reason, path=str(index))
+    file = str(files[variable.data_file])
+    content = bytes(contents[variable.data_file][variable.offset : variable.offset + variable.size])
+    if len(content) < variable.size:
+        reason = f"{file} is truncated: the variable {name} has {len(content)} of {variable.size} bytes"
         raise ModelLoadError(reason, path=file)
     if _masked_crc(content) != variable.checksum:
         raise ModelLoadError(f"{file} is damaged: the checksum of the variable {name} does not match", path=file)

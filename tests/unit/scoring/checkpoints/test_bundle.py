@@ -1,6 +1,7 @@
 """TensorFlow's checkpoints: one that TensorFlow wrote, and damaged in every way."""
 
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.errors import ModelLoadError
+from osrerank.scoring.checkpoints import bundle
 from osrerank.scoring.checkpoints.bundle import read_bundle
 from osrerank.scoring.checkpoints.tensorflow import find_checkpoint, read_tensorflow
 
@@ -65,6 +67,20 @@ def test_a_truncated_tensorflow_checkpoint_is_refused(copy: Path, name: str, sha
 def test_a_missing_data_file_of_a_tensorflow_checkpoint_is_named(copy: Path) -> None:
     (copy / DATA).unlink()
     with pytest.raises(ModelLoadError, match=f"{DATA}, which the index lists, cannot be read"):
+        read_bundle(copy / "model.ckpt-7")
+
+
+def test_an_index_that_contradicts_itself_is_named(copy: Path) -> None:
+    content = (copy / INDEX).read_bytes()
+    header = content.index(b"\x08\x01")  # the number of data files
+    _, end = bundle._read_handle(content, len(content) - bundle.FOOTER_BYTES)
+    (offset, size), _ = bundle._read_handle(content, end)
+    ((_, value),) = bundle._parse_block(content[offset : offset + size])
+    (start, size), _ = bundle._read_handle(value, 0)
+    block = content[start:header] + b"\x08\x00" + content[header + 2 : start + size]
+    checksum = struct.pack("<I", bundle._masked_crc(block + b"\x00"))
+    (copy / INDEX).write_bytes(content[:start] + block + b"\x00" + checksum + content[start + size + 5 :])
+    with pytest.raises(ModelLoadError, match=f"{INDEX} is damaged: .* in 64 bytes of data file 0, of 0"):
         read_bundle(copy / "model.ckpt-7")
 
 
