@@ -109,7 +109,7 @@ def _check_tables(content: Mapping[str, Any], path: Path) -> None:
         unknown.append("index")
         index_tables = {}
     for name, table in index_tables.items():
-        if isinstance(table, Mapping) and table:
+        if isinstance(table, Mapping):
             unknown += [f"index.{name}.{key}" for key in table if key not in INDEX_KEYS]
         else:
             unknown.append(f"index.{name}")

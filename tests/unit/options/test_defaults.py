@@ -58,7 +58,6 @@ def test_each_index_has_its_default_options(load):
         ("index = 5", "'index'"),
         ("[index]\nx = 5", "'index.x'"),
         ("[index.a]\ndepth = 5", "'index.a.depth'"),
-        ("[index.a]", "'index.a'"),
         ('[index."a*"]\nmodle = "x"', r"'index.a\*.modle'.*\[index.NAME\] with a model"),
         ("[index.a]\nmodel = 5", r"\[index.'a'\] model is 5; it must be a model's name"),
         ("[index.a]\nmodel = ' '", r"\[index.'a'\] model is ' '"),
@@ -81,6 +80,11 @@ def test_models_and_options_of_an_index_are_looked_up_separately(load):
     assert (defaults.options_for("shop-fr").depth, defaults.models_of("shop-fr")) == (7, {None})
     assert defaults.models_of("a,shop-de1") == {"b", "german"}
     assert Defaults.load(settings, model="mine").models_of("a") == {None}
+
+
+def test_an_empty_table_of_an_index_changes_nothing(load):
+    _, defaults = load('[index.a]\n# model = "mine"\n')
+    assert (defaults.options_for("a"), defaults.models_of("a")) == (Rerank(), {None})
 
 
 def test_the_longest_index_pattern_wins(load):
