@@ -168,7 +168,7 @@ class FieldFinder:
             sentence = f"the mapping has no text field, only {listed_names}: the index's default fields are searched"
             warning = SearchWarning(sentence, WarningCode.NO_TEXT_FIELD)
             self.warn(index, [warning])
-            fields = SearchFields(warnings=(warning,))
+            fields = SearchFields(warnings=(*warnings, warning))
         elif needs_defaults:
             self._log_fields(index, fields)
         if len(entry.fields_by_choice) < MAX_CACHED_CHOICES:

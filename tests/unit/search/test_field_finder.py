@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -250,7 +251,13 @@ def test_an_index_without_text_fields_is_named_in_the_response(client: Client) -
     client.indices.create(index="codes", body={"mappings": {"properties": {"code": {"type": "keyword"}}}})
     fill(client, "codes", [{"code": "low"}])
     marks = client.search("low", index="codes", rerank=True)["rerank"]
-    assert marks["warnings"] == ["the mapping has no text field, only code: the index's default fields are searched"]
+    no_text = "the mapping has no text field, only code: the index's default fields are searched"
+    assert marks["warnings"] == [no_text]
+    unreadable = Mock(**{"find.side_effect": LookupError})
+    client.searcher.fields = FieldFinder(build_fields=unreadable)
+    unread, last = client.search("low", index="codes", rerank=True)["rerank"]["warnings"]
+    assert unread.startswith("cannot look up which fields the vectors of codes were built from")
+    assert last == no_text
 
 
 @pytest.mark.parametrize("code", WarningCode)
