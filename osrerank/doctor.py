@@ -206,7 +206,7 @@ def choose_engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) 
     engine_error = to_engine_error(error)
     status = engine_error.status
     if status is None:
-        return NO_SERVER_FIX
+        return "" if isinstance(error, ConfigError) else NO_SERVER_FIX
     if status == HTTPStatus.FORBIDDEN:
         is_blocked = engine_error.kind == "cluster_block_exception"  # the error describes the block
         return "" if is_blocked else "grant this user the missing permission; docs/operations.md has the roles"
@@ -284,7 +284,7 @@ def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
     try:
         client = connect(address, max_retries=0, timeout=5)
     except Exception as error:  # noqa: BLE001 - any error is the finding
-        yield Finding("engine", "failed", _first_line(error), NO_SERVER_FIX)
+        yield Finding("engine", "failed", _first_line(error), choose_engine_fix(error))
         return
     with closing(client):
         try:

@@ -17,6 +17,7 @@ from osrerank.options.descriptions import first_sentence, read_descriptions
 from osrerank.options.rerank import BLENDS, GROUPS, MAX_MS, NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.service import RerankService
 from osrerank.settings import Settings
+from osrerank.settings_file import read_file
 from osrerank.types import FailurePolicy
 
 DURATION_MS = click.FloatRange(0, MAX_MS, min_open=True)
@@ -298,8 +299,15 @@ def open_client(
 
 
 def open_reranker(context: click.Context) -> RerankService:
-    """Return a service that scores texts without an index, with the models of the global options."""
-    return RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_OPTIONS}))
+    """Return a service that scores texts without an index, with the models of the global options.
+
+    Raises:
+        ConfigError: the settings file that the settings name cannot be used, although only some backends need it.
+    """
+    settings = Settings.load(**{name: context.obj[name] for name in MODEL_OPTIONS})
+    if settings.settings_file is not None:
+        read_file(settings.settings_file)
+    return RerankService(settings)
 
 
 def wants_json(context: click.Context) -> bool:

@@ -67,6 +67,13 @@ def test_the_doctor_names_a_missing_model_or_index_and_continues(url: str, tmp_p
     assert "missing" in findings_by_part.found
 
 
+def test_the_doctor_names_a_missing_settings_file_and_no_server_to_start(url: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(tmp_path / "none.toml"))
+    finding = findings(url)["engine"]
+    assert (finding.status, finding.fix) == ("failed", "")
+    assert "none.toml cannot be read" in finding.found
+
+
 @pytest.mark.parametrize(
     ("fields", "named", "status", "words"),
     [

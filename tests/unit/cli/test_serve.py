@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError, EndpointError
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from tests.rerank_server import Reply, answering, server_file
-from tests.servers import ROOT
+from tests.servers import ROOT, free_port
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 
@@ -42,6 +42,13 @@ def test_serve_names_a_port_in_use_before_loading_the_model(tmp_path):
         outcome = CliRunner().invoke(cli, arguments)
     assert "cannot listen at" in str(outcome.exception)
     assert " on http://" not in outcome.stderr
+
+
+def test_serve_does_not_start_if_the_settings_file_that_is_named_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(tmp_path / "none.toml"))
+    arguments = ["--model", TINY, "--backend", "onnx", "serve", "--port", str(free_port())]
+    outcome = CliRunner().invoke(cli, arguments)
+    assert f"the settings file {tmp_path / 'none.toml'} cannot be read" in str(outcome.exception)
 
 
 def test_serve_accepts_no_connection_before_the_model_is_loaded():
