@@ -1,5 +1,6 @@
 """The packed forward pass on a CUDA device: ``pytest -m gpu``."""
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,7 +80,9 @@ def test_the_cuda_kernel_computes_what_its_cpu_replacement_computes(
 
 @pytest.mark.parametrize("form", ["one-label", "two-labels", "bi-encoder"])
 @pytest.mark.parametrize(("dtype", "most"), [("fp32", 1e-4), ("fp16", 2e-2), ("bf16", 2e-1)])
-def test_cuda_equals_the_cpu(form: str, dtype: str, most: float, sequences: list[Tokens]) -> None:
+def test_cuda_equals_the_cpu(
+    form: str, dtype: str, most: float, sequences: list[Tokens], caplog: pytest.LogCaptureFixture
+) -> None:
     directory = DATA / f"tiny-bert-{form}"
     card = read_card(directory)
     exact = PackedEngine(
@@ -89,8 +92,9 @@ def test_cuda_equals_the_cpu(form: str, dtype: str, most: float, sequences: list
         ),
         torch.device("cpu"),
     )(sequences)  # fmt: skip
-    backend = TorchBackend.load(directory, card, dtype=dtype)
-    assert "on cpu" not in backend.description
+    with caplog.at_level(logging.INFO, logger="osrerank"):
+        backend = TorchBackend.load(directory, card, dtype=dtype)
+    assert "on cpu" not in caplog.text
     np.testing.assert_allclose(backend.run(sequences), exact, atol=most, rtol=0)
 
 

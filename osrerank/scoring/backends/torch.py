@@ -41,7 +41,6 @@ class TorchBackend:
         precision: ``fp32``, ``bf16`` or ``fp16``.
         model: the model's name, for error messages.
         files: the weight files, relative to the model's directory.
-        description: text for users, such as ``torch 2.10.0 on cpu, fp32, padded attention``.
     """
 
     name = "torch"
@@ -54,7 +53,6 @@ class TorchBackend:
         precision: str,
         model: str,
         files: Sequence[str],
-        description: str = "",
     ) -> None:
         self._torch: Any = require("torch", extra="torch")
         self._engine: DeviceNetwork | None = engine
@@ -62,11 +60,9 @@ class TorchBackend:
         self.precision = precision
         self.files = files
         self.is_packed = engine.is_packed
-        self.device = device
         self.threads = THREADS[device]
         self.is_parallel = False  # the threads do not compute in parallel, because they share one device
         self.budget_tokens = BUDGET_TOKENS[device]
-        self.description = description
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto") -> Self:
@@ -93,11 +89,8 @@ class TorchBackend:
         with NATIVE_CODE:
             engine, implementation = _load_engine(directory, card, device, precision)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        description = f"torch {torch.__version__} on {name}, {precision}, {implementation}"
-        logger.info("%s runs in %s", card.name, description)
-        return cls(
-            engine, device=device.type, precision=precision, model=card.name, files=files, description=description
-        )
+        logger.info("%s runs in torch %s on %s, %s, %s", card.name, torch.__version__, name, precision, implementation)
+        return cls(engine, device=device.type, precision=precision, model=card.name, files=files)
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         engine = self._engine
