@@ -1,7 +1,6 @@
 """Run a network on a device: choose its precision, copy its inputs to the device, and copy its outputs back."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +15,6 @@ from osrerank.types.vectors import Rows
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Precision -> torch's type."""
-
-
-class DeviceNetwork(Protocol):
-    """A network on its device. ``is_packed`` says whether batches are computed without padding."""
-
-    is_packed: bool
-
-    def __call__(self, sequences: Sequence[Tokens]) -> Rows:
-        """Return the logits or vectors of a batch, in the order of the sequences."""
 
 
 class PackedEngine:
@@ -71,6 +61,10 @@ class PaddedEngine:
         inputs = {name: flat.view(shape).long() for name, flat in zip(names, flat_tensors, strict=True)}
         with torch.inference_mode():
             return copy_to_host(self._network(**inputs).float())
+
+
+DeviceNetwork = PackedEngine | PaddedEngine
+"""A network on its device. It returns the logits or vectors of a batch, in the order of the sequences."""
 
 
 def copy_to_device(arrays: Sequence[Int32Array | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
