@@ -48,7 +48,6 @@ class BackendEntry:
     Attributes:
         name: the name for ``--backend``.
         module: the module that defines ``load``.
-        is_local: whether the backend computes in this process.
         kinds: the kinds of models that it supports.
         weight_patterns: the file patterns of its weights, for `osrerank.scoring.locate.locate`.
         dtypes: the dtypes that it can compute in.
@@ -56,7 +55,6 @@ class BackendEntry:
 
     name: str
     module: str
-    is_local: bool = True
     kinds: Sequence[Kind] = (*POINTWISE, *DUO)
     weight_patterns: Sequence[Sequence[str]] = ()
     dtypes: Sequence[str] = (AUTO,)
@@ -75,8 +73,8 @@ BACKENDS = {
     for entry in (
         BackendEntry("onnx", "osrerank.scoring.backends.onnx", weight_patterns=GRAPH_PATTERNS),
         BackendEntry("torch", "osrerank.scoring.backends.torch", weight_patterns=WEIGHT_PATTERNS, dtypes=DTYPES),
-        BackendEntry(WORKERS, "osrerank.scoring.remote.load", is_local=False),
-        BackendEntry(HTTP, "osrerank.scoring.backends.http.load", is_local=False, kinds=POINTWISE),
+        BackendEntry(WORKERS, "osrerank.scoring.remote.load"),
+        BackendEntry(HTTP, "osrerank.scoring.backends.http.load", kinds=POINTWISE),
     )
 }
 
@@ -101,9 +99,9 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
     if not name:
         raise ModelLoadError(NO_DUO_MODEL)
     is_served_here = in_worker and settings.backend == WORKERS
-    if entry is None or entry.is_local or is_served_here:
+    if is_local(settings.backend) or is_served_here:
         return load_local(settings, kinds, model=name)
-    remote_model: Model = entry.load(settings, name)
+    remote_model: Model = BACKENDS[settings.backend].load(settings, name)
     return remote_model
 
 
