@@ -21,6 +21,8 @@ from osrerank.scoring.saved_encoder import PROVISIONAL_CALIBRATION, EncoderOverr
 
 PROJECTION = "1_Dense"
 """The folder of the merged projection in an exported model directory."""
+MATRIX = "linear.weight"
+"""The name of a projection's matrix in its file."""
 FIRST_PASS_WEIGHT = 0.05
 """How much the best first-pass score of a query adds to the mean cosine of its document."""
 
@@ -106,11 +108,11 @@ def _projected_width(directory: Path, description: saved_files.LateInteractionDe
     if not description.projections:
         return 0
     last = description.projections[-1]
-    file, name = directory / last.file, f"{last.name}.weight"
+    file = directory / last.file
     with require("safetensors", extra="torch").safe_open(file, framework="numpy") as tensors:
-        rows = int(tensors.get_slice(name).get_shape()[0]) if name in tensors.keys() else 0  # noqa: SIM118 - no mapping
+        rows = int(tensors.get_slice(MATRIX).get_shape()[0]) if MATRIX in tensors.keys() else 0  # noqa: SIM118 - no mapping
     if not rows:
-        raise ModelLoadError(f"{file} has no tensor {name}", path=str(file))
+        raise ModelLoadError(f"{file} has no tensor {MATRIX}", path=str(file))
     if description.dimensions not in (0, rows):  # 0 if the config file does not say
         reason = f"{file} projects to {rows} dimensions, but the model's config file says {description.dimensions}"
         raise ModelLoadError(reason, path=str(file))
@@ -121,7 +123,7 @@ def _projection_matrix(file: Path, weights: Mapping[str, Any], projection: saved
     """Return a projection's matrix, with its residual connection added, in fp32 ``(outputs, inputs)``."""
     torch: Any = require("torch", extra="torch")
     try:
-        matrix = weights[f"{projection.name}.weight"].float()
+        matrix = weights[MATRIX].float()
         if projection.residual == "same":  # the state itself is added to the product
             return matrix + torch.eye(len(matrix))
         if projection.residual:

@@ -67,13 +67,11 @@ class Projection:
 
     Attributes:
         file: safetensors file with the matrix, relative to the directory.
-        name: name of the matrix in the file, without ``.weight``.
         residual: what is added to the product. "" adds nothing, and ``same`` adds the state itself. Any other value,
             such as ``residual``, names a second matrix in the file, whose product with the state is added.
     """
 
     file: str
-    name: str
     residual: str = ""
 
 
@@ -246,7 +244,7 @@ class _ModulesReader:
         residual = ""
         if content.get("use_residual"):
             residual = "same" if content.get("in_features") == content.get("out_features") else "residual"
-        return Projection(weights, "linear", residual), int(content["out_features"])
+        return Projection(weights, residual), int(content["out_features"])
 
     def _read_skipped_words(self) -> Sequence[str]:
         """Read the words whose vectors are dropped from documents."""
@@ -312,7 +310,7 @@ def _read_stanford(directory: Path) -> LateInteractionDescription:
         **vocabulary.build_expansion_fields(max_query_tokens, is_attended=bool(content.get("attend_to_mask_tokens"))),
         skipped=vocabulary.select_tokens(string.punctuation if content.get("mask_punctuation", True) else ()),
     )
-    projections = (Projection(MODULE_WEIGHTS_FILE, "linear"),)
+    projections = (Projection(MODULE_WEIGHTS_FILE),)
     dimensions = int(content.get("dim") or 0)
     return LateInteractionDescription("", projections, dimensions, max_query_tokens, max_document_tokens, tokens)
 

@@ -47,7 +47,7 @@ def test_late_interaction_models_of_sentence_transformers_are_read() -> None:
     assert description.tokens == TokenVectorSettings("[Q]", "[D]", "[MASK]", 16, skipped=skipped)
     assert (description.query_prefix, description.document_prefix) == (" ", " ")
     assert (description.max_query_tokens, description.max_document_tokens, description.dimensions) == (16, 48, 16)
-    assert description.projections == (Projection("1_Dense/model.safetensors", "linear"),)
+    assert description.projections == (Projection("1_Dense/model.safetensors"),)
 
 
 def test_text_prompts_residual_layers_and_pooling_are_read() -> None:
@@ -75,7 +75,7 @@ def test_late_interaction_models_of_stanford_are_read() -> None:
     description = read_late_interaction(SAVED / "stanford")
     assert (description.tokens.query_marker, description.tokens.document_marker) == ("[unused0]", "[unused1]")
     assert (description.max_query_tokens, description.max_document_tokens, description.dimensions) == (20, 44, 16)
-    assert description.projections == (Projection("model.safetensors", "linear"),)
+    assert description.projections == (Projection("model.safetensors"),)
     assert description.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
 
 
