@@ -66,7 +66,3 @@ class LocalStore:
             return
         with self._scores as cached:
             cached.update(scores)
-
-    def __len__(self) -> int:
-        with self._scores as cached:
-            return len(cached)

@@ -47,13 +47,13 @@ class CachedScorer:
     Args:
         scorer: computes the scores that are not cached.
         shared: the cache in Redis, which processes share.
-        local: the cache in this process. If None, only ``shared`` is used.
+        local: the cache in this process.
     """
 
-    def __init__(self, scorer: Scorer, shared: SharedStore, local: LocalStore | None = None) -> None:
+    def __init__(self, scorer: Scorer, shared: SharedStore, local: LocalStore) -> None:
         self._scorer = scorer
         self._shared = shared
-        self._local = LocalStore(0) if local is None else local
+        self._local = local
         self._in_flight = InFlight()
 
     @property

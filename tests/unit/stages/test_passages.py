@@ -162,10 +162,11 @@ def test_a_document_without_a_passage_score_has_the_reason():
 
 
 def test_the_score_of_each_passage_is_cached(redis_url):
+    from osrerank.scoring.cache.local import LocalStore
     from osrerank.scoring.cache.scorer import CachedScorer
     from osrerank.scoring.cache.store import RedisStore
 
-    cached = CachedScorer(COUNT, RedisStore(redis_url, ttl_s=60, max_bytes=1e6))
+    cached = CachedScorer(COUNT, RedisStore(redis_url, ttl_s=60, max_bytes=1e6), LocalStore(0))
     stage = PassageStage(cached, Passages(**SMALL))
     text = " ".join(f"x{number}" for number in range(39)) + " hit"
     first_ranking = stage.rerank(ranking_of([text], query="hit"))

@@ -203,7 +203,7 @@ def test_sentences_chunked_by_tokens_are_not_cut(scorer):
 def test_chunking_by_tokens_works_through_a_cache_and_needs_a_tokenizer(scorer):
     cached = CachedScorer(scorer, EmptyStore(), LocalStore(1000))
     assert cached.chunks("a query", [LONG]) == scorer.chunks("a query", [LONG])
-    for lacking in (FunctionScorer(), CachedScorer(FunctionScorer(), EmptyStore())):
+    for lacking in (FunctionScorer(), CachedScorer(FunctionScorer(), EmptyStore(), LocalStore(0))):
         with pytest.raises(ConfigError, match="the tokenizer of testing/function is not in this process") as caught:
             SentenceStage(lacking, Sentences(chunks="tokens")).rerank(ranking_of([LONG]))
         assert caught.value.setting == "rerank.sentences.chunks"

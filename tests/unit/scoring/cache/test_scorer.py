@@ -170,7 +170,6 @@ def test_the_least_recently_used_score_leaves_the_process_cache() -> None:
     store.read([b"a"])
     store.write({b"c": 3.0})
     assert store.read([b"a", b"b", b"c"]) == {b"a": 1.0, b"c": 3.0}
-    assert len(store) == 2
 
 
 def test_the_cache_in_redis_is_bounded_and_keeps_used_scores(redis: Redis) -> None:
