@@ -129,8 +129,8 @@ class _Message:
         return _pack({name: getattr(self, name) for name in self.__slots__})  # the dataclass's fields
 
     @classmethod
-    def decode(cls, message: object) -> Self:
-        """Decode a message. Raises `PayloadError` if it is too large, or is not a message of this kind."""
+    def decode(cls, message: bytes) -> Self:
+        """Decode a message that `Signer.verify` has accepted. Raises `PayloadError` if it is not one of this kind."""
         return _decode(cls, message)
 
 
@@ -166,12 +166,8 @@ class ChunkRequest(_Message):
         return ENCODE if self.vector_bits else SCORE
 
     @classmethod
-    def decode(cls, message: object) -> Self:
-        """Decode a message.
-
-        Raises:
-            PayloadError: the message is too large, or is not a request. The error names the field.
-        """
+    def decode(cls, message: bytes) -> Self:
+        """Decode a message. Raises `PayloadError`, which names the field, if it is not a request."""
         request = _decode(cls, message)
         have_equal_sizes = len({len(indices) for indices in request.tuples}) <= 1
         indices_exist = all(index < len(request.documents) for indices in request.tuples for index in indices)
@@ -239,16 +235,12 @@ def _pack(content: Mapping[str, Any]) -> bytes:
     """Return a map with the version as MessagePack. Raises `PayloadError` if it is too large."""
     msgpack = require("msgpack", extra="workers")
     message: bytes = msgpack.packb({"version": VERSION, **content}, unicode_errors="surrogatepass", default=_to_map)
-    _check_size(message)
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise PayloadError(f"a message of {len(message):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
     return message
 
 
-def _check_size(message: bytes) -> None:
-    if len(message) > MAX_MESSAGE_BYTES:
-        raise PayloadError(f"a message of {len(message):,} bytes is too large; the maximum is {MAX_MESSAGE_BYTES:,}")
-
-
-def _decode(kind: type[Content], message: object) -> Content:
+def _decode(kind: type[Content], message: bytes) -> Content:
     """Return the message in bytes, which must contain exactly the fields of its kind, with valid values."""
     content = _unpack(message)
     names = kind.__slots__  # type: ignore[attr-defined]
@@ -272,11 +264,8 @@ def _field_error(field: object) -> PayloadError:
     return PayloadError(f"field {field} of a message has an invalid value")
 
 
-def _unpack(message: object) -> dict[str, Any]:
+def _unpack(message: bytes) -> dict[str, Any]:
     """Return the map in a message, without its version. Raises `PayloadError` if it is not one of this version."""
-    if not isinstance(message, bytes):
-        raise PayloadError(f"a message must be bytes, not {type(message).__name__}")
-    _check_size(message)
     msgpack = require("msgpack", extra="workers")
     try:
         content = msgpack.unpackb(message, unicode_errors="surrogatepass", use_list=True)
