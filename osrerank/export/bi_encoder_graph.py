@@ -1,7 +1,8 @@
-"""Build the ONNX graph of a bi-encoder or late-interaction model for sequences of the same length."""
+"""Build the ONNX graph of a bi-encoder or late-interaction model. All sequences of a batch have the same length."""
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,21 +28,21 @@ MPNET_NAMES = {
 TENSORFLOW_NAMES = {"gamma": "weight", "beta": "bias"}
 """TensorFlow's name of a LayerNorm's weight, which some versions of transformers write -> PyTorch's name."""
 MAX_BUCKET_DISTANCE = 128
-"""The distance between two tokens from which on all distances fall into the last bucket of MPNet."""
+"""MPNet puts all pairs of tokens that are at least this far apart into the same bucket."""
 
 
 def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
     """Return the graph that computes the vectors of queries or documents, as an ``onnx.ModelProto`` in fp32.
 
-    Its input is ``input_ids``, int64 ``(n, tokens)``. The rows of a batch must have the same length. Its output
-    ``vector`` is float32 ``(n, dimensions)``, or ``(n * tokens, dimensions)`` in late interaction.
+    Its input is ``input_ids``, int64 ``(n, tokens)``, without padding. Its output ``vector`` is float32
+    ``(n, dimensions)``, or ``(n * tokens, dimensions)`` in late interaction.
 
     Some late-interaction models append [MASK] tokens to a query, and no token may attend to them. The graph of such a
     model has a second input ``attention_mask``, which is 0 for the appended tokens.
 
     Args:
-        weights: the weights by their names in transformers. The names of a later module's weights begin with the
-            module's folder, such as ``2_Dense.linear.weight``.
+        weights: the weights by their names in transformers. The names of a head's weights begin with the folder of
+            their module, such as ``2_Dense.linear.weight``.
         config: the model's ``config.json``, which `osrerank.scoring.saved_encoder.check_architecture` accepts.
         card: the bi-encoder's card.
 
@@ -55,8 +56,10 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
         encoder = ModernBertGraph(named_weights, modern_shape.ModernBertShape.from_config(config))
     else:
         named_weights = _rename_weights(weights)
-        encoder = (_MpnetGraph if model_type == "mpnet" else _EncoderGraph)(named_weights, config, card)
-    graph, states = encoder.graph, encoder.states(only_first=head.pooling == ("cls",))
+        graph_class = _MpnetGraph if model_type == "mpnet" else _EncoderGraph
+        encoder = graph_class(named_weights, config, card)
+    states = encoder.states(only_first=head.pooling == ("cls",))
+    graph = encoder.graph
     vector = add_head(graph, states, head, named_weights)
     inputs = {"input_ids": TOKENS_SHAPE}
     if card.tokens.hides_expansion:
@@ -67,20 +70,22 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
 
 def _apply_attention_mask(graph: Graph) -> None:
     """Change a graph so that no token attends to the last tokens of a sequence, whose ``attention_mask`` is 0."""
-    nodes, graph.nodes = graph.nodes, []
+    nodes = graph.nodes
+    graph.nodes = []  # the nodes are added again below, after the token count that they need
     total = graph.add("ReduceSum", ["attention_mask"], keepdims=0)
     token_count = graph.add("Reshape", [total, graph.constant("shape.1", np.array([1]))])
     for node in nodes:
-        _add_truncated(graph, node, token_count)
+        _add_with_truncated_attention(graph, node, token_count)
 
 
-def _add_truncated(graph: Graph, node: Any, token_count: str) -> None:
-    """Add a node to a graph. Attention in it and in its branches sees only the first ``token_count`` tokens."""
+def _add_with_truncated_attention(graph: Graph, node: Any, token_count: str) -> None:
+    """Add a node, whose attention sees only the first ``token_count`` tokens, and likewise in the branches of an If."""
     for attribute in node.attribute:
-        if attribute.HasField("g"):  # a branch of an If node
-            outer_nodes, graph.nodes = graph.nodes, []
+        if attribute.HasField("g"):  # the attribute is a branch, which is a graph of its own
+            outer_nodes = graph.nodes
+            graph.nodes = []  # collects the branch's new nodes
             for branch_node in attribute.g.node:
-                _add_truncated(graph, branch_node, token_count)
+                _add_with_truncated_attention(graph, branch_node, token_count)
             del attribute.g.node[:]
             attribute.g.node.extend(graph.nodes)
             graph.nodes = outer_nodes
@@ -95,7 +100,7 @@ def _add_truncated(graph: Graph, node: Any, token_count: str) -> None:
 
 
 def _rename_weights(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the weights of any family under BERT's names: ``mpnet.pooler.dense.bias`` -> ``pooler.dense.bias``."""
+    """Return the weights of any model under BERT's names: ``mpnet.pooler.dense.bias`` -> ``pooler.dense.bias``."""
     renamed = {}
     for name, array in weights.items():
         bert_name = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
@@ -107,10 +112,13 @@ def _rename_weights(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
 
 
 class _EncoderGraph(BertGraph):
-    """Builds the graph of a BERT encoder without its head. All tokens belong to the first segment."""
+    """Builds the graph of a BERT encoder without its head. All tokens belong to the first segment.
+
+    As in `BertGraph`, methods take and return the names of values in the graph.
+    """
 
     def states(self, *, only_first: bool) -> str:
-        """Return the last states of all tokens, or only of the first token ``(n, 1, hidden)``."""
+        """Return the last layer's states: of all tokens ``(n, tokens, hidden)``, or of the first ``(n, 1, hidden)``."""
         states = self._embeddings(self._positions(), self._first_segment())
         for layer in range(self._layers):
             states = self._layer(states, layer, only_first=only_first and layer == self._layers - 1)
@@ -131,28 +139,25 @@ class _MpnetGraph(_EncoderGraph):
         return ""
 
     def _attention_bias(self, *, only_first: bool) -> str:
-        """Return the bias of all pairs of tokens ``(1, heads, tokens, tokens)``.
+        """Return the biases of all pairs of tokens, or only of the first token's pairs ``(1, heads, 1, tokens)``."""
+        biases = self._pair_biases
+        if only_first:
+            biases = self.graph.add("Slice", [biases, self._axis(0), self._axis(1), self._axis(2)])  # 0 to 1 on axis 2
+        return biases
 
-        With ``only_first``, return only the bias of the first token's pairs ``(1, heads, 1, tokens)``.
-        """
-        if "distances" not in self.graph.constants:
-            self._bias = self._pair_biases()
-        if not only_first:
-            return self._bias
-        return self.graph.add("Slice", [self._bias, self._axis(0), self._axis(1), self._axis(2)])
-
+    @cached_property
     def _pair_biases(self) -> str:
-        """Look up the bias of each pair of tokens in a table of all distances that the model can encode."""
+        """The biases of all pairs of tokens ``(1, heads, tokens, tokens)``, which all layers share."""
         add, constant = self.graph.add, self.graph.constant
         max_positions = len(self._weights["embeddings.position_embeddings.weight"])
         distances = np.arange(1 - max_positions, max_positions)
         table = self._weights["encoder.relative_attention_bias.weight"][distance_buckets(distances)].T
-        scalar = add("Squeeze", [add("Shape", ["input_ids"], start=1, end=2), self._axis(0)])
-        positions = add("Range", [constant("zero", np.array(0)), scalar, constant("one", np.array(1))])
-        differences = add("Sub", [positions, add("Unsqueeze", [positions, self._axis(1)])])
-        indices = add("Add", [differences, constant("max_distance", np.array(max_positions - 1))])
+        token_count = add("Squeeze", [add("Shape", ["input_ids"], start=1, end=2), self._axis(0)])
+        positions = add("Range", [constant("zero", np.array(0)), token_count, constant("one", np.array(1))])
+        pair_distances = add("Sub", [positions, add("Unsqueeze", [positions, self._axis(1)])])
+        columns = add("Add", [pair_distances, constant("max_distance", np.array(max_positions - 1))])
         biases = constant("distances", table)  # (heads, distances)
-        return add("Unsqueeze", [add("Gather", [biases, indices], axis=1), self._axis(0)])
+        return add("Unsqueeze", [add("Gather", [biases, columns], axis=1), self._axis(0)])
 
 
 def distance_buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -161,9 +166,10 @@ def distance_buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     Each short distance has a bucket of one value. Longer distances are grouped into buckets that become wider with the
     distance (T5, arXiv 1910.10683, section 2.1). Positive and negative distances have different buckets.
     """
-    half, exact_count = POSITION_BUCKETS // 2, POSITION_BUCKETS // 4
-    lengths = np.abs(distances)
-    ratios = np.maximum(lengths, 1).astype(np.float32) / np.float32(exact_count)
-    steps = np.log(ratios) / np.float32(math.log(MAX_BUCKET_DISTANCE / exact_count)) * np.float32(half - exact_count)
-    shared_buckets = np.minimum(exact_count + steps.astype(np.int64), half - 1)
-    return half * (distances > 0) + np.where(lengths < exact_count, lengths, shared_buckets)
+    n_per_sign = POSITION_BUCKETS // 2
+    n_exact = n_per_sign // 2  # buckets of one distance
+    magnitudes = np.abs(distances)
+    ratios = np.maximum(magnitudes, 1).astype(np.float32) / np.float32(n_exact)
+    steps = np.log(ratios) / np.float32(math.log(MAX_BUCKET_DISTANCE / n_exact)) * np.float32(n_per_sign - n_exact)
+    shared_buckets = np.minimum(n_exact + steps.astype(np.int64), n_per_sign - 1)
+    return n_per_sign * (distances > 0) + np.where(magnitudes < n_exact, magnitudes, shared_buckets)

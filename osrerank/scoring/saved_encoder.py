@@ -1,7 +1,4 @@
-"""Infer the card of a bi-encoder from the files that sentence-transformers saved.
-
-`PUBLIC_MODELS` supplies values that the files of well-known models leave out.
-"""
+"""Infer the model card of a bi-encoder from the files that sentence-transformers saved."""
 
 import shutil
 import tomllib
@@ -28,17 +25,17 @@ from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, file_
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
 OTHER_MODEL_TYPES = ("CrossEncoder", *late_interaction.MODEL_TYPES)
-"""``model_type`` of the models of sentence-transformers that are not bi-encoders."""
+"""The values of ``model_type`` for sentence-transformers' models that are not bi-encoders."""
 PROVISIONAL_CALIBRATION = Calibration(20.0, -15.0)
-"""Maps common cosines, 0.6 to 0.9, to logits from -3 to 3. Until it is fitted, probabilities are meaningless."""
+"""Maps common cosines, 0.6 to 0.9, to logits from -3 to 3. Probabilities are meaningless until it is replaced."""
 FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1}
-"""Weight of the first-pass score relative to the cosine, by pooling, as measured in docs/research/joined.md."""
+"""Pooling -> weight of the first-pass score relative to the cosine, as measured in docs/research/joined.md."""
 DEFAULT_FIRST_PASS_WEIGHT = 0.05
 """The weight of the first-pass score for all other poolings."""
 POSITION_BUCKETS = 32
-"""Number of relative position buckets in MPNet."""
-PUBLIC_MODELS = Path(__file__).with_name("public_models.toml")
-"""Values that the files of public models leave out, from their published cards."""
+"""The number of relative position buckets in MPNet."""
+PUBLIC_MODELS_FILE = Path(__file__).with_name("public_models.toml")
+"""Contains values that the files of well-known models leave out, from these models' published cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,7 @@ class EncoderOverrides:
         pooling: the way to get a text's vector from the states of its tokens.
         query_prefix: the prefix of every query.
         document_prefix: the prefix of every document.
-        dimensions: the number of dimensions to which vectors are truncated.
+        dimensions: the number of values to which a vector is truncated.
         pool_factor: for late interaction, the mean number of a document's token vectors that are merged into one.
     """
 
@@ -67,8 +64,8 @@ class BiEncoderSource:
     Attributes:
         directory: the directory of ``config.json``, ``tokenizer.json`` and the transformer's safetensors.
         card: the inferred card, with a provisional calibration.
-        module_weights: the safetensors of the other modules, relative to the model's directory.
-        is_static: whether the model is a StaticEmbedding.
+        module_weights: the safetensors of later modules, such as ``2_Dense/model.safetensors``.
+        is_static: whether the model is a StaticEmbedding, which looks tokens up in a table instead of a transformer.
     """
 
     directory: Path
@@ -76,25 +73,25 @@ class BiEncoderSource:
     module_weights: tuple[str, ...]
     is_static: bool = False
 
-    def write_modules(self, source: Path, folder: Path) -> None:
+    def write_modules(self, model_directory: Path, folder: Path) -> None:
         """Copy the modules' safetensors from the model's directory to a folder. Convert a StaticEmbedding's files."""
         for name in self.module_weights:
             (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source / name, folder / name)
+            shutil.copyfile(model_directory / name, folder / name)
         if self.is_static:
             static.convert(self.directory, folder)
 
 
 def is_bi_encoder(directory: Path) -> bool:
-    """Return whether a directory contains a bi-encoder that sentence-transformers saved, or one of `PUBLIC_MODELS`."""
+    """Return whether a directory contains a bi-encoder: one that sentence-transformers saved, or a well-known one."""
     model_type = read_model_type(directory)
-    if model_type is None:
-        return "pooling" in public_model(directory)
+    if model_type is None:  # sentence-transformers did not save the model
+        return "pooling" in find_public_values(directory)
     return model_type not in OTHER_MODEL_TYPES
 
 
 def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | None = None) -> BiEncoderSource:
-    """Infer a bi-encoder's card from its files. `public_model` supplies values that the files leave out.
+    """Infer a bi-encoder's card from its files. `find_public_values` supplies values that the files leave out.
 
     Args:
         directory: the model's directory, with ``modules.json`` if sentence-transformers saved the model.
@@ -102,7 +99,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         overrides: values that take precedence over the files.
 
     Raises:
-        ConfigError: ``overrides`` asks for more dimensions than the model has.
+        ConfigError: ``overrides.dimensions`` is greater than the size of the model's vectors.
         ModelLoadError: a file is missing, cannot be read, or contains an unknown value; or the pooling is unknown.
     """
     overrides = overrides or EncoderOverrides()
@@ -112,7 +109,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         config = static.make_config(static.read_token_vectors(transformer))
     else:
         config = read_encoder_config(transformer)
-    public_values = public_model(directory)
+    public_values = find_public_values(directory)
     pooling = overrides.pooling or description.pooling or public_values.get("pooling")
     if pooling is None:
         fix = f"choose one: --pooling {', '.join(CHOICES['pooling'])}"
@@ -134,7 +131,7 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
         first_pass_weight=first_pass_weight,
         pooling=pooling,
         modules=description.steps,
-        dimensions=_card_dimensions(directory, config, description, overrides.dimensions),
+        dimensions=_choose_dimensions(directory, config, description, overrides.dimensions),
         query_prefix=query_prefix,
         document_prefix=document_prefix,
         truncation_side=TokenizerSettings.read(transformer).truncation_side,
@@ -145,10 +142,10 @@ def read_bi_encoder(directory: Path, name: str, overrides: EncoderOverrides | No
 def _choose_prefixes(
     directory: Path, description: bi_encoder.BiEncoderDescription, overrides: EncoderOverrides
 ) -> tuple[str, str]:
-    """Return the prefixes of queries and of documents: the overrides, else those in the files or in `PUBLIC_MODELS`."""
+    """Return the prefixes of queries and of documents: the overrides, else those in the files or the public values."""
     query_prefix, document_prefix = description.query_prefix, description.document_prefix
     if not query_prefix and not document_prefix:
-        public_values = public_model(directory)
+        public_values = find_public_values(directory)
         query_prefix, document_prefix = public_values.get("query_prefix", ""), public_values.get("document_prefix", "")
     if overrides.query_prefix is not None:
         query_prefix = overrides.query_prefix
@@ -161,16 +158,16 @@ def _choose_prefixes(
     return query_prefix, document_prefix
 
 
-def public_model(directory: Path) -> Mapping[str, Any]:
-    """Return the values of a directory's model in `PUBLIC_MODELS`, or an empty map if the model is not in it."""
-    return _public_models().get(read_hub_id(directory), {})
+def find_public_values(directory: Path) -> Mapping[str, Any]:
+    """Return the values that `PUBLIC_MODELS_FILE` has for a directory's model. The map is empty for other models."""
+    return _read_public_models().get(read_hub_id(directory), {})
 
 
 @cache
-def _public_models() -> Mapping[str, Mapping[str, Any]]:
-    """Read `PUBLIC_MODELS`: by hub id, such as ``BAAI/bge-small-en-v1.5``, the values in the model's published card."""
-    models = tomllib.loads(PUBLIC_MODELS.read_text("utf-8"))["models"]
-    return {name: model for model in models for name in model["names"]}
+def _read_public_models() -> Mapping[str, Mapping[str, Any]]:
+    """Return the values in `PUBLIC_MODELS_FILE` by the models' hub ids, such as ``BAAI/bge-small-en-v1.5``."""
+    models = tomllib.loads(PUBLIC_MODELS_FILE.read_text("utf-8"))["models"]
+    return {hub_id: model for model in models for hub_id in model["names"]}
 
 
 def read_encoder_config(transformer: Path, families: Sequence[str] = FAMILIES) -> dict[str, Any]:
@@ -178,16 +175,16 @@ def read_encoder_config(transformer: Path, families: Sequence[str] = FAMILIES) -
 
     Args:
         transformer: the directory of the transformer's files.
-        families: the ``model_type`` of each supported family.
+        families: the ``model_type`` of each supported family of models.
 
     Raises:
         ModelLoadError: a file is missing, or the transformer is not supported.
     """
     has_safetensors = bool(weight_files(transformer))
-    for file in (CONFIG_FILE, TOKENIZER_FILE):
-        if not (transformer / file).exists():
-            reason = f"{transformer / file} is missing; save the model with transformers' fast tokenizer"
-            raise ModelLoadError(reason, path=str(transformer / file))
+    for name in (CONFIG_FILE, TOKENIZER_FILE):
+        if not (transformer / name).exists():
+            reason = f"{transformer / name} is missing; save the model with transformers' fast tokenizer"
+            raise ModelLoadError(reason, path=str(transformer / name))
     if not has_safetensors and not find_graphs(transformer):
         fix = "save the model with safe_serialization=True"
         raise ModelLoadError(f"{transformer} has no *.safetensors; {fix}", path=str(transformer))
@@ -200,12 +197,12 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
     """Check that osrerank implements an encoder's architecture exactly as transformers does.
 
     Args:
-        file: path of the config, for the error.
+        file: path of ``config.json``, for the error.
         config: the content of ``config.json``.
-        families: the ``model_type`` of each supported family.
+        families: the ``model_type`` of each supported family of models.
 
     Raises:
-        ModelLoadError: the encoder is not supported. The message names the field.
+        ModelLoadError: the encoder is not supported. The message names the field that says so.
     """
     family = config.get("model_type")
     if "auto_map" in config:
@@ -227,7 +224,7 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
             raise file_error(file, f"{name} is {config[name]!r}; for a {family} bi-encoder it must be {value!r}")
 
 
-def _card_dimensions(
+def _choose_dimensions(
     directory: Path, config: Mapping[str, Any], description: bi_encoder.BiEncoderDescription, requested: int | None
 ) -> int:
     """Return a card's ``dimensions``, which is 0 if a vector is as long as the transformer's hidden states."""
@@ -237,5 +234,5 @@ def _card_dimensions(
         reason = f"dimensions is {requested}, but {directory}'s vectors have only {vector_size} dimensions"
         raise ConfigError(reason, setting="dimensions", source="argument")
     dimensions = min(vector_size, requested or description.dimensions or vector_size)
-    is_hidden_state = dimensions == hidden_size and not description.dense_size
-    return 0 if is_hidden_state else dimensions
+    has_hidden_size = dimensions == hidden_size and not description.dense_size
+    return 0 if has_hidden_size else dimensions

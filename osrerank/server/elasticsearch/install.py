@@ -1,9 +1,10 @@
-"""Install, inspect and remove an inference endpoint with which Elasticsearch itself reranks by calling osrerank serve.
+"""Install, inspect and remove an inference endpoint, with which Elasticsearch itself reranks.
 
-The endpoint uses Elasticsearch's inference service ``custom``, which can call any URL. An endpoint's URL cannot be
-changed, so `Installer.install` deletes the endpoint and creates a new one. Before that, it tests the new settings: it
-creates a trial endpoint, such as ``books-trial-1a2b3c4d``, and scores two texts through it. If several installations
-create the endpoint at once, only the first one succeeds. The others check whether that endpoint has their settings.
+Elasticsearch then calls osrerank serve through its inference service ``custom``, which can call any URL. An endpoint's
+URL cannot be changed, so `Installer.install` deletes the endpoint and creates a new one. Before that, it tests the new
+settings: it creates a trial endpoint, such as ``books-trial-1a2b3c4d``, and scores two texts through it. If several
+installations create the endpoint at once, only the first one succeeds. The others check whether that endpoint has their
+settings.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from osrerank.errors import ConfigError, InstallError
 from osrerank.server.failures import WRONG_SCORE_COUNT, explain_failures
 
 ROOT = "/_inference/rerank"
-"""The paths of Elasticsearch's rerank endpoints begin with this one."""
+"""The beginning of the paths of rerank endpoints on Elasticsearch, which end with the endpoint's name."""
 RERANK_PATH = "/v2/rerank"
 """The path that Elasticsearch calls on the rerank server."""
 REQUEST_PREFIX = '{"model":"osrerank",'
@@ -29,7 +30,7 @@ REQUEST_PREFIX = '{"model":"osrerank",'
 REQUEST = REQUEST_PREFIX + '"query":${query},"documents":${input}}'
 """The body of the calls to the rerank server. Elasticsearch replaces ``${query}`` and ``${input}`` by JSON values."""
 PARSER = {"reranked_index": "$.results[*].index", "relevance_score": "$.results[*].relevance_score"}
-"""Where Elasticsearch finds the number of each document and its score in the rerank server's response."""
+"""Where Elasticsearch finds the index of each document and its score in the rerank server's response."""
 EXAMPLE_QUERY = "what lowers blood pressure"
 TEST_REQUEST = {"query": "ready", "input": ["ready", "not ready"]}
 LICENCES = ("enterprise", "trial")
@@ -115,12 +116,12 @@ class Installer:
             return []
         return [f"inference endpoint {self._name}, calling {spec.server}"]
 
-    def find_missing_settings(self, spec: EndpointSpec) -> dict[str, dict[str, Any]]:  # noqa: ARG002 - as on OpenSearch
+    def find_missing_settings(self, spec: EndpointSpec) -> dict[str, dict[str, Any]]:  # noqa: ARG002 - for OpenSearch
         """Return no settings, because Elasticsearch does not restrict which servers it calls."""
         return {}
 
     def example_search(self, spec: EndpointSpec) -> str:
-        """Return a search that the endpoint reranks, to be pasted into Dev Tools."""
+        """Return a search that the endpoint reranks, to be pasted into Kibana's Dev Tools."""
         reranker = {
             "retriever": {"standard": {"query": {"match": {spec.field: EXAMPLE_QUERY}}}},
             "field": spec.field,
@@ -132,9 +133,7 @@ class Installer:
         return f"POST {spec.index or '_all'}/_search\n{json.dumps(body, indent=2)}"
 
     def install(self, spec: EndpointSpec) -> None:
-        """Score two texts through a trial endpoint with the new settings, and then create or replace the endpoint.
-
-        If scoring fails, the current endpoint is not changed. The trial endpoint is deleted in any case.
+        """Test the new settings, and then create or replace the endpoint. If the test fails, change nothing.
 
         Raises:
             InstallError: Elasticsearch refused a request, the cluster cannot reach the server, or someone removed or
@@ -142,6 +141,28 @@ class Installer:
         """
         if not self.plan(spec):
             return
+        self._test_settings(spec)
+        settings = self.find()
+        if self._is_installed(settings, spec):
+            return
+        for _ in range(MAX_ATTEMPTS):
+            if settings is not None:
+                self._delete(self._name)
+            refusal = None
+            try:
+                self._create(self._name, spec)
+            except InstallError as error:  # another installation might have created the endpoint first
+                refusal = error
+            settings = self.find()
+            if self._is_installed(settings, spec):
+                return
+        if refusal is not None and settings is None:
+            raise refusal
+        reason = f"someone else removed or changed the inference endpoint {self._name} at the same time"
+        raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
+
+    def _test_settings(self, spec: EndpointSpec) -> None:
+        """Create a trial endpoint, score two texts through it, and delete it."""
         trial_name = f"{self._name}-trial-{secrets.token_hex(4)}"
         try:
             self._create(trial_name, spec)
@@ -151,24 +172,6 @@ class Installer:
                 self._delete(trial_name)
             raise
         self._delete(trial_name)
-        settings = self.find()
-        for _ in range(MAX_ATTEMPTS):
-            if self._is_installed(settings, spec):
-                return
-            if settings is not None:
-                self._delete(self._name)
-            refusal = None
-            try:
-                self._create(self._name, spec)
-            except InstallError as error:  # another installation might have created the endpoint first
-                refusal = error
-            settings = self.find()
-        if self._is_installed(settings, spec):
-            return
-        if refusal is not None and settings is None:
-            raise refusal
-        reason = f"someone else removed or changed the inference endpoint {self._name} at the same time"
-        raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
 
     def find(self) -> dict[str, Any] | None:
         """Return the endpoint's settings, or None if no endpoint has this name.
@@ -215,7 +218,7 @@ class Installer:
         Raises:
             InstallError: Elasticsearch refused a request, or osrerank did not create the endpoint.
         """
-        self.find()
+        self.find()  # raises an error if osrerank did not create the endpoint
         with explain_failures("list the inference endpoints"):
             endpoints = self._request("GET", "_all")["endpoints"]
         name_or_trial = re.compile(f"{re.escape(self._name)}(-trial-[0-9a-f]{{8}})?")
@@ -240,7 +243,7 @@ class Installer:
             )
 
     def _is_installed(self, settings: Mapping[str, Any] | None, spec: EndpointSpec) -> bool:
-        """Return whether the endpoint's settings are those of a specification, and the endpoint can score two texts.
+        """Return whether an endpoint with these settings meets the specification and can score two texts.
 
         Elasticsearch does not reveal the token. If it is wrong, scoring fails.
         """
@@ -261,7 +264,7 @@ class Installer:
         return None
 
     def _create(self, name: str, spec: EndpointSpec) -> None:
-        """Create an endpoint, for which Elasticsearch calls the server as a check."""
+        """Create an endpoint. Elasticsearch then calls the server as a check."""
         with explain_failures("create the inference endpoint", calls_server=True):
             self._request("PUT", name, spec.build_body())
 

@@ -14,7 +14,7 @@ from osrerank.scoring.card import CHOICES, ModelCard, Pooling
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.registry import load_model
-from osrerank.scoring.saved_encoder import PUBLIC_MODELS, EncoderOverrides, is_bi_encoder, read_bi_encoder
+from osrerank.scoring.saved_encoder import PUBLIC_MODELS_FILE, EncoderOverrides, is_bi_encoder, read_bi_encoder
 from osrerank.types import Encoder, is_encoder
 from tests.bi_encoders import plain, saved
 from tools.models.encoder_parity import SAVED
@@ -126,7 +126,7 @@ def test_a_public_model_has_the_prefixes_of_its_card(
 
 
 def test_each_row_of_public_models_has_its_source() -> None:
-    models = tomllib.loads(PUBLIC_MODELS.read_text("utf-8"))["models"]
+    models = tomllib.loads(PUBLIC_MODELS_FILE.read_text("utf-8"))["models"]
     names = [name for model in models for name in model["names"]]
     assert len(names) == len({*names})
     for model in models:
