@@ -65,10 +65,10 @@ def report(
     The clicks come from UBI's indices, or from a file with one JSON object per page. Decide beforehand how many
     sessions to collect: if you check every day and stop at the first winner, you declare winners too often.
     """
-    from osrerank.decision.use.interleaving import preferences
+    from osrerank.decision.use.interleaving import measure_preferences
 
     pages, n_unmatched = _read_pages(context, clicks, ubi_options)
-    outcomes = preferences(pages, confidence=confidence, least_share=least_share)
+    outcomes = measure_preferences(pages, confidence=confidence, least_share=least_share)
     if wants_json(context):
         click.echo(json.dumps({"unmatched": n_unmatched, "experiments": [outcome.as_json() for outcome in outcomes]}))
         return

@@ -28,20 +28,19 @@ class SideFile:
         options: the options that determine the run, as JSON values.
 
     Raises:
-        EvaluationError: the file has other options, a line other than the last is damaged, or another process is
-            writing the file.
+        EvaluationError: the file is from a run with other options, a line other than the last is damaged, or another
+            process is writing the file.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self.path = path
         self._header = _encode_line({"osrerank_run": FORMAT, "options": dict(options)})
-        options = json.loads(self._header)["options"]  # tuples become lists, as in the file
         self._offsets: dict[str, int] = {}  # query id -> where the line of its record begins, in bytes
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("a+b")
         try:
             self._lock()
-            self._resume(options)
+            self._resume()
         except BaseException:
             self._file.close()
             raise
@@ -91,7 +90,8 @@ class SideFile:
     def _lock(self) -> None:
         """Lock the file until it is closed.
 
-        The path is compared with the locked file, because another process might have replaced it in `finish`.
+        Raises:
+            EvaluationError: another process holds the lock, or has replaced the file in `finish` since it was opened.
         """
         descriptor = self._file.fileno()
         with contextlib.suppress(FileNotFoundError):
@@ -99,8 +99,9 @@ class SideFile:
                 return
         raise EvaluationError(f"another process is writing {self.path}; wait until it ends, or choose another output")
 
-    def _resume(self, options: Mapping[str, Any]) -> None:
+    def _resume(self) -> None:
         """Find the records in an existing file and remove an incomplete last line, or start a new file."""
+        options = json.loads(self._header)["options"]  # in the form that the file has, such as lists for tuples
         self._file.seek(0)
         offset = 0
         for number, line in enumerate(self._file, start=1):
@@ -108,7 +109,7 @@ class SideFile:
                 break
             value = _decode_line(self.path, number, line)
             if number == 1:
-                _check_options(self.path, value, options)
+                _check_same_options(self.path, value, options)
             else:
                 self._offsets[QueryRecord.from_json(value).query_id] = offset
             offset += len(line)
@@ -130,17 +131,18 @@ def read_records_with_offsets(path: Path) -> Iterator[tuple[int, QueryRecord]]:
     Raises:
         EvaluationError: the file is not a side file, is damaged, or contains no records.
     """
-    number = 0
+    n_lines = 0
     offset = 0
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            value = _decode_line(path, number, line)
-            if number > 1:
-                yield offset, QueryRecord.from_json(value)
-            else:
+        for line in lines:
+            n_lines += 1
+            value = _decode_line(path, n_lines, line)
+            if n_lines == 1:
                 _parse_header(path, value)
+            else:
+                yield offset, QueryRecord.from_json(value)
             offset += len(line)
-    if number < 2:
+    if n_lines < 2:
         raise EvaluationError(f"{path} has no records: no query of this run has ended yet")
 
 
@@ -173,24 +175,24 @@ def read_options(path: Path) -> Mapping[str, Any]:
 
 
 def _parse_header(path: Path, header: Any, fix: str = "pass a file that ends in .jsonl") -> Mapping[str, Any]:
-    """Return the options in a side file's first line. An error says ``fix``."""
+    """Return the options in a side file's first line. If the line is not a header, the error ends with ``fix``."""
     if not isinstance(header, dict) or header.get("osrerank_run") != FORMAT:
         raise EvaluationError(f"{path} is not a side file of this version of `osrerank run`; {fix}")
     options: Mapping[str, Any] = header.get("options", {})
     return options
 
 
-def _check_options(path: Path, header: Any, options: Mapping[str, Any]) -> None:
-    """Raise an error if the run in the file has other options than the run to resume."""
+def _check_same_options(path: Path, header: Any, options: Mapping[str, Any]) -> None:
+    """Raise an error if the run in the file has other options than the run that wants to resume it."""
     stored = _parse_header(path, header, "move it away or choose another output")
-    changed_names = [name for name in stored.keys() | options.keys() if stored.get(name) != options.get(name)]
-    if changed_names:
-        changes = "; ".join(
-            f"{name} was {stored.get(name)!r}, is {options.get(name)!r}" for name in sorted(changed_names)
-        )
-        raise EvaluationError(
-            f"{path} is from a run with other options ({changes}); delete it or choose another output"
-        )
+    changes = [
+        f"{name} was {stored.get(name)!r}, is {options.get(name)!r}"
+        for name in sorted(stored.keys() | options.keys())
+        if stored.get(name) != options.get(name)
+    ]
+    if changes:
+        reason = f"{path} is from a run with other options ({'; '.join(changes)})"
+        raise EvaluationError(f"{reason}; delete it or choose another output")
 
 
 def _decode_line(path: Path, number: int, line: bytes) -> Any:

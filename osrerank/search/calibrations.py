@@ -18,7 +18,6 @@ from osrerank.search.step import Computation
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.thresholds.calibration import (
-    RECALIBRATE,
     IndexCalibration,
     calibration_file,
     mapping_digest,
@@ -27,6 +26,8 @@ from osrerank.thresholds.calibration import (
 )
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types.engine_errors import EngineError
+
+RECALIBRATE = "run osrerank calibrate --index {index} again"
 
 logger = logging.getLogger(__name__)
 

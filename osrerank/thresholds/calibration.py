@@ -1,4 +1,4 @@
-"""The calibration of an index: a function from a stage's score to the probability of relevance, stored in a file.
+"""Calibrations of indices, stored in a file. Each is a function from a stage's score to the probability of relevance.
 
 Digests of the model, the options and the mapping show whether a stored calibration still applies.
 """
@@ -24,7 +24,6 @@ from osrerank.types import Candidate
 VERSION = 1
 """The version of the file format."""
 SUFFIX = ".calibration.json"
-RECALIBRATE = "run osrerank calibrate --index {index} again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +32,14 @@ class IndexCalibration:
 
     Attributes:
         stage: the name of the stage whose score is converted, such as ``mono``.
-        map: the function.
+        map: the function from scores to probabilities.
         model: the digest of the models and options that determine the score (`model_digest`).
         mapping: the digest of the mappings of the fields that are searched or used as model input (`mapping_digest`).
         precisions: pairs of a probability and the precision of the hits at or above it, such as
             ``((0.3, 0.5), (0.7, 0.8))``, by rising probability. Each precision is the lower bound of a 95% confidence
             interval, estimated from judgments that the function was not fitted to.
-        evidence: the numbers of queries, hits and relevant hits, and the expected calibration errors.
+        evidence: the numbers of queries, hits and relevant hits to which the function was fitted, and the expected
+            calibration errors of the model's own probabilities and of the function's.
     """
 
     stage: str
@@ -52,15 +52,18 @@ class IndexCalibration:
     def probability(self, candidate: Candidate) -> float | None:
         """Return a candidate's probability of relevance, or None if the stage did not score it."""
         scores = [entry.score for entry in candidate.trace if entry.stage == self.stage]
-        return float(self.map.apply(np.array([scores[-1]]))[0]) if scores else None
+        if not scores:
+            return None
+        (probability,) = self.map.apply(np.array([scores[-1]]))
+        return float(probability)
 
     def threshold_for(self, precision: float) -> float | None:
-        """Return the lowest probability at or above which hits have a precision, or None if there is none."""
+        """Return the lowest probability at or above which hits have at least this precision, or None."""
         return next((threshold for threshold, reached in self.precisions if reached >= precision), None)
 
     @property
     def highest_precision(self) -> float:
-        """The highest precision that hits at or above some probability have. 0 if none is known."""
+        """The highest of ``precisions``, or 0 if there are none."""
         return max((precision for _, precision in self.precisions), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
@@ -73,12 +76,12 @@ class IndexCalibration:
         """Return the calibration from the JSON values of `as_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: the entry is not a calibration.
+            KeyError, TypeError, ValueError: the values are not those of a calibration.
         """
-        pairs = tuple((float(threshold), float(precision)) for threshold, precision in content["precisions"])
-        if not all(math.isfinite(value) for pair in pairs for value in pair):
+        precisions = tuple((float(threshold), float(precision)) for threshold, precision in content["precisions"])
+        if not all(math.isfinite(value) for pair in precisions for value in pair):
             raise ValueError("a number in precisions is infinite or NaN")
-        return cls(**{**content, "map": map_from_json(content["map"]), "precisions": pairs})
+        return cls(**{**content, "map": map_from_json(content["map"]), "precisions": precisions})
 
 
 def calibration_file(settings: Settings) -> Path:
@@ -103,9 +106,9 @@ def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
             raise ValueError(f"version {content['version']}; this osrerank reads {VERSION}")  # noqa: TRY301 - converted below
         return {index: IndexCalibration.from_json(entry) for index, entry in content["indexes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        invalid = f"{file} is not a valid calibration file ({type(error).__name__}: {error})"
+        reason = f"{file} is not a valid calibration file ({type(error).__name__}: {error})"
         fix = "delete it and run osrerank calibrate again"
-        raise ConfigError(f"{invalid}; {fix}", setting="calibration", source=str(file)) from None
+        raise ConfigError(f"{reason}; {fix}", setting="calibration", source=str(file)) from None
 
 
 def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> None:
@@ -124,8 +127,8 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
 
     ``identity`` comes from `RerankService.identity`. The options must name the fields that the search uses.
     """
-    names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
-    option_values = {name: repr(getattr(options, name)) for name in names}
+    option_names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
+    option_values = {name: repr(getattr(options, name)) for name in option_names}
     models = {name: identity[name] for name in ("scorer", "blend", "mono", "vectors_weight") if name in identity}
     return _digest({**option_values, **models})
 
@@ -136,11 +139,12 @@ def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
     ``mappings`` is the engine's response to ``_mapping``. Index names are ignored, so that an alias can be moved to
     another index. The options must name the fields that the search uses.
     """
-    names = {name.partition("^")[0] for name in (*(options.fields or ()), *(options.query_fields or ()))}
+    names_with_boosts = (*(options.fields or ()), *(options.query_fields or ()))  # such as "title^2"
+    patterns = {name.partition("^")[0] for name in names_with_boosts}
     used_fields = []
     for mapping in mappings.values():
         definitions = _flatten(mapping["mappings"].get("properties", {}))
-        used = {path: value for path, value in definitions.items() if any(fnmatchcase(path, name) for name in names)}
+        used = {path: value for path, value in definitions.items() if any(fnmatchcase(path, name) for name in patterns)}
         used_fields.append(json.dumps(used, sort_keys=True))
     return _digest(sorted(used_fields))
 

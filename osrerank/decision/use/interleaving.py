@@ -16,9 +16,10 @@ from osrerank._optional import require
 from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
 
-MIN_SHARE = 0.55
-"""The minimum share of preferences for a team that is worth detecting, by default."""
+LEAST_SHARE = 0.55
+"""The default of `Preference.least_share`."""
 POWER = 0.8
+"""The probability that an experiment with the needed number of sessions has a winner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Preference:
         needed: the number of sessions needed to detect a share of ``least_share`` with a power of 0.8, or None if no
             session has a preference.
         needed_as_seen: the number of sessions needed to detect the measured share, or None if that is 0.5.
-        least_share: the minimum share of preferences for a team that is worth detecting, such as 0.55.
+        least_share: the smallest share of the preferences that is worth detecting if one team gets it, such as 0.55.
     """
 
     experiment: str
@@ -60,15 +61,15 @@ class Preference:
         return asdict(self)
 
 
-def preferences(
-    pages: Iterable[ShownPage], *, confidence: float = 0.95, least_share: float = MIN_SHARE
+def measure_preferences(
+    pages: Iterable[ShownPage], *, confidence: float = 0.95, least_share: float = LEAST_SHARE
 ) -> list[Preference]:
     """Return the preference in each experiment, sorted by the experiments' names.
 
     Args:
         pages: the pages that users saw. Pages that are not interleaved are ignored.
         confidence: the confidence level of the intervals, in (0, 1).
-        least_share: the minimum share of preferences for a team that is worth detecting, in (0.5, 1].
+        least_share: as in `Preference`, in (0.5, 1].
 
     Raises:
         EvaluationError: no page is interleaved.
@@ -78,17 +79,23 @@ def preferences(
     for number, page in enumerate(pages):
         if page.teams:
             session: object = page.session or number  # without an id, the page is a session by itself
-            clicked = [team for doc_id, team in zip(page.doc_ids, page.teams, strict=True) if doc_id in page.clicked]
+            team_by_document = zip(page.doc_ids, page.teams, strict=True)
+            clicked_teams = [team for doc_id, team in team_by_document if doc_id in page.clicked]
             counts = clicks[page.experiment].setdefault(session, [0, 0])
-            counts[0] += clicked.count("A")
-            counts[1] += clicked.count("B")
+            counts[0] += clicked_teams.count("A")
+            counts[1] += clicked_teams.count("B")
     if not clicks:
         reason = "no page is interleaved; search with rerank={'interleave': ...} and ext.ubi, or pass lines with teams"
         raise EvaluationError(reason)
-    return [_preference(name, clicks[name], confidence, least_share) for name in sorted(clicks)]
+    return [
+        _measure_preference(experiment, clicks[experiment], confidence=confidence, least_share=least_share)
+        for experiment in sorted(clicks)
+    ]
 
 
-def _preference(name: str, clicks: Mapping[object, list[int]], confidence: float, least_share: float) -> Preference:
+def _measure_preference(
+    experiment: str, clicks: Mapping[object, list[int]], *, confidence: float, least_share: float
+) -> Preference:
     wins_a = sum(a > b for a, b in clicks.values())
     wins_b = sum(b > a for a, b in clicks.values())
     silent = sum(a == b == 0 for a, b in clicks.values())
@@ -100,10 +107,12 @@ def _preference(name: str, clicks: Mapping[object, list[int]], confidence: float
         winner = "B"
     elif high < 0.5:
         winner = "A"
-    p_value = float(require("scipy.stats", extra="eval").binomtest(wins_b, n_decided).pvalue) if n_decided else 1.0
-    decided_rate = n_decided / n_sessions
+    p_value = 1.0
+    if n_decided:
+        p_value = float(require("scipy.stats", extra="eval").binomtest(wins_b, n_decided).pvalue)
+    preference_rate = n_decided / n_sessions
     return Preference(
-        experiment=name,
+        experiment=experiment,
         sessions=n_sessions,
         wins_a=wins_a,
         wins_b=wins_b,
@@ -114,8 +123,8 @@ def _preference(name: str, clicks: Mapping[object, list[int]], confidence: float
         high=high,
         p_value=p_value,
         winner=winner,
-        needed=sessions_needed(least_share, decided_rate, confidence=confidence),
-        needed_as_seen=sessions_needed(share_b, decided_rate, confidence=confidence),
+        needed=needed_sessions(least_share, preference_rate, confidence=confidence),
+        needed_as_seen=needed_sessions(share_b, preference_rate, confidence=confidence),
         least_share=least_share,
     )
 
@@ -124,26 +133,30 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
     """Return the exact confidence interval of the fraction of trials that succeed, or [0, 1] if there are no trials."""
     if not trials:
         return 0.0, 1.0
-    exact = require("scipy.stats", extra="eval").binomtest(successes, trials).proportion_ci(confidence)
-    return float(exact.low), float(exact.high)
+    stats = require("scipy.stats", extra="eval")
+    interval = stats.binomtest(successes, trials).proportion_ci(confidence)
+    return float(interval.low), float(interval.high)
 
 
-def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, power: float = POWER) -> int | None:
-    """Return the number of sessions needed to detect a share of preferences other than 0.5, or None if no number does.
+def needed_sessions(
+    share: float, preference_rate: float, *, confidence: float = 0.95, power: float = POWER
+) -> int | None:
+    """Return the number of sessions needed to detect a share of preferences, or None if no number is enough.
 
     For a share p, the normal approximation of the binomial test needs
     ``n = ((z_confidence / 2 + z_power sqrt(p (1 - p))) / (p - 1/2))^2`` sessions with a preference, which takes
-    ``n / rate`` sessions.
+    ``n / preference_rate`` sessions.
 
     Args:
         share: the fraction of preferences that are for one team, in [0, 1].
-        rate: the fraction of sessions that have a preference, in [0, 1].
+        preference_rate: the fraction of sessions that have a preference, in [0, 1].
         confidence: the confidence level of the interval.
         power: the probability that the interval excludes 0.5.
     """
-    if share == 0.5 or not rate:
+    if share == 0.5 or not preference_rate:
         return None
-    norm = require("scipy.stats", extra="eval").norm
-    z_confidence, z_power = float(norm.ppf(1 - (1 - confidence) / 2)), float(norm.ppf(power))
-    root = (z_confidence / 2 + z_power * math.sqrt(share * (1 - share))) / abs(share - 0.5)
-    return math.ceil(root**2 / rate)
+    stats = require("scipy.stats", extra="eval")
+    z_confidence = float(stats.norm.ppf(1 - (1 - confidence) / 2))
+    z_power = float(stats.norm.ppf(power))
+    root_n = (z_confidence / 2 + z_power * math.sqrt(share * (1 - share))) / abs(share - 0.5)
+    return math.ceil(root_n**2 / preference_rate)

@@ -21,7 +21,7 @@ from osrerank.search.ubi import EXPERIMENT, FIRST_RANK, SESSION, TEAMS
 
 CLICK_ACTIONS = ("click", "click_through")
 SCROLL_SIZE = 1_000
-"""The number of documents to read per request."""
+"""The number of documents that one request reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class UbiSource:
     """The indices of UBI, and the records to read.
 
     Attributes:
-        queries: the index of searches.
-        events: the index of events.
+        queries: the name of the index of searches.
+        events: the name of the index of events.
         actions: the values of ``action_name`` that count as clicks.
         application: the application whose searches are read, or "" for all applications.
-        since, until: the first and last time to read, in ISO 8601, or "" for no limit.
+        since, until: the first and last time of the records to read, in ISO 8601, or "" for no limit.
     """
 
     queries: str = "ubi_queries"
@@ -77,27 +77,27 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
     source = source or UbiSource()
     clicks = _read_clicks(client, source)
     records: dict[tuple[str, int], Mapping[str, Any]] = {}  # by query id and first rank
-    other_applications: set[str] = set()  # the ids of their queries, whose clicks are ignored
+    ignored_query_ids: set[str] = set()  # searches of other applications
     for record in _scroll_documents(client, source.queries, source):
         query_id = str(record.get("query_id") or "")
-        key = query_id, _first_rank(record)
         if not query_id or not _query_text(record) or not record.get("query_response_hit_ids"):
             continue
-        if source.application not in ("", record.get("application")):
-            other_applications.add(query_id)
-        else:
-            previous_record = records.get(key)
-            if previous_record is None or str(previous_record.get("timestamp")) <= str(record.get("timestamp")):
-                records[key] = record
+        if source.application and source.application != record.get("application"):
+            ignored_query_ids.add(query_id)
+            continue
+        key = query_id, _first_rank(record)
+        previous_record = records.get(key)
+        if previous_record is None or str(previous_record.get("timestamp")) <= str(record.get("timestamp")):
+            records[key] = record
     pages = []
     matched_ids: defaultdict[str, set[str]] = defaultdict(set)  # the clicked documents on the pages of each search
-    for (query_id, _first_rank_of_page), record in records.items():
+    for (query_id, _), record in records.items():
         page = _create_page(record, clicks.get(query_id, _Clicks()))
         pages.append(page)
         matched_ids[query_id] |= page.clicked
     n_unmatched = 0
     for query_id, search_clicks in clicks.items():
-        if query_id not in other_applications:
+        if query_id not in ignored_query_ids:
             n_unmatched += len(search_clicks.doc_ids - matched_ids[query_id])
     return UbiPages(tuple(pages), n_unmatched)
 
@@ -112,8 +112,8 @@ def _read_clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
         if event.get("action_name") in source.actions and query_id and object_id is not None:
             search_clicks = clicks[str(query_id)]
             search_clicks.doc_ids.add(str(object_id))
-            session = str(event.get("session_id") or event.get("client_id") or "")
-            search_clicks.session = search_clicks.session or session  # that of the first event with one
+            if not search_clicks.session:
+                search_clicks.session = str(event.get("session_id") or event.get("client_id") or "")
     return dict(clicks)
 
 
@@ -128,7 +128,7 @@ def _create_page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
         clicked=frozenset(clicks.doc_ids & set(doc_ids)),
         session=str(session or ""),
         first_rank=_first_rank(record),
-        teams=teams if len(teams) == len(doc_ids) else "",
+        teams=teams if len(teams) == len(doc_ids) else "",  # a letter for each document
         experiment=str(attributes.get(EXPERIMENT) or ""),
     )
 

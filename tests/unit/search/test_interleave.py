@@ -12,7 +12,7 @@ import pytest
 from osrerank import Client, Rerank, connect
 from osrerank.aio import connect_async
 from osrerank.decision.use.clicks import ShownPage
-from osrerank.decision.use.interleaving import preferences
+from osrerank.decision.use.interleaving import measure_preferences
 from osrerank.errors import ConfigError, InferenceError
 from osrerank.options.defaults import Defaults
 from osrerank.options.interleave import Interleave
@@ -86,7 +86,7 @@ def simulated(a_ids: list[str], b_ids: list[str], attraction: dict[str, float], 
         doc_ids = [pick.doc_id for pick in picks]
         teams = "".join(pick.team for pick in picks)
         pages.append(ShownPage("q", tuple(doc_ids), clicked(doc_ids, rng, attraction), str(number), teams=teams))
-    return preferences(pages)[0]
+    return measure_preferences(pages)[0]
 
 
 GOOD = [f"d{n}" for n in range(20)]

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from osrerank.cli import cli
 from osrerank.decision.use.clicks import ShownPage, read_clicks
-from osrerank.decision.use.interleaving import binomial_interval, preferences, sessions_needed
+from osrerank.decision.use.interleaving import binomial_interval, measure_preferences, needed_sessions
 from osrerank.errors import EvaluationError, FormatError
 
 
@@ -32,17 +32,19 @@ def test_a_session_prefers_the_team_with_more_of_its_clicks_in_each_experiment()
         page("four", "ABBA", ""),
         page("", "BA", "0"), page("", "BA", "0"),  # nobody knows whose: each a session
     ]  # fmt: skip
-    (found,) = preferences(pages)
+    (found,) = measure_preferences(pages)
     assert (found.sessions, found.wins_a, found.wins_b, found.ties, found.silent) == (6, 1, 3, 1, 1)
     assert found.share_b == 0.75
     assert found.winner == ""
     pages = [page("s", "AB", "0", "x"), page("s", "AB", "1", "y"), ShownPage("q", ("0",), frozenset("0"), "s")]
-    assert [(preference.experiment, preference.wins_a, preference.wins_b) for preference in preferences(pages)] == [
+    assert [
+        (preference.experiment, preference.wins_a, preference.wins_b) for preference in measure_preferences(pages)
+    ] == [
         ("x", 1, 0),
         ("y", 0, 1),
     ]
     with pytest.raises(EvaluationError, match="no page is interleaved"):
-        preferences(pages[2:])
+        measure_preferences(pages[2:])
 
 
 def test_the_interval_and_the_number_of_sessions_by_hand() -> None:
@@ -50,15 +52,15 @@ def test_the_interval_and_the_number_of_sessions_by_hand() -> None:
     low, high = binomial_interval(10, 10)
     assert (low, high) == (pytest.approx(0.025**0.1), 1.0)
     assert binomial_interval(0, 10) == (0.0, pytest.approx(1 - 0.025**0.1))
-    (preference,) = preferences([page(str(n), "B", "0") for n in range(6)])
+    (preference,) = measure_preferences([page(str(n), "B", "0") for n in range(6)])
     assert (preference.winner, preference.p_value) == ("B", pytest.approx(2 / 2**6))
-    assert preferences([page(str(n), "B", "0") for n in range(5)])[0].winner == ""
+    assert measure_preferences([page(str(n), "B", "0") for n in range(5)])[0].winner == ""
     # ((1.959964 / 2 + 0.841621 * sqrt(.55 * .45)) / .05)^2 = 782.5 sessions with a preference
-    assert sessions_needed(0.55, 1.0) == 783
-    assert sessions_needed(0.45, 1.0) == 783
-    assert sessions_needed(0.55, 0.5) == 1566
-    assert sessions_needed(0.5, 1.0) is None
-    assert sessions_needed(0.55, 0.0) is None
+    assert needed_sessions(0.55, 1.0) == 783
+    assert needed_sessions(0.45, 1.0) == 783
+    assert needed_sessions(0.55, 0.5) == 1566
+    assert needed_sessions(0.5, 1.0) is None
+    assert needed_sessions(0.55, 0.0) is None
 
 
 def test_the_report_of_an_interleaving_experiment(tmp_path: Path) -> None:
