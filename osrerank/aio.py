@@ -1,4 +1,4 @@
-"""The asynchronous client: an ``opensearchpy.AsyncOpenSearch`` whose ``search`` can rerank (extra ``async``)."""
+"""The asynchronous client: an ``opensearchpy.AsyncOpenSearch`` whose ``search`` can rerank. Needs extra ``async``."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[Any]] = set()  # `AsyncDriver` adds requests that no caller waits for
         self.searcher = create_searcher(self, models, defaults)
 
     async def search(
@@ -119,7 +119,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         all_params = {**(params or {}), **options}
         steps = template_steps(self.searcher, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
-        with search_span(self, index, rerank, None):
+        with search_span(self, index, rerank, query=None):
             return await self._perform(steps, send)
 
     async def msearch_template(
@@ -162,15 +162,14 @@ def connect_async(
     models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
     address = {"url": url, "engine": engine, "api_key": api_key}
     settings = Settings.load(**address, **models, backend=backend, dtype=dtype, redis_url=redis_url)
-    clock = options.pop("clock", time.monotonic)
+    clock = options.pop("clock", time.monotonic)  # tests set it
     client = AsyncClient(
         models=RerankService(settings, scorer, duo_scorer, clock, encoder=encoder, has_index=True),
         defaults=Defaults.load(settings, rerank, model=model),
         **{**_async_connection_options(settings), **options},
     )
     if warm:
-        for model_loader in client.searcher.service.select_models(client.searcher.defaults.base):
-            model_loader.start_loading()
+        client.searcher.service.start_loading(client.searcher.defaults.base)
     return client
 
 

@@ -18,12 +18,13 @@ from osrerank._optional import require
 from osrerank.scoring.inputs import Tokens, pad
 
 SUFFIX = ".outliers"
-"""The suffix of the names of an fp32 product, its values and its constants.
+"""The outlier channels of a matrix product ``NAME`` are multiplied by the product ``NAME.outliers``.
 
-`osrerank.scoring.backends.networks.onnx_weights` reads the constants ``NAME.outliers.places`` and ``.weight``.
+`osrerank.scoring.backends.networks.onnx_weights` reads its constants: ``NAME.outliers.places``, the indices of the
+channels, and ``NAME.outliers.weight``.
 """
 MIN_WEIGHTS = 1024
-"""The smallest number of weights with which a matrix is changed."""
+"""Products by a matrix with fewer weights are not split."""
 
 ChannelMaxima = npt.NDArray[np.float32]
 """The largest magnitude of each channel ``(channels,)``."""
@@ -37,8 +38,8 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], max_channels: int
     Args:
         model: a model whose inputs are fields of `osrerank.scoring.inputs.PaddedBatch`.
         sequences: sample sequences, whose largest activations show which channels are outliers.
-        max_channels: `QuantisationRecipe.max_outliers`.
-        min_gain: `QuantisationRecipe.min_outlier_gain`.
+        max_channels: the number of channels of a product that can be outliers; see `outlier_channels`.
+        min_gain: how many times as large as the other channels an outlier channel must be; see `outlier_channels`.
     """
     onnx = require("onnx", extra="onnx")
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -46,14 +47,17 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], max_channels: int
     maxima = record_maxima(model, [node.input[0] for node in products], sequences)
     nodes = []
     for node in model.graph.node:
-        channels = outlier_channels(maxima[node.input[0]], max_channels, min_gain) if node in products else []
+        channels = []
+        if node in products:
+            channels = outlier_channels(maxima[node.input[0]], max_channels, min_gain)
         if not channels:
             nodes.append(node)
             continue
         weight = onnx.numpy_helper.to_array(weights[node.input[1]])
         mask = np.ones(len(weight), dtype=np.float32)
         mask[channels] = 0
-        for name, array in {"places": np.array(channels), "weight": weight[channels], "mask": mask}.items():
+        constants = {"places": np.array(channels), "weight": weight[channels], "mask": mask}
+        for name, array in constants.items():
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, f"{node.name}{SUFFIX}.{name}"))
         nodes += _split_product(onnx.helper.make_node, node)
     del model.graph.node[:]
@@ -61,7 +65,7 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], max_channels: int
 
 
 def record_maxima(model: Any, names: Sequence[str], sequences: Iterable[Tokens]) -> Mapping[str, ChannelMaxima]:
-    """Run an ``onnx.ModelProto`` on the sequences, and return the channel maxima of each named value in its graph."""
+    """Run an ``onnx.ModelProto`` on the sequences, and return the channel maxima of the values with these names."""
     maxima: dict[str, ChannelMaxima] = {}
     for values in _record_values(model, names, sequences):
         for name, value in values.items():
@@ -73,7 +77,7 @@ def record_maxima(model: Any, names: Sequence[str], sequences: Iterable[Tokens])
 def _record_values(
     model: Any, names: Sequence[str], sequences: Iterable[Tokens]
 ) -> Iterator[dict[str, npt.NDArray[np.float32]]]:
-    """Yield, for each sequence, the array of each named value in the graph."""
+    """Yield, for each sequence, the values in the graph that have these names."""
     onnx = require("onnx", extra="onnx")
     runtime: Any = require("onnxruntime", extra="onnx")
     outputs = list(dict.fromkeys(names))
@@ -84,7 +88,7 @@ def _record_values(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs
     )
     options = runtime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 3  # errors only
     session = runtime.InferenceSession(probe.SerializeToString(), options, providers=["CPUExecutionProvider"])
     inputs = [entry.name for entry in session.get_inputs()]
     for tokens in sequences:

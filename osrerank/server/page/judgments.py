@@ -18,7 +18,7 @@ NEW_QUERY_PREFIX = "page-"
 
 
 class Judgments:
-    """Queries and their judgments. Safe to use from many threads.
+    """Queries and their relevance judgments. Safe to use from many threads.
 
     Args:
         queries: the queries, in the order of the page.
@@ -41,12 +41,12 @@ class Judgments:
         self._user_grades: dict[str, dict[str, int]] = {}  # only the users' grades, which the folder contains
         if folder is not None:
             qrels_file = folder / QRELS_FILE
-            if qrels_file.exists() and qrels_file.stat().st_size:
+            if qrels_file.exists() and qrels_file.stat().st_size:  # the file is empty if all judgments were removed
                 self._read(folder)
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The queries in the order of the page, followed by the queries that users typed and judged."""
+        """The queries of the page in its order, followed by the queries that users typed and judged."""
         with self._lock:
             return tuple(self._queries.values())
 
@@ -60,7 +60,7 @@ class Judgments:
         return query_id in self._grades
 
     def find_judgments(self, text: str) -> tuple[str, Mapping[str, int]] | None:
-        """Return the id and the judgments of the query with a text, such as ``("page-1", {"doc7": 2})``.
+        """Return the id and the grades of the query with this text, such as ``("page-1", {"doc7": 2})``.
 
         Returns None if the query has no judgments.
         """
@@ -90,22 +90,17 @@ class Judgments:
         with self._lock:
             query = self._find_query(text) or self._add_query(text)
             for grades_by_query in (self._grades, self._user_grades):
-                grades = grades_by_query.setdefault(query.query_id, {})
-                grades.pop(doc_id, None)
-                if relevance is not None:
-                    grades[doc_id] = relevance
-                if not grades:
-                    del grades_by_query[query.query_id]
+                _set_grade(grades_by_query, query.query_id, doc_id, relevance)
             self._save(self._folder)
             return query.query_id
 
     def _find_query(self, text: str) -> Query | None:
-        """Return the query with a text, or None if there is none. Spaces and upper case in the text do not matter.
+        """Return the query with this text, or None. Upper case and additional spaces make no difference.
 
         If several queries have the text, return one that has judgments if possible.
         """
-        normalized = _normalize(text)
-        queries = [query for query in self._queries.values() if _normalize(query.text) == normalized]
+        normalised = _normalise(text)
+        queries = [query for query in self._queries.values() if _normalise(query.text) == normalised]
         for query in queries:
             if query.query_id in self._grades:
                 return query
@@ -130,7 +125,7 @@ class Judgments:
             page_query = self._queries.setdefault(query.query_id, query)
             if page_query.text != query.text:
                 reason = f"the query {query.query_id} in {queries_file} differs from the one in --queries"
-                raise ConfigError(f"{reason}: rename one of them", setting="save_judgments", source=str(folder))
+                raise ConfigError(f"{reason}: give one of them a new id", setting="save_judgments", source=str(folder))
         for query_id, grades in read_qrels(folder / QRELS_FILE).judgments.items():
             self._user_grades[query_id] = dict(grades)
             self._grades.setdefault(query_id, {}).update(grades)
@@ -143,6 +138,16 @@ class Judgments:
         write_qrels(flatten_qrels(Qrels(self._user_grades)), folder / QRELS_FILE)
 
 
-def _normalize(text: str) -> str:
+def _set_grade(grades_by_query: dict[str, dict[str, int]], query_id: str, doc_id: str, grade: int | None) -> None:
+    """Set the grade of a query's document, or remove it if ``grade`` is None. A query without grades is removed."""
+    grades = grades_by_query.setdefault(query_id, {})
+    grades.pop(doc_id, None)
+    if grade is not None:
+        grades[doc_id] = grade
+    if not grades:
+        del grades_by_query[query_id]
+
+
+def _normalise(text: str) -> str:
     """Return a query's text in lower case with single spaces: "red deer" for " Red  DEER"."""
     return " ".join(text.split()).casefold()
