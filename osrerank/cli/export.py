@@ -38,7 +38,7 @@ def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: 
     type=click.Choice(["zeros", "copy"]),
     default="zeros",
     show_default=True,
-    help="duo: segment ids of the second document if the checkpoint has two segments; zeros is the released duoBERT's.",
+    help="duo: segment ids of the second document if the checkpoint has two segments. Use zeros for duoBERT.",
 )
 @click.option(
     "--pooling",
@@ -50,7 +50,7 @@ def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: 
 @click.option(
     "--dimensions",
     type=click.IntRange(min=1),
-    help="bi-encoder: keep only the first numbers of each vector (Matryoshka models).  [default: SOURCE's, or all]",
+    help="bi-encoder: truncate vectors to this many numbers (Matryoshka models).  [default: SOURCE's, or all]",
 )
 @click.option(
     "--token-pooling",
@@ -66,14 +66,14 @@ def _validate_kind(_context: click.Context, _parameter: click.Parameter, value: 
 @click.option(
     "--first-pass-weight",
     type=click.FloatRange(min=0),
-    help="Weight of the first pass in a blend, in logits for its best hit.  [default: SOURCE's, or fitted]",
+    help="Weight of the first pass in a blend: the logits that its best hit gains.  [default: SOURCE's, or fitted]",
 )
 @click.option("--keep-weights", is_flag=True, help="Also copy the safetensors, for the torch backend.")
 @click.option(
     "--self-check/--no-self-check",
     default=True,
     show_default=True,
-    help="Refuse a checkpoint that another program saved if it ranks no better than an untrained model.",
+    help="Refuse another program's checkpoint if it ranks no better than an untrained model.",
 )
 @click.option("--candidates", type=FILE, help="Development set, JSON lines as for `osrerank rerank`; with --qrels.")
 @click.option("--qrels", type=FILE, help="TREC judgments of --candidates, to fit the card's probabilities and weights.")
@@ -104,7 +104,7 @@ def export(
     if (candidates is None) != (qrels is None):
         raise click.UsageError("--candidates and --qrels belong together; pass both or neither")
     development_set = None if candidates is None or qrels is None else (candidates, qrels)
-    # the development set also chooses a cross-encoder's weights for this bi-encoder
+    # For a cross-encoder, the development set also serves to fit the weight of this bi-encoder's scores.
     options["vector_model"] = click.get_current_context().obj["vector_model"] or Settings.load().vector_model
     export_options = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, export_options, development_set=development_set, report=click.echo)

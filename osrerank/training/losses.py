@@ -15,7 +15,7 @@ from torch.nn import functional
 from osrerank.scoring.card import Head
 
 MASKED_LOGIT = -100.0
-"""The highest logit that counts as masked. BERT adds large negative numbers to the attention logits of padding."""
+"""Attention logits up to this one are masked. BERT adds large negative numbers to the attention logits of padding."""
 
 
 def raw_scores(logits: Tensor, head: Head) -> Tensor:
@@ -23,23 +23,25 @@ def raw_scores(logits: Tensor, head: Head) -> Tensor:
     return logits[:, 1] - logits[:, 0] if head in ("logits2", "next-sentence") else logits[:, -1]
 
 
-def two_logits(logits: Tensor) -> Tensor:
+def as_two_logits(logits: Tensor) -> Tensor:
     """Return two logits ``(n, 2)`` for each sequence, not relevant and relevant. A single logit z becomes (0, z)."""
     return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of -log s for relevant sequences and -log(1 - s) for others.
+    """Return the mean over sequences of -log p if the sequence is relevant, and of -log(1 - p) if not.
+
+    p is the model's probability that the sequence is relevant.
 
     Args:
         logits: ``(n, 1)`` or ``(n, 2)``.
         targets: int64 ``(n,)``, 1 if the document, or the first one of a pair, is relevant, otherwise 0.
     """
-    return functional.cross_entropy(two_logits(logits), targets)
+    return functional.cross_entropy(as_two_logits(logits), targets)
 
 
 def list_cross_entropy(scores: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the mean over lists of -log softmax(scores) at the relevant document, or the mean at several of them.
+    """Return the mean over lists of -log softmax(scores) at the relevant document; for several, the mean of these.
 
     Args:
         scores: ``(n,)``, one list after the other.
@@ -47,8 +49,8 @@ def list_cross_entropy(scores: Tensor, targets: Tensor, sizes: Sequence[int]) ->
         sizes: the number of documents in each list.
     """
     log_probabilities = _log_softmax(scores, sizes)
-    relevant = _pad_lists(targets.to(scores.dtype), sizes, 0.0)
-    return -((log_probabilities * relevant).sum(dim=1) / relevant.sum(dim=1)).mean()
+    is_relevant = _pad_lists(targets.to(scores.dtype), sizes, padding=0.0)
+    return -((log_probabilities * is_relevant).sum(dim=1) / is_relevant.sum(dim=1)).mean()
 
 
 def list_divergence(student: Tensor, teacher: Tensor, sizes: Sequence[int], temperature: float = 1.0) -> Tensor:
@@ -60,25 +62,26 @@ def list_divergence(student: Tensor, teacher: Tensor, sizes: Sequence[int], temp
         sizes: the number of documents in each list.
         temperature: the temperature t.
     """
-    student_logs = _log_softmax(student / temperature, sizes)
-    teacher_logs = _log_softmax(teacher / temperature, sizes)
-    probabilities = _pad_lists(torch.ones_like(teacher), sizes, 0.0) * teacher_logs.exp()
-    return (probabilities * (teacher_logs - student_logs)).sum(dim=1).mean()
+    student_log_probabilities = _log_softmax(student / temperature, sizes)
+    teacher_log_probabilities = _log_softmax(teacher / temperature, sizes)
+    is_document = _pad_lists(torch.ones_like(teacher), sizes, padding=0.0)
+    teacher_probabilities = is_document * teacher_log_probabilities.exp()
+    return (teacher_probabilities * (teacher_log_probabilities - student_log_probabilities)).sum(dim=1).mean()
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """Return -mean(softmax(teacher / t) * log_softmax(student / t)) over both logits of all sequences.
 
-    This is half the usual cross-entropy, which sums over the two logits.
+    This is half of the usual cross-entropy, which sums over the two logits.
 
     Args:
         student: the student's logits ``(n, 1)`` or ``(n, 2)``.
         teacher: the teacher's logits ``(n, 1)`` or ``(n, 2)``.
         temperature: the temperature t.
     """
-    teacher_probabilities = functional.softmax(two_logits(teacher) / temperature, dim=1)
-    student_logs = functional.log_softmax(two_logits(student) / temperature, dim=1)
-    return -(teacher_probabilities * student_logs).mean()
+    teacher_probabilities = functional.softmax(as_two_logits(teacher) / temperature, dim=1)
+    student_log_probabilities = functional.log_softmax(as_two_logits(student) / temperature, dim=1)
+    return -(teacher_probabilities * student_log_probabilities).mean()
 
 
 def hidden_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
@@ -115,7 +118,7 @@ def _pad_lists(values: Tensor, sizes: Sequence[int], padding: float) -> Tensor:
 
 def _log_softmax(scores: Tensor, sizes: Sequence[int]) -> Tensor:
     """Return the log-softmax of each list ``(lists, longest)``, padded with 0."""
-    logarithms = functional.log_softmax(_pad_lists(scores, sizes, float("-inf")), dim=1)
+    log_probabilities = functional.log_softmax(_pad_lists(scores, sizes, padding=float("-inf")), dim=1)
     lengths = torch.tensor(list(sizes), device=scores.device)
-    is_padding = torch.arange(logarithms.shape[1], device=scores.device) >= lengths.unsqueeze(1)
-    return logarithms.masked_fill(is_padding, 0.0)
+    is_padding = torch.arange(log_probabilities.shape[1], device=scores.device) >= lengths.unsqueeze(1)
+    return log_probabilities.masked_fill(is_padding, 0.0)

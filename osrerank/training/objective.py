@@ -14,7 +14,7 @@ from osrerank.training.examples.batches import MicroBatch
 from osrerank.training.recipes import Loss, Recipe
 
 LossParts = Mapping[str, Tensor]
-"""The parts of a micro-batch's loss by name, such as ``{"soft": ..., "hard": ...}``, whose sum is the loss."""
+"""A micro-batch's loss is the sum of these parts, which are named, such as ``{"soft": ..., "hard": ...}``."""
 
 
 class Objective(nn.Module, ABC):
@@ -53,7 +53,8 @@ class RankingObjective(Objective):
         if not self._recipe.soft:
             return {"hard": hard_loss(logits, micro_batch, self._head, self._recipe.loss)}
         teacher_logits = torch.from_numpy(micro_batch.scores).to(device).unsqueeze(1)
-        return output_loss(logits, teacher_logits, micro_batch, (self._head, "logit1"), self._recipe)
+        heads: tuple[Head, Head] = (self._head, "logit1")  # each example has a single score
+        return output_loss(logits, teacher_logits, micro_batch, heads, self._recipe)
 
 
 def output_loss(
@@ -65,7 +66,7 @@ def output_loss(
         logits: the network's logits ``(n, labels)``.
         teacher_logits: a teacher's logits ``(n, labels)``, or the examples' scores ``(n, 1)``.
         micro_batch: the labels and the sizes of the lists.
-        heads: the heads of the network and of the teacher.
+        heads: the network's head and the teacher's head.
         recipe: the recipe. Its ``loss``, ``hard`` and ``temperature`` are used.
     """
     student_head, teacher_head = heads
@@ -81,7 +82,7 @@ def output_loss(
 
 
 def hard_loss(logits: Tensor, micro_batch: MicroBatch, head: Head, loss: Loss) -> Tensor:
-    """Return the pointwise or listwise cross-entropy of a micro-batch with its labels."""
+    """Return a network's cross-entropy with the labels of a micro-batch: pointwise, or listwise for any other loss."""
     targets = torch.from_numpy(micro_batch.targets).to(logits.device)
     if loss == "pointwise":
         return losses.cross_entropy(logits, targets)

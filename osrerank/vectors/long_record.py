@@ -6,11 +6,13 @@ Because the spans are stored, a search need not split the document again. All nu
 |---|---|
 | 4 | ``ORL1`` |
 | 4 | number of passages |
-| 4 | length of the field names |
+| 4 | length of the field names in bytes |
 | this length | names of the fields, a list in JSON |
-| 16 per passage | index of the field's name (-1: the whole text), index of the value (-1: only value), start, end |
+| 16 per passage | the passage's span: index of the field's name, index of the value, start and end in characters |
 | variable | the vector records of the passages, without digests (`osrerank.vectors.record`) |
 | 16 | digest, as in a vector record |
+
+The index of the field's name is -1 for the whole text. The index of the value is -1 if the field has a single value.
 """
 
 import json
@@ -36,7 +38,7 @@ class LongRecord:
     """The vector records of a document's passages.
 
     Attributes:
-        passages: the records, at least one.
+        passages: the vector record of each passage, at least one.
         spans: the span of each passage, or None for the whole text.
     """
 
@@ -50,20 +52,22 @@ class LongRecord:
         if without_digest is None or len(without_digest) < HEADER.size:
             return None
         body = memoryview(without_digest)  # its slices are not copies
-        magic, count, names_bytes = HEADER.unpack_from(body)
-        spans_start = HEADER.size + names_bytes
-        offset = spans_start + count * SPAN_FIELDS * INT32.itemsize
-        if magic != MAGIC or not count or len(body) < offset:
+        magic, n_passages, names_length = HEADER.unpack_from(body)
+        spans_start = HEADER.size + names_length
+        offset = spans_start + n_passages * SPAN_FIELDS * INT32.itemsize
+        if magic != MAGIC or not n_passages or len(body) < offset:
             return None
         spans = _parse_spans(bytes(body[HEADER.size : spans_start]), body[spans_start:offset])
+        if spans is None:
+            return None
         passages: list[VectorRecord] = []
-        while len(passages) < count:
+        while len(passages) < n_passages:
             record, length = VectorRecord.parse_body(body[offset:])
             if record is None:
                 return None
             passages.append(record)
             offset += length
-        return cls(passages, spans) if spans is not None and offset == len(body) else None
+        return cls(passages, spans) if offset == len(body) else None
 
     def fits(self, dimensions: int, bits: Bits, *, has_token_vectors: bool = False) -> bool:
         """Return whether `VectorRecord.fits` is true for every passage."""

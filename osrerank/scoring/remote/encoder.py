@@ -54,23 +54,23 @@ class RemoteEncoder:
         if side == "query":
             return self._encoder.encode(texts, side, deadline=deadline)
         max_bytes = record_size(self._bits, self.dimensions, self._encoder.max_token_vectors)
-        contents = self._workers.encode_documents(
+        records_or_errors = self._workers.encode_documents(
             texts, identity=self.identity, bits=self._bits, max_bytes=max_bytes, deadline=deadline
         )
         has_token_vectors = self.advice.kind == "late-interaction"
         records: dict[int, VectorRecord] = {}
         failures: dict[int, str] = {}
-        for index, content in contents.items():
-            if isinstance(content, str):
-                failures[index] = content
+        for index, record_or_error in records_or_errors.items():
+            if isinstance(record_or_error, str):
+                failures[index] = record_or_error
                 continue
-            record = VectorRecord.parse_body(memoryview(content))[0]
+            record, _ = VectorRecord.parse_body(memoryview(record_or_error))
             if record is not None and record.fits(self.dimensions, self._bits, has_token_vectors=has_token_vectors):
                 records[index] = record
             else:
                 failures[index] = "the worker returned no vector for this text"
         rows_by_index: dict[int, Floats] = {}
-        if records:
+        if records:  # `stack_vectors` needs at least one
             rows_by_index = dict(zip(records, stack_vectors(list(records.values())), strict=True))
         no_vector = np.full(self.dimensions, np.nan, dtype=np.float32)
         rows: Rows = [rows_by_index.get(index, no_vector) for index in range(len(texts))]

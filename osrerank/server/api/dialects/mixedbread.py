@@ -1,4 +1,4 @@
-"""Mixedbread's dialect (https://www.mixedbread.com/api-reference/endpoints/reranking/rerank-documents)."""
+"""Mixedbread's requests (https://www.mixedbread.com/api-reference/endpoints/reranking/rerank-documents)."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -37,12 +37,10 @@ class MixedbreadRequest(RankFieldsRequest):
         return document_texts("input", self.input, self.rank_fields)
 
     def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:
-        scores = scored_questions[0].probabilities
-        order = scored_questions[0].order
-        if self.top_k != ALL_RESULTS:
-            order = order[: self.top_k]
+        (scored,) = scored_questions
+        order = scored.order if self.top_k == ALL_RESULTS else scored.order[: self.top_k]
         results: list[dict[str, Any]] = [
-            {"index": index, "score": scores[index], "object": "rank_result"} for index in order
+            {"index": index, "score": scored.probabilities[index], "object": "rank_result"} for index in order
         ]
         if self.return_input:
             results = [{**result, "input": original_json(self.input[result["index"]])} for result in results]

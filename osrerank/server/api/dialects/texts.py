@@ -1,4 +1,4 @@
-"""The dialects of text-embeddings-inference (TEI), Weaviate, and Elasticsearch's service ``hugging_face``."""
+"""The requests of text-embeddings-inference (TEI), Weaviate, and Elasticsearch's service ``hugging_face``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,9 +37,10 @@ class TeiRequest(DialectRequest):
         return [Question(self.query, tuple(self.texts))]
 
     def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
-        values = scored_questions[0].logits if self.raw_scores else scored_questions[0].probabilities
+        (scored,) = scored_questions
+        values = scored.logits if self.raw_scores else scored.probabilities
         results: list[dict[str, Any]] = []
-        for index in scored_questions[0].order[: self.top_n or None]:
+        for index in scored.order[: self.top_n or None]:  # 0 means all
             result: dict[str, Any] = {"index": index, "score": values[index]}
             if self.return_text:
                 result["text"] = self.texts[index]
@@ -66,9 +67,10 @@ class WeaviateRequest(DialectRequest):
         return [Question(self.query, tuple(self.documents))]
 
     def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:  # noqa: ARG002 - this dialect reports no model
+        (scored,) = scored_questions
         scores = [
-            {"document": document, "score": score}
-            for document, score in zip(self.documents, scored_questions[0].probabilities, strict=True)
+            {"document": document, "score": probability}
+            for document, probability in zip(self.documents, scored.probabilities, strict=True)
         ]
         return {"query": self.query, "scores": scores}
 
