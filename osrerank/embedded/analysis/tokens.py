@@ -1,6 +1,6 @@
 """Split text into words and turn words into index terms, as Lucene's analyzers do.
 
-An analyzer has a tokenizer, which splits a text into words, and filters, which change or drop each word. The terms of
+An analyzer has a tokenizer, which splits a text into words, and filters, which change words or drop them. The terms of
 frequent words are cached. The standard tokenizer follows Unicode Standard Annex 29 with Lucene's additions: each Han or
 Hiragana character and each emoji is a word, and so is a run of letters in a script without spaces.
 """
@@ -24,55 +24,57 @@ STOP_WORDS = frozenset(
 )  # fmt: skip
 """Lucene's 33 English stop words."""
 
-_EXTEND = r"[\p{wb=Extend}\p{wb=Format}\p{wb=ZWJ}]*"  # accents and other characters that belong to the previous one
-_SPACELESS = "".join(  # the scripts of line break class SA
+_ACCENTS = r"[\p{wb=Extend}\p{wb=Format}\p{wb=ZWJ}]*"
+"""Any number of accents and other characters that belong to the character before them."""
+_SPACELESS = "".join(
     rf"\p{{sc={script}}}"
     for script in ("Thai", "Lao", "Khmer", "Myanmar", "Tai_Le", "New_Tai_Lue", "Tai_Tham", "Tai_Viet", "Ahom")
 )
-_ASCII = re.compile(r"\w+(?:(?:(?<=[A-Za-z])[.':](?=[A-Za-z])|(?<=[0-9])[.',;](?=[0-9]))\w+)*", re.ASCII)
+"""The characters of scripts without spaces between words (Unicode's line break class SA)."""
+_ASCII_WORD = re.compile(r"\w+(?:(?:(?<=[A-Za-z])[.':](?=[A-Za-z])|(?<=[0-9])[.',;](?=[0-9]))\w+)*", re.ASCII)
 """Matches a word in ASCII, such as ``it's``, ``example.org`` or ``1,024.5``."""
-_WHITESPACE = re.compile(r"[^\s\x1c-\x1f]+")
-_POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
+_POSSESSIVES = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")  # straight, curly and full-width
 
 
 def _standard_pattern() -> str:
-    """Return the standard tokenizer as an expression of Rust's regex crate, which has Unicode's word-break classes."""
+    """Return the pattern of the standard tokenizer for Rust's regex crate, which has Unicode's word-break classes."""
 
-    def extend(characters: str) -> str:
-        """Match one of the characters, and any accents after it."""
-        return f"(?:{characters}{_EXTEND})"
+    def with_accents(characters: str) -> str:
+        """Return the pattern of one of the characters, and any accents after it."""
+        return f"(?:{characters}{_ACCENTS})"
 
-    connector = extend(r"\p{wb=ExtendNumLet}")
-    letter = extend(r"[\p{wb=ALetter}\p{wb=Hebrew_Letter}]")
-    hebrew = extend(r"\p{wb=Hebrew_Letter}")
-    digit = extend(r"[\p{wb=Numeric}\x{FF10}-\x{FF19}]")
-    katakana = extend(r"\p{wb=Katakana}")
+    connector = with_accents(r"\p{wb=ExtendNumLet}")  # such as an underscore
+    letter = with_accents(r"[\p{wb=ALetter}\p{wb=Hebrew_Letter}]")
+    hebrew = with_accents(r"\p{wb=Hebrew_Letter}")
+    digit = with_accents(r"[\p{wb=Numeric}\x{FF10}-\x{FF19}]")  # with full-width digits
+    katakana = with_accents(r"\p{wb=Katakana}")
     # The colon left the class MidLetter in Unicode 15.1, but Lucene's tokenizer follows Unicode 12.1.
-    mid_letter = extend(r"[\p{wb=MidLetter}:\p{wb=MidNumLet}\p{wb=Single_Quote}]")
-    mid_digit = extend(r"[\p{wb=MidNum}\p{wb=MidNumLet}\p{wb=Single_Quote}]")
+    mid_letter = with_accents(r"[\p{wb=MidLetter}:\p{wb=MidNumLet}\p{wb=Single_Quote}]")
+    mid_digit = with_accents(r"[\p{wb=MidNum}\p{wb=MidNumLet}\p{wb=Single_Quote}]")
     number = f"{digit}(?:{connector}*{digit}|{mid_digit}{digit})*"
-    hebrew_word = rf"{hebrew}+(?:{extend(chr(34))}{hebrew}|')"
+    double_quote = with_accents('"')
+    hebrew_word = f"{hebrew}+(?:{double_quote}{hebrew}|')"  # an acronym, or letters and an apostrophe
     word = f"{letter}(?:{connector}*{letter}|{mid_letter}{letter})*"
     core = f"(?:{katakana}(?:{connector}*{katakana})*|(?:{hebrew_word}|{number}|{word})+)"
-    picture = r"\p{Extended_Pictographic}"
-    pictograph = rf"{picture}(?:[\p{{wb=Extend}}\p{{wb=Format}}]*\x{{200D}}{picture})*{_EXTEND}"
+    emoji_part = r"\p{Extended_Pictographic}"  # several are joined by U+200D
+    emoji = rf"{emoji_part}(?:[\p{{wb=Extend}}\p{{wb=Format}}]*\x{{200D}}{emoji_part})*{_ACCENTS}"
     return "|".join(
         [
             r"[0-9#*]\x{FE0F}?\x{20E3}",  # a keycap emoji
-            rf"\p{{wb=Regional_Indicator}}{{2}}{_EXTEND}",  # a flag
+            rf"\p{{wb=Regional_Indicator}}{{2}}{_ACCENTS}",  # a flag
             f"{connector}*{core}(?:{connector}+{core})*{connector}*",  # a word or number, such as snake_case or 1,024.5
-            pictograph,  # another emoji
-            rf"(?:[[{_SPACELESS}]&&[\p{{L}}\p{{M}}]]{_EXTEND})+",  # a run of letters in a script without spaces
-            rf"\p{{sc=Han}}{_EXTEND}",  # a Chinese character
-            rf"\p{{sc=Hiragana}}{_EXTEND}",  # a Japanese syllable
+            emoji,  # another emoji
+            rf"(?:[[{_SPACELESS}]&&[\p{{L}}\p{{M}}]]{_ACCENTS})+",  # a run of letters in a script without spaces
+            rf"\p{{sc=Han}}{_ACCENTS}",  # a Chinese character
+            rf"\p{{sc=Hiragana}}{_ACCENTS}",  # a Japanese syllable
         ]
     )
 
 
 class Token(NamedTuple):
-    """A term, the number of words before it in the text, and its word's first and last offset in characters.
+    """A term, the number of words before it, and the start and end of its word in the text, in characters.
 
-    The second word of "hot teas" is ``Token("tea", 1, 4, 8)``.
+    The second word of "hot teas" is ``Token("tea", position=1, start=4, end=8)``.
     """
 
     term: str
@@ -88,34 +90,35 @@ def _unicode_tokenizer() -> tantivy.TextAnalyzer:
 
 def split_standard(text: str) -> list[str]:
     """Split a text as Lucene's standard tokenizer does."""
-    if text.isascii():  # this expression is nine times as fast as the general one
-        words = _ASCII.findall(text)
+    if text.isascii():  # this pattern is nine times as fast as the general one
+        words = _ASCII_WORD.findall(text)
         if "_" in text:
-            words = [word for word in words if word.strip("_")]
+            words = [word for word in words if word.strip("_")]  # underscores alone are no word
     else:
         words = _unicode_tokenizer().analyze(text)
     return _split_long_words(words, split_standard) if len(text) > MAX_TOKEN_CHARS else words
 
 
 def _split_long_words(words: list[str], tokenizer: Callable[[str], list[str]]) -> list[str]:
-    """Split words that are longer than `MAX_TOKEN_CHARS`, and tokenise the last part of each such word again."""
+    """Split words that are longer than `MAX_TOKEN_CHARS`. Like Lucene, tokenise the rest of such a word again."""
     if max(map(len, words), default=0) <= MAX_TOKEN_CHARS:
         return words
     return [token for word in words for token in _split_long_word(word, tokenizer)]
 
 
 def _split_long_word(word: str, tokenizer: Callable[[str], list[str]]) -> list[str]:
-    tokens = []
+    inner_punctuation = ".,:;'"  # occurs inside a word, but not at its beginning or end
+    heads = []
     while len(word) > MAX_TOKEN_CHARS:
-        head = word[:MAX_TOKEN_CHARS].rstrip(".,:;'")
-        tokens.append(head)
-        word = word[len(head) :].lstrip(".,:;'")
-    return [*tokens, *tokenizer(word)]
+        head = word[:MAX_TOKEN_CHARS].rstrip(inner_punctuation)
+        heads.append(head)
+        word = word[len(head) :].lstrip(inner_punctuation)
+    return [*heads, *tokenizer(word)]
 
 
 def split_whitespace(text: str) -> list[str]:
     """Split a text at white space."""
-    return _split_long_words(_WHITESPACE.findall(text), split_whitespace)
+    return _split_long_words(text.split(), split_whitespace)
 
 
 def lowercase(word: str) -> str:
@@ -127,7 +130,7 @@ def lowercase(word: str) -> str:
 
 def strip_possessive(word: str) -> str:
     """Remove a final 's."""
-    return word[:-2] if word.endswith(_POSSESSIVE) else word
+    return word[:-2] if word.endswith(_POSSESSIVES) else word
 
 
 def replace_stop_word(word: str) -> str:
@@ -136,9 +139,10 @@ def replace_stop_word(word: str) -> str:
 
 
 def stem_porter(word: str) -> str:
-    """Stem a word as Lucene's PorterStemmer does: by Porter (1980), and his two later rules for -bli and -logi.
+    """Stem a word as Lucene's PorterStemmer does: by Porter's algorithm of 1980 and his two later rules.
 
-    PyStemmer's ``porter`` is the published algorithm. Therefore the two rules are applied to its result.
+    The later rules turn -bli into -ble, and -logi into -log. PyStemmer's ``porter`` lacks them, so they are applied to
+    its result.
     """
     if len(word) <= 2:
         return word
@@ -146,7 +150,7 @@ def stem_porter(word: str) -> str:
     if stem.endswith("logi") and _measure(stem[:-4]):
         return stem[:-1]
     if stem.endswith("bli") and _measure(stem[:-3]):
-        return str(_published_porter().stemWord(stem[:-1] + "e"))
+        return str(_published_porter().stemWord(stem[:-1] + "e"))  # the algorithm goes on after the rule
     return stem
 
 
@@ -194,7 +198,7 @@ class Analyzer:
 
 
 def build_analyzer(split_text: Callable[[str], list[str]], filters: Sequence[Callable[[str], str]]) -> Analyzer:
-    """Return an analyzer that applies the filters in order, and caches the terms of words."""
+    """Return an analyzer that applies the filters in order, and caches each word's term."""
 
     @lru_cache(maxsize=200_000)  # a full cache takes about 30 MB
     def filter_word(word: str) -> str:

@@ -15,10 +15,10 @@ from osrerank.embedded.errors import (
 )
 from osrerank.embedded.mapping import values
 
-Column = Literal["text", "keyword", "long", "double"]
+ColumnType = Literal["text", "keyword", "long", "double"]
 """The type of the tantivy column in which the values of a field are indexed."""
 
-COLUMNS: Mapping[str, Column] = {
+COLUMN_TYPES: Mapping[str, ColumnType] = {
     "text": "text",
     "keyword": "keyword",
     "long": "long",
@@ -27,12 +27,13 @@ COLUMNS: Mapping[str, Column] = {
     "boolean": "long",
     "float": "double",
 }
-"""The type of column for each of OpenSearch's field types. Dates are indexed as milliseconds, booleans as 0 or 1."""
+"""The column type for each of OpenSearch's field types. Dates are indexed as milliseconds, booleans as 0 or 1."""
 _PARAMETERS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "analyzer", "index", "fields"}),
     "keyword": frozenset({"type", "ignore_above", "index", "doc_values", "fields"}),
     "object": frozenset({"type", "properties", "enabled"}),
 }
+"""The supported parameters of each OpenSearch type. The types that are left out support only ``type``."""
 _IMMUTABLE_PARAMETERS = {"analyzer": "standard", "index": True, "doc_values": True, "enabled": True}
 """The default of each parameter that cannot be changed once the field exists."""
 METADATA = frozenset(
@@ -48,19 +49,19 @@ class Field:
 
     Attributes:
         path: the dotted path of the field, such as ``title`` or its sub-field ``title.keyword``.
-        source: the dotted path of the field's value in a document: ``title`` for both of these fields.
-        kind: OpenSearch's type of the field.
+        source_path: the dotted path of the field's value in a document: ``title`` for both of these fields.
+        kind: OpenSearch's type of the field, such as ``integer``.
         definition: the field's object in the mappings.
     """
 
     path: str
-    source: str
+    source_path: str
     kind: str
     definition: Json
 
     @property
-    def column(self) -> Column:
-        return COLUMNS[self.kind]
+    def column(self) -> ColumnType:
+        return COLUMN_TYPES[self.kind]
 
     @property
     def analyzer_name(self) -> str:
@@ -70,20 +71,24 @@ class Field:
 
     @property
     def is_indexed(self) -> bool:
-        return self.definition.get("index", True) not in (False, "false")
+        return _is_on(self.definition, "index")
 
     @property
     def has_doc_values(self) -> bool:
         """Whether documents can be sorted and counted by the field's values."""
-        return self.column != "text" and self.definition.get("doc_values", True) not in (False, "false")
+        return self.column != "text" and _is_on(self.definition, "doc_values")
 
     def convert(self, value: Any) -> Any:
-        """Convert a document's value to the column's type, such as "7" to 7. Return None if it is not indexed."""
+        """Convert a document's value to the column's type, such as "7" to 7.
+
+        Return None for null, and for text longer than ``ignore_above``. These are not indexed.
+        """
         if value is None:
             return None
         if self.kind in ("text", "keyword"):
             text = values.as_text(value)
-            return None if len(text) > self.definition.get("ignore_above", len(text)) else text
+            limit = self.definition.get("ignore_above")
+            return None if limit is not None and len(text) > limit else text
         try:
             return values.CONVERTERS[self.kind](value)
         except (ValueError, TypeError, OverflowError):
@@ -111,9 +116,9 @@ class IndexFields:
         self.mappings = mappings
         self.by_path = {field.path: field for field in _read_fields("", mappings)}
         self.disabled_paths = frozenset(_find_disabled("", mappings))
-        self._by_source: dict[str, list[Field]] = {}
+        self._by_source_path: dict[str, list[Field]] = {}
         for field in self.by_path.values():
-            self._by_source.setdefault(field.source, []).append(field)
+            self._by_source_path.setdefault(field.source_path, []).append(field)
 
     def find(self, pattern: str) -> list[Field]:
         """Return the fields whose path matches a pattern, in which ``*`` matches any text."""
@@ -121,17 +126,17 @@ class IndexFields:
             return [self.by_path[pattern]] if pattern in self.by_path else []
         return [field for path, field in self.by_path.items() if values.compile_wildcard(pattern).fullmatch(path)]
 
-    def extract(self, source: Json) -> dict[str, list[Any]]:
+    def extract(self, document: Json) -> dict[str, list[Any]]:
         """Return the indexed values of a document by field path, such as ``{"tags": ["a", "b"], "year": [2024]}``."""
         extracted: dict[str, list[Any]] = {}
-        for path, value in iterate_values(source, disabled_paths=self.disabled_paths):
-            for field in self._by_source.get(path, ()):
+        for path, value in iterate_values(document, disabled_paths=self.disabled_paths):
+            for field in self._by_source_path.get(path, ()):
                 converted = field.convert(value) if field.is_indexed else None
                 if converted is not None:
                     extracted.setdefault(field.path, []).append(converted)
         return extracted
 
-    def guess_mappings(self, source: Json) -> Json:
+    def guess_mappings(self, document: Json) -> Json:
         """Return the mappings that OpenSearch would add for a document, or an empty object if it would add none.
 
         If ``year`` is a new field, ``{"year": 2024}`` yields ``{"properties": {"year": {"type": "long"}}}``.
@@ -139,34 +144,34 @@ class IndexFields:
         Raises:
             ApiError: a property has an invalid name, or values of different types, or conflicts with the mappings.
         """
-        _check_names(source)
-        new: dict[str, Json] = {}
-        for path, value in iterate_values(source, disabled_paths=self.disabled_paths):
-            if path in self._by_source or value is None:
+        _check_names(document)
+        new_definitions: dict[str, Json] = {}
+        for path, value in iterate_values(document, disabled_paths=self.disabled_paths):
+            if path in self._by_source_path or value is None:
                 continue
             self._check_conflict(path)
             if self._is_dynamic:
-                guessed = _guess_type(path, value)
-                if new.setdefault(path, guessed) != guessed:
-                    kinds = f"from type [{new[path]['type']}] to [{guessed['type']}]"
-                    raise argument_error(f"mapper [{path}] cannot be changed {kinds}")
+                guessed = _guess_definition(path, value)
+                definition = new_definitions.setdefault(path, guessed)
+                if definition != guessed:
+                    raise _changed_type_error(path, definition["type"], guessed["type"])
         properties: Json = {}
-        for path, body in new.items():
-            _insert_property(properties, path.split("."), body)
-        return {"properties": properties} if new else {}
+        for path, definition in new_definitions.items():
+            _insert_property(properties, path.split("."), definition)
+        return {"properties": properties} if new_definitions else {}
 
     def _check_conflict(self, path: str) -> None:
-        """Raise a 400 if a new path has an object where the mapping has a value, or a value where it has an object."""
+        """Raise a 400 for a value at the path ``a.b`` if the mappings have the field ``a`` or ``a.b.c``."""
         parents = [path[:end] for end, letter in enumerate(path) if letter == "."]  # a and a.b for a.b.c
-        value_path = next((parent for parent in parents if parent in self._by_source), None)
-        is_object = any(mapped.startswith(path + ".") for mapped in self._by_source)
-        if value_path or is_object:
-            kind = "object" if value_path else "value"
-            reason = f"object mapping for [{value_path or path}] tried to parse field [{path}] as {kind}"
+        parent_field = next((parent for parent in parents if parent in self._by_source_path), None)
+        is_object = any(source_path.startswith(path + ".") for source_path in self._by_source_path)
+        if parent_field or is_object:
+            found = "object" if parent_field else "value"
+            reason = f"object mapping for [{parent_field or path}] tried to parse field [{path}] as {found}"
             raise ApiError(400, "mapper_parsing_exception", reason)
 
 
-def _guess_type(path: str, value: Any) -> Json:
+def _guess_definition(path: str, value: Any) -> Json:
     """Return the definition that OpenSearch would give to a new property with this value."""
     if isinstance(value, bool):
         return {"type": "boolean"}
@@ -180,22 +185,26 @@ def _guess_type(path: str, value: Any) -> Json:
         raise unsupported_error(
             f"dates with slashes, such as {value!r:.40} in [{path}]", f"map [{path}] as text or keyword"
         )
+    # any other string
     return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 
 
-def _check_names(source: Json) -> None:
+def _check_names(document: Json) -> None:
     """Raise a 400 for a metadata field, or for a name that cannot be part of a path."""
-    for key in source:
+    for key in document:
         if key in METADATA:
             reason = f"Field [{key}] is a metadata field and cannot be added inside a document."
             raise ApiError(400, "mapper_parsing_exception", f"{reason} Use the index API request parameters.")
-    for name in _iterate_names(source):
+    for name in _iterate_names(document):
         _check_name(name, "mapper_parsing_exception")
 
 
-def _check_name(name: str, kind: str) -> None:
-    if not name or ("." in name and not all(segment.strip() for segment in name.split("."))):
-        raise ApiError(400, kind, f"the field name [{name}] is empty or has an empty part between dots")
+def _check_name(name: str, error_type: str) -> None:
+    segments = name.split(".")
+    # like OpenSearch, accept a name of spaces, but not as one of several segments
+    is_valid = all(segment.strip() for segment in segments) if len(segments) > 1 else bool(name)
+    if not is_valid:
+        raise ApiError(400, error_type, f"the field name [{name}] is empty or has an empty part between dots")
 
 
 def _iterate_names(value: Any) -> Iterator[str]:
@@ -209,23 +218,23 @@ def _iterate_names(value: Any) -> Iterator[str]:
 
 
 def iterate_values(
-    source: Any, path: str = "", disabled_paths: frozenset[str] = frozenset()
+    content: Any, path: str = "", disabled_paths: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, Any]]:
-    """Yield each value in a document with its dotted path.
+    """Yield each value in a document, except in the objects at ``disabled_paths``, with its dotted path.
 
     ``{"author": {"name": "Ann"}, "tags": ["a", "b"]}`` yields ``("author.name", "Ann")``, ``("tags", "a")`` and
-    ``("tags", "b")``.
+    ``("tags", "b")``. A recursive call gets the part of the document at ``path``.
     """
     if path in disabled_paths:
         return
-    if isinstance(source, dict):
-        for key, value in source.items():
+    if isinstance(content, dict):
+        for key, value in content.items():
             yield from iterate_values(value, f"{path}.{key}" if path else str(key), disabled_paths)
-    elif isinstance(source, list):
-        for value in source:
+    elif isinstance(content, list):
+        for value in content:
             yield from iterate_values(value, path, disabled_paths)
     else:
-        yield path, source
+        yield path, content
 
 
 def merge_mappings(old: Json, new: Json) -> Json:
@@ -252,22 +261,22 @@ def _merge_properties(old: Json, new: Json) -> Json:
         _check_name(name, "illegal_argument_exception")
         first, _, remaining = name.partition(".")
         if remaining:
-            body = {"properties": {remaining: definition}}
+            added = {"properties": {remaining: definition}}
         else:
-            body = dict(require_object(definition, f"properties.{name}"))
-        if "type" not in body and not {"properties", "enabled"} & body.keys():
+            added = dict(require_object(definition, f"properties.{name}"))
+        if added.keys().isdisjoint({"type", "properties", "enabled"}):
             raise ApiError(400, "mapper_parsing_exception", f"No type specified for field [{name}]")
-        if body.get("type", "object") == "object":
-            body = _normalise_object(name, body)
-        properties[first] = _merge_field(first, properties[first], body) if first in properties else body
+        if added.get("type", "object") == "object":
+            added = _normalise_object(name, added)
+        properties[first] = _merge_field(first, properties[first], added) if first in properties else added
     return properties
 
 
-def _normalise_object(name: str, body: Json) -> Json:
-    """Return an object's definition as OpenSearch stores it: with ``"type": "object"`` only without properties."""
-    properties = _merge_properties({}, require_object(body.get("properties", {}), f"{name}.properties"))
-    remaining = {key: value for key, value in body.items() if key not in ("type", "properties")}
-    return {**remaining, "properties": properties} if properties else {"type": "object", **remaining}
+def _normalise_object(name: str, definition: Json) -> Json:
+    """Return an object's definition as OpenSearch stores it: an object with properties has no ``type``."""
+    properties = _merge_properties({}, require_object(definition.get("properties", {}), f"{name}.properties"))
+    parameters = {key: value for key, value in definition.items() if key not in ("type", "properties")}
+    return {**parameters, "properties": properties} if properties else {"type": "object", **parameters}
 
 
 def _merge_field(name: str, old: Json, new: Json) -> Json:
@@ -276,7 +285,7 @@ def _merge_field(name: str, old: Json, new: Json) -> Json:
     if old_kind != new_kind and "object" in (old_kind, new_kind):
         raise argument_error(f"can't merge a non object mapping [{name}] with an object mapping")
     if old_kind != new_kind:
-        raise argument_error(f"mapper [{name}] cannot be changed from type [{old_kind}] to [{new_kind}]")
+        raise _changed_type_error(name, old_kind, new_kind)
     for key, default in _IMMUTABLE_PARAMETERS.items():
         if new.get(key, default) != old.get(key, default):
             raise argument_error(f"Mapper for [{name}] conflicts with existing mapper: Cannot update parameter [{key}]")
@@ -287,62 +296,75 @@ def _merge_field(name: str, old: Json, new: Json) -> Json:
     return {**new, "fields": fields} if fields else dict(new)
 
 
-def _read_fields(prefix: str, body: Json) -> Iterator[Field]:
-    """Yield the fields and sub-fields in ``body``, whose paths begin with ``prefix``, such as "author."."""
-    for name, inner in body.get("properties", {}).items():
+def _changed_type_error(name: str, old_kind: str, new_kind: str) -> ApiError:
+    return argument_error(f"mapper [{name}] cannot be changed from type [{old_kind}] to [{new_kind}]")
+
+
+def _read_fields(prefix: str, parent: Json) -> Iterator[Field]:
+    """Yield the fields and sub-fields of an object, or of the mappings, with the prefix of their paths.
+
+    The prefix is "author." for the object ``author``, and empty for the mappings.
+    """
+    for name, definition in parent.get("properties", {}).items():
         path = prefix + name
-        if inner.get("type", "object") == "object":
-            reject_unknown_keys(f"mapping of {path}", inner, _PARAMETERS["object"])
-            _read_flag(inner, "enabled", path)
-            yield from _read_fields(path + ".", inner)
+        if definition.get("type", "object") == "object":
+            reject_unknown_keys(f"mapping of {path}", definition, _PARAMETERS["object"])
+            _read_flag(definition, "enabled", path)  # raises an error for an invalid value
+            yield from _read_fields(path + ".", definition)
             continue
-        yield _read_field(path, path, inner)
-        for sub, sub_body in require_object(inner.get("fields", {}), f"{path}.fields").items():
-            if "fields" in sub_body:
+        yield _read_field(path, path, definition)
+        for sub, sub_definition in require_object(definition.get("fields", {}), f"{path}.fields").items():
+            if "fields" in sub_definition:
                 raise unsupported_error(f"[fields] in the sub-field [{path}.{sub}]")
-            yield _read_field(f"{path}.{sub}", path, sub_body)
+            yield _read_field(f"{path}.{sub}", path, sub_definition)
 
 
-def _find_disabled(prefix: str, body: Json) -> Iterator[str]:
-    """Yield the path of each object with ``"enabled": false`` in ``body``. All paths begin with ``prefix``."""
-    for name, inner in body.get("properties", {}).items():
-        if inner.get("enabled", True) in (False, "false"):
+def _find_disabled(prefix: str, parent: Json) -> Iterator[str]:
+    """Yield the path of each object with ``"enabled": false``. The arguments are those of `_read_fields`."""
+    for name, definition in parent.get("properties", {}).items():
+        if not _is_on(definition, "enabled"):
             yield prefix + name
-        yield from _find_disabled(f"{prefix}{name}.", inner)
+        yield from _find_disabled(f"{prefix}{name}.", definition)
 
 
-def _read_field(path: str, source: str, body: Json) -> Field:
-    kind = str(body.get("type"))
-    if kind not in COLUMNS:
-        reason = (
-            f"No handler for type [{kind}] declared on field [{path}]: the embedded engine supports {sorted(COLUMNS)}"
-        )
+def _read_field(path: str, source_path: str, definition: Json) -> Field:
+    """Check the definition of a field that is not an object, and return the field."""
+    kind = str(definition.get("type"))
+    if kind not in COLUMN_TYPES:
+        supported = sorted(COLUMN_TYPES)
+        reason = f"No handler for type [{kind}] declared on field [{path}]: the embedded engine supports {supported}"
         raise ApiError(400, "mapper_parsing_exception", reason)
-    if not path.count(".") and path in METADATA:
+    if path in METADATA:
         raise argument_error(f"[{path}] is a metadata field, and cannot be mapped")
-    reject_unknown_keys(f"mapping of {path}", body, _PARAMETERS.get(kind, frozenset({"type"})))
-    is_indexed = _read_flag(body, "index", path)
-    has_doc_values = _read_flag(body, "doc_values", path)
+    reject_unknown_keys(f"mapping of {path}", definition, _PARAMETERS.get(kind, frozenset({"type"})))
+    is_indexed = _read_flag(definition, "index", path)
+    has_doc_values = _read_flag(definition, "doc_values", path)
     if kind == "keyword" and has_doc_values and not is_indexed:
         raise unsupported_error(f"[index: false] of [{path}] with doc values", "add [doc_values: false]")
-    if "ignore_above" in body and isinstance(body["ignore_above"], str):
+    ignore_above = definition.get("ignore_above", 0)
+    if isinstance(ignore_above, str):
         raise argument_error(f"[ignore_above] of [{path}] must be a whole number")
-    parse_count(body.get("ignore_above", 0), f"mapping of {path}.ignore_above")
-    return Field(path, source, kind, body)
+    parse_count(ignore_above, f"mapping of {path}.ignore_above")  # raises an error for an invalid value
+    return Field(path, source_path, kind, definition)
 
 
-def _read_flag(body: Json, name: str, path: str) -> bool:
-    """Return a boolean parameter of a definition. A missing parameter means true."""
-    flag = body.get(name, True)
+def _read_flag(definition: Json, name: str, place: str) -> bool:
+    """Return a boolean parameter, or true if it is missing. ``place`` is named in the error for an invalid value."""
+    flag = definition.get(name, True)
     if isinstance(flag, str):
         flag = {"true": True, "false": False}.get(flag, flag)
     if not isinstance(flag, bool):
-        raise unsupported_error(f"[{name}: {flag}] of [{path}]", "pass true or false")
+        raise unsupported_error(f"[{name}: {flag}] of [{place}]", "pass true or false")
     return flag
 
 
-def _insert_property(properties: Json, segments: list[str], body: Json) -> None:
-    """Add a field's definition. ``["author", "name"]`` adds ``{"author": {"properties": {"name": body}}}``."""
+def _is_on(definition: Json, name: str) -> bool:
+    """Return whether a boolean parameter is true or missing. `_read_flag` has checked its value before."""
+    return definition.get(name, True) not in (False, "false")
+
+
+def _insert_property(properties: Json, segments: list[str], definition: Json) -> None:
+    """Add a field's definition. ``["author", "name"]`` adds ``{"author": {"properties": {"name": definition}}}``."""
     for segment in segments[:-1]:
         properties = properties.setdefault(segment, {"properties": {}}).setdefault("properties", {})
-    properties[segments[-1]] = body
+    properties[segments[-1]] = definition

@@ -108,7 +108,7 @@ def select_fields(source: Json, patterns: list[Any], fields: IndexFields) -> dic
     selected: dict[str, list[Any]] = {}
     for pattern in patterns:
         for field in fields.find(require_string(pattern, "fields")):
-            converted = [field.convert(value) for value in values_by_path.get(field.source, [])]
+            converted = [field.convert(value) for value in values_by_path.get(field.source_path, [])]
             formatted = [values.format_value(field.kind, value) for value in converted if value is not None]
             if formatted:
                 selected[field.path] = formatted

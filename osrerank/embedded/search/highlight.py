@@ -74,7 +74,7 @@ class Highlighter:
             terms = self._terms.get(field.path, set())
             if not terms:
                 continue
-            values = [value for path, value in iterate_values(source) if path == field.source]
+            values = [value for path, value in iterate_values(source) if path == field.source_path]
             texts = [text for value in values if (text := field.convert(value)) is not None]
             fragments = self._build_fragments(field, options, texts, terms)
             if fragments:
