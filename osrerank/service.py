@@ -1,4 +1,4 @@
-"""Load the models that searches need, and choose their stages. This module does not depend on a search engine."""
+"""Load the models that searches need, and rerank with them. This module does not depend on a search engine."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ from osrerank.vectors.store import VectorStore
 SERVER_STARTUP_MS = 3_000.0
 """How long ``osrerank serve`` waits for a rerank server before it goes on without it, in milliseconds."""
 MAX_RECIPES = 100
-"""The maximum number of cached recipes, the stages chosen for one combination of options."""
+"""The maximum number of cached recipes. A recipe holds the stages for one combination of options."""
 RECIPE_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "separator", "language_guard", "blend", "blend_weight",
     "passages", "sentences",
@@ -67,12 +67,9 @@ class RerankService:
         duo_scorer: a model to use instead of the settings' ``duo_model``. The caller closes it.
         encoder: a model to use instead of the settings' ``vector_model``. The caller closes it.
         clock: a function that returns the time in seconds, for deadlines.
-        has_index: whether the documents are in an index. If not, and if the settings name a Redis, it stores the
-            vectors.
+        has_index: whether the documents are in an index. If not, the settings' Redis, if any, stores the vectors.
 
     Attributes:
-        settings: the settings.
-        clock: the clock.
         has_own_scorer: whether the caller passed ``scorer``. If so, the settings' ``model`` is not used.
         scoring_model: the model that scores texts.
         vector_model: the bi-encoder whose vectors are used if the scoring model is a cross-encoder.
@@ -92,22 +89,25 @@ class RerankService:
         self.settings = settings
         self.has_own_scorer = scorer is not None
         self.clock = clock
-        fix = "" if settings.backend == HTTP else DUO_MODEL_FIX
         self.scoring_model = LoadedModel(
-            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index, on_loaded=load_detector
-        )
-        vector_settings = settings
-        if settings.backend == HTTP:  # a rerank server returns no vectors, so this process computes them
-            vector_settings = settings.model_copy(update={"backend": AUTO})
-        self.vector_model = LoadedModel(
-            settings.vector_model, ENCODERS, vector_settings, encoder, VECTOR_MODEL_FIX, clock,
-            has_index=has_index, on_loaded=load_detector,
+            settings.model, POINTWISE, settings,
+            provided=scorer, clock=clock, has_index=has_index, on_loaded=load_detector,
         )  # fmt: skip
-        self._duo_model = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
+        vector_settings, duo_fix = settings, DUO_MODEL_FIX
+        if settings.backend == HTTP:
+            # a rerank server returns no vectors, so this process computes them, and it has no duo model to name
+            vector_settings, duo_fix = settings.model_copy(update={"backend": AUTO}), ""
+        self.vector_model = LoadedModel(
+            settings.vector_model, ENCODERS, vector_settings,
+            provided=encoder, fix=VECTOR_MODEL_FIX, clock=clock, has_index=has_index, on_loaded=load_detector,
+        )  # fmt: skip
+        self._duo_model = LoadedModel(
+            settings.duo_model or "", DUO, settings, provided=duo_scorer, fix=duo_fix, clock=clock
+        )
         self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MAX_RECIPES))
 
-    def add_vector_stores(self, stores: Sequence[VectorStore]) -> None:
-        """Add stores that provide vectors outside searches. Call this before a model is loaded."""
+    def set_side_index_stores(self, stores: Sequence[VectorStore]) -> None:
+        """Let the models read vectors from these stores on OpenSearch. Call this before a model is loaded."""
         self.scoring_model.side_index_stores = self.vector_model.side_index_stores = stores
 
     def with_model(self, model: str) -> "RerankService":
@@ -119,7 +119,7 @@ class RerankService:
         )
         service._recipes = SharedCache(lambda: LRUCache(MAX_RECIPES))  # noqa: SLF001 - the same class
         if self.settings.model == self.settings.vector_model == DEFAULT_MODEL:
-            service.vector_model = self.scoring_model  # so that the model is not loaded twice
+            service.vector_model = self.scoring_model  # the same model, which is then not loaded twice
         return service
 
     def count_candidates(self, options: Rerank) -> int:
@@ -148,11 +148,7 @@ class RerankService:
         return recipe.rerank(ranking, deadline, on_failure=options.on_failure)
 
     def load_recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
-        """Return the recipe for options. If the first model cannot be used, return a recipe whose only stage fails.
-
-        Args:
-            options: the options of the search.
-            deadline: how long to wait for models that are not loaded yet.
+        """Return the recipe of `load_usable_recipe`. If that fails, return a recipe whose only stage raises the error.
 
         Raises:
             ConfigError: the options do not fit the models.
@@ -171,23 +167,31 @@ class RerankService:
             ConfigError: the options do not fit the models.
         """
         if not isinstance(options.pipeline, str):  # the caller's own pipeline
-            return Recipe(options.pipeline, options.pipeline.depth, options.pipeline.depth)
+            return Recipe(options.pipeline, depth=options.pipeline.depth, max_depth=options.pipeline.depth)
         key = tuple(getattr(options, name) for name in RECIPE_OPTIONS)
         with self._recipes as recipes:
             cached: Recipe | None = recipes.get(key)
-        if cached is not None or self.scoring_model.ready_model is None:
+        if cached is not None:
             return cached
-        ready = [model.ready_model for model in self.select_models(options)]
-        loaded = [model for model in ready if model is not None and not isinstance(model.model, NeedsWorkers)]
-        if len(loaded) < len(ready):
+        if self.scoring_model.ready_model is None:  # its kind decides which models the stages need
             return None
-        recipe = make_recipe(options, loaded)
+        ready_models = []
+        for model in self.select_models(options):
+            ready = model.ready_model
+            if ready is None or isinstance(ready.model, NeedsWorkers):  # workers can change their model
+                return None
+            ready_models.append(ready)
+        recipe = make_recipe(options, ready_models)
         with self._recipes as recipes:
             recipes[key] = recipe
         return recipe
 
     def load_usable_recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
-        """Load the models that the options need, check that workers run if they score, and return the recipe.
+        """Load the models that the options need, look for workers if they run the models, and return the recipe.
+
+        Args:
+            options: the options of the search.
+            deadline: how long to wait for models that are not loaded yet, and for workers.
 
         Raises:
             ConfigError: the options do not fit the models.
@@ -199,17 +203,17 @@ class RerankService:
             return loaded_recipe
         if options.pipeline not in VECTORS_MONO:
             self.scoring_model.load(deadline)  # its kind decides which models the stages need
-        first, *later = models = self.select_models(options)
-        loaded: list[ReadyModelOrError] = [first.load(deadline)]
-        for model in later:
+        models = self.select_models(options)
+        models_or_errors: list[ReadyModelOrError] = [models[0].load(deadline)]
+        for model in models[1:]:
             try:
-                loaded.append(model.load(deadline))
+                models_or_errors.append(model.load(deadline))
             except Exception as error:  # noqa: BLE001 - the model's stage reports the error
-                loaded.append(error)
+                models_or_errors.append(error)
         for model in models:
             model.find_workers(deadline)
-        # `find_loaded_recipe` caches its recipe. It finds none for workers, because they can change their model.
-        return self.find_loaded_recipe(options) or make_recipe(options, loaded)
+        # `find_loaded_recipe` also caches its recipe, but returns None if a model failed or runs on workers
+        return self.find_loaded_recipe(options) or make_recipe(options, models_or_errors)
 
     def start_loading(self, options: Rerank) -> None:
         """Start to load the models that the options need, in other threads."""
@@ -247,7 +251,7 @@ class RerankService:
     def load_vectors(self, options: Rerank) -> DocumentVectors | None:
         """Return the first stage's document vectors, or None if it scores texts. Raise the same errors as `model`."""
         if options.pipeline not in VECTORS_MONO:
-            self.scoring_model.model()
+            self.scoring_model.load()  # its kind decides which models the stages need
         return self.select_models(options)[0].vectors()
 
     def load_vector_stage(self, options: Rerank) -> VectorStage:
@@ -292,19 +296,19 @@ class RerankService:
             ScoringError: the rerank server returns no scores.
         """
         deadline = Deadline.after_ms(server_ms if self.settings.backend == HTTP else None, self.clock)
-        if is_encoder(model := self.scoring_model.model()):
+        model = self.scoring_model.model()
+        if is_encoder(model):
             model.encode(["warm up"], "document", deadline=deadline)
         else:
             model.score("warm", ["up"], [(0,)], deadline=deadline)
         if options is None or not isinstance(options.pipeline, str):
             return
-        texts = enumerate(("Warm up.", "Cool down."), start=1)
-        candidates = tuple(
-            Candidate(str(rank), text, 1.0 / rank, rank, (StageScore("first_pass", 1.0 / rank, rank, 0.5),))
-            for rank, text in texts
-        )
+        candidates = []
+        for rank, text in enumerate(("Warm up.", "Cool down."), start=1):
+            first_pass = StageScore("first_pass", score=1.0 / rank, rank=rank, unit=0.5)
+            candidates.append(Candidate(str(rank), text, first_pass.score, rank, trace=(first_pass,)))
         options_that_raise = replace(options, on_failure="raise")
-        self.rerank(Ranking(Query("warm", "warm up"), candidates), options_that_raise, deadline)
+        self.rerank(Ranking(Query("warm", "warm up"), tuple(candidates)), options_that_raise, deadline)
         vectors = self.load_vectors(options)
         if vectors is not None:
             vectors.records.flush()  # this opens the store of vectors
@@ -330,7 +334,8 @@ class RerankService:
         if options.pipeline in VECTORS_MONO:
             models = [self.vector_model, self.scoring_model]
         elif options.pipeline in VECTORS and self.scoring_model.is_encoder is False:
-            has_vectors = name_first_stage(self.scoring_model.model()) == "vectors"  # workers report a kind
+            # on workers, a bi-encoder is a scorer too, whose kind the workers report
+            has_vectors = name_first_stage(self.scoring_model.model()) == "vectors"
             models = [self.scoring_model if has_vectors else self.vector_model]
         return [*models, self._duo_model] if options.compares_pairs else models
 
@@ -353,5 +358,5 @@ def no_vectors_error(model: str) -> ConfigError:
     """Return the error for a model without document vectors, such as a cross-encoder."""
     reason = f"{model} has no document vectors: only bi-encoders and late interaction do"
     export = "osrerank export converts one from the hub"
-    order = 'order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
-    return ConfigError(f"{reason}; {export}; or {order}", setting="model", source="--model")
+    alternative = 'order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
+    return ConfigError(f"{reason}; {export}; or {alternative}", setting="model", source="--model")

@@ -154,7 +154,7 @@ def _use_stored_vectors(reranker: Any, client: Any, indexes: tuple[str, ...]) ->
     """Let the reranker read the vectors that are stored on the cluster for these indices."""
     from osrerank.indexing.side_index import find_side_indices
 
-    reranker.add_vector_stores(find_side_indices(client, indexes))
+    reranker.set_side_index_stores(find_side_indices(client, indexes))
 
 
 def _warn_if_unprotected(reranker: Any, host: str) -> None:

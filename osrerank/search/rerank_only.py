@@ -1,7 +1,4 @@
-"""Rerank hits or texts that the caller already has, without sending a search.
-
-The hits are those of a response that another client received.
-"""
+"""Rerank texts, or the hits of a response that another client received, without sending a search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +7,7 @@ from typing import Any, Protocol
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.response import FIRST_PASS, Page, parse_hits, squash
-from osrerank.retrieval.bm25_scale import find_response_scale
+from osrerank.retrieval.bm25_scale import NO_FACTOR, find_response_scale
 from osrerank.search.exact_names import move_exact_names_up
 from osrerank.search.interleave import InterleavedList, interleave_rankings
 from osrerank.search.outcome import make_report
@@ -46,15 +43,15 @@ UNUSED_RESPONSE_OPTIONS = {
 UNUSED_TEXT_OPTIONS = {
     **UNUSED_RESPONSE_OPTIONS, "fields": RESPONSE_CALLS, "explain": RESPONSE_CALLS, "interleave": RESPONSE_CALLS,
 }  # fmt: skip
-"""The options that have no effect on texts, and for each, the calls that support it."""
-UNUSED_RANKING_OPTIONS = {**UNUSED_TEXT_OPTIONS, "min_score": f"{RESPONSE_CALLS}, and in Reranker"}
-"""The options that have no effect if all of the texts are returned, and for each, the calls that support it."""
+"""The options that have no effect when texts are reranked, and for each, the calls that support it."""
+UNUSED_ALL_TEXTS_OPTIONS = {**UNUSED_TEXT_OPTIONS, "min_score": f"{RESPONSE_CALLS}, and in Reranker"}
+"""The options that have no effect when texts are reranked and all are returned, with the calls that support them."""
 
 
 def check_unused_options(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
     """Raise an error if the caller sets an option that has no effect on this call.
 
-    The default options of the settings file may contain such options.
+    Such options are allowed in the settings file, whose options apply to all calls.
 
     Args:
         rerank: the caller's ``rerank`` argument.
@@ -64,7 +61,7 @@ def check_unused_options(rerank: RerankArgument, unused: Mapping[str, str]) -> N
         ConfigError: the caller sets such an option, or an option has an invalid value.
     """
     defaults = Rerank()
-    caller_options = Rerank.of(rerank, defaults) or defaults
+    caller_options = Rerank.of(rerank, defaults) or defaults  # the defaults stand for ``rerank=False``
     for option, supporting_calls in unused.items():
         if getattr(caller_options, option) != getattr(defaults, option):
             reason = f"rerank option {option} has no effect here: leave it out; it works in {supporting_calls}"
@@ -95,24 +92,30 @@ def rerank_response(
     check_unused_options(rerank, UNUSED_RESPONSE_OPTIONS)
     options = Rerank.of(rerank, defaults)
     content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
-    if options is None:
+    if options is None:  # rerank=False
         return dict(content)
     hits = parse_hits(content)
-    deadline = Deadline.after_ms(options.explicit_deadline_ms, service.clock)
-    first_options, *other_options = options.rankings
-    page = Page(0, len(hits), (), options.min_score, options.explain)
-    plan = Plan(SearchCall(options=options), service, deadline, page=page, options=first_options, text=query)
-    if options.is_first_pass:
-        plan = replace(plan, skip_reason=NOT_ASKED)
-    if options.sentences is not None:
-        plan = replace(plan, bm25=find_response_scale(response))
+    page = Page(size=len(hits), min_score=options.min_score, explain=options.explain)
+    # only the response object, not its content, can say which engine sent it
+    bm25 = NO_FACTOR if options.sentences is None else find_response_scale(response)
+    plan = Plan(
+        SearchCall(options=options),
+        service,
+        Deadline.after_ms(options.explicit_deadline_ms, service.clock),
+        page=page,
+        options=options.rankings[0],
+        skip_reason=NOT_ASKED if options.is_first_pass else None,
+        text=query,
+        bm25=bm25,
+    )
     began_s = service.clock()
     with rerank_span(service, query):
         plan = plan.with_fields_from(hits)
         ranking = _rerank_hits(hits, plan)
         interleaved: InterleavedList | None = None
-        if other_options and options.interleave is not None and isinstance(ranking, Ranking):
-            second_ranking = _rerank_hits(hits, replace(plan, options=other_options[0]).with_fields_from(hits))
+        if options.interleave is not None and isinstance(ranking, Ranking):  # not a `Reason`
+            second_plan = replace(plan, options=options.rankings[1]).with_fields_from(hits)
+            second_ranking = _rerank_hits(hits, second_plan)
             if isinstance(second_ranking, Ranking):
                 interleaved = interleave_rankings(
                     options.interleave, options.rankings, (ranking, second_ranking), content, page
@@ -140,7 +143,7 @@ def rerank_texts(
     *,
     rerank: RerankArgument,
 ) -> Ranking:
-    """Rerank texts from any source with the pipeline of the options. Return their ranking.
+    """Rerank texts with the pipeline of the options, and return their ranking.
 
     Args:
         service: the service that holds the models.
@@ -151,12 +154,15 @@ def rerank_texts(
 
     Raises:
         ConfigError: an option cannot be used, or has no effect on this call; or a document has no text.
+        TypeError: ``documents`` is a string.
         ValueError: the query has no text, or two documents have the same id.
     """
-    check_unused_options(rerank, UNUSED_RANKING_OPTIONS)
+    check_unused_options(rerank, UNUSED_ALL_TEXTS_OPTIONS)
     options = Rerank.of(rerank, defaults)
     ranking = make_ranking(query, documents, (options or defaults).separator)
-    return ranking if options is None else rerank_ranking(service, options, ranking)
+    if options is None:  # rerank=False
+        return ranking
+    return rerank_ranking(service, options, ranking)
 
 
 def make_ranking(query: str, documents: Sequence[str | Mapping[str, Any]], separator: str) -> Ranking:
@@ -169,6 +175,7 @@ def make_ranking(query: str, documents: Sequence[str | Mapping[str, Any]], separ
 
     Raises:
         ConfigError: a document has no text.
+        TypeError: ``documents`` is a string.
         ValueError: the query has no text, or two documents have the same id.
     """
     if isinstance(documents, str):
@@ -178,28 +185,27 @@ def make_ranking(query: str, documents: Sequence[str | Mapping[str, Any]], separ
 
 
 def rerank_ranking(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
-    """Rerank a ranking with the pipeline of the options. A tracing span records it."""
+    """Rerank a ranking with the pipeline of the options, and record this in a tracing span."""
     with rerank_span(service, ranking.query.text):
-        ranking = service.rerank(ranking, options, Deadline.after_ms(options.explicit_deadline_ms, service.clock))
+        deadline = Deadline.after_ms(options.explicit_deadline_ms, service.clock)
+        ranking = service.rerank(ranking, options, deadline)
         trace_outcome(ranking)
     return ranking
 
 
-def read_id(document: str | Mapping[str, Any], index: int) -> Any:
-    """Return a document's ``id`` or ``doc_id``. If it has neither, return its index among the documents."""
-    return document.get("id", document.get("doc_id", index)) if isinstance(document, Mapping) else index
-
-
 def _make_candidate(index: int, document: str | Mapping[str, Any], separator: str) -> Candidate:
-    """Return a document as a candidate. Its first-pass score is its ``score``, or else 0."""
+    """Return a document as a candidate.
+
+    Its id is the document's ``id`` or ``doc_id``, or else its index. Its first-pass score is ``score``, or else 0.
+    """
     fields: Any = {"text": document} if isinstance(document, str) else document
     text = fields.get("text") if isinstance(fields, Mapping) else None
     if not isinstance(text, str):
         reason = f'document {index} has no text: pass a string, or a dict such as {{"id": "7", "text": "..."}}'
         raise ConfigError(reason, setting=f"documents[{index}].text", source="argument")
-    score = float(fields.get("score") or 0.0)
-    doc_id = str(read_id(document, index))
+    doc_id = str(fields.get("id", fields.get("doc_id", index)))
     sections = tuple(Section(name, fields[name]) for name in ("title", "text") if fields.get(name))
     input_text = separator.join(section.text for section in sections)
-    trace = (StageScore(FIRST_PASS, score, index + 1, squash(score)),)
-    return Candidate(doc_id, input_text, score, index + 1, trace, sections=sections)
+    score, rank = float(fields.get("score") or 0.0), index + 1
+    first_pass = StageScore(FIRST_PASS, score, rank, unit=squash(score))
+    return Candidate(doc_id, input_text, score, rank, trace=(first_pass,), sections=sections)

@@ -87,7 +87,7 @@ def test_a_server_reads_vectors_built_for_its_index(client: Client, model: Path,
     build_vectors(client, index_name)
     refresh(client, index_name)
     service = RerankService(Settings.load(model=str(model)))
-    service.add_vector_stores(find_side_indices(client, [index_name]))
+    service.set_side_index_stores(find_side_indices(client, [index_name]))
     texts = [f"{document['title']} {document['text']}" for document in DOCUMENTS]
     scores = service.score(QUERY, [*texts, "a text that no index has"], NEVER)
     service.close()
