@@ -19,7 +19,7 @@ from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.values import score_by_rank
 from osrerank.stages.sentences import REPORTED_SENTENCES, interpolate
 from osrerank.types import Qrels, Run
-from osrerank.types.values import BM25
+from osrerank.types.values import BM25_SCORE
 
 STAGE = "sentences"
 DECIMALS = 4
@@ -77,7 +77,7 @@ class SentenceScores:
         candidates = sorted(record.fields["candidates"], key=lambda candidate: candidate["first_pass"]["rank"])
         doc_ids = tuple(candidate["doc_id"] for candidate in candidates)
         first_pass = [candidate["first_pass"] for candidate in candidates]
-        first_pass_scores = np.array([entry.get(BM25, entry["score"]) for entry in first_pass], dtype=np.float64)
+        first_pass_scores = np.array([entry.get(BM25_SCORE, entry["score"]) for entry in first_pass], dtype=np.float64)
         names = [kind, *(f"{kind}_{number}" for number in range(2, REPORTED_SENTENCES + 1))]  # logit, logit_2, logit_3
         entries = [candidate["stages"].get(STAGE, {}) for candidate in candidates]
         scores = np.array([[entry.get(name, np.nan) for name in names] for entry in entries])

@@ -17,7 +17,7 @@ from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path
 from osrerank.types import Ranking
 from osrerank.types.engine_errors import EngineError
-from osrerank.types.values import BM25
+from osrerank.types.values import BM25_SCORE
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Bm25Scale:
     def rescale(self, ranking: Ranking, hits: Sequence[Mapping[str, Any]]) -> Ranking:
         """Return a first pass's ranking in which each candidate also has its BM25 score without the factor.
 
-        The score becomes a part of the candidate's first-pass score, under the name ``BM25``. ``hits`` are the
+        The score becomes a part of the candidate's first-pass score, under the name `BM25_SCORE`. ``hits`` are the
         candidates' hits, in the same order.
         """
         if self == NO_FACTOR:
@@ -56,7 +56,7 @@ class Bm25Scale:
         candidates = []
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
             factor = self.factors.get(hit.get("_index", ""), self.default)
-            candidates.append(candidate.with_first_parts({BM25: candidate.text_score / factor}))
+            candidates.append(candidate.with_first_parts({BM25_SCORE: candidate.text_score / factor}))
         return replace(ranking, candidates=tuple(candidates))
 
 

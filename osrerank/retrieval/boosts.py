@@ -20,7 +20,7 @@ from osrerank.retrieval.mapping import without_boost
 from osrerank.retrieval.query_text import COMPOUND_CLAUSES, find_texts_with_fields
 from osrerank.types import Candidate, Ranking, StageReport, StageScore
 from osrerank.types.reasons import Reason, ReasonCode
-from osrerank.types.values import TEXT
+from osrerank.types.values import TEXT_SCORE
 
 STAGE = "boosts"
 """The name of the last stage in reports, in which boosts are applied."""
@@ -388,7 +388,8 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
         if not abs(combined_score - score) <= max_error:  # also if one of them is NaN
             cause = f"the hit at rank {rank} has the _score {score:.7g}, but its parts combine to {combined_score:.7g}"
             return _inseparable_reason(cause), caller_response
-        parts.append({TEXT: text_score, **{_boost_key(number): value for number, value in enumerate(values, start=1)}})
+        boost_values = {_boost_key(number): value for number, value in enumerate(values, start=1)}
+        parts.append({TEXT_SCORE: text_score, **boost_values})
     return tuple(parts), caller_response
 
 
@@ -477,7 +478,7 @@ def apply_boosts(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
     boosted = []
     for rank, index in enumerate(order, start=1):
         score, candidate = scores[index], reranked[index]
-        parts = {TEXT: text_scores[index]}
+        parts = {TEXT_SCORE: text_scores[index]}
         entry = StageScore(STAGE, score, rank, unit=squash(score), parts=parts, level=level)
         boosted.append(candidate._replace(score=score, rank=rank, trace=(*candidate.trace, entry)))
     remaining = [candidate for candidate in ranking.candidates if not _is_reranked(candidate)]

@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.stages.ordering import Floats, ScoredCandidate, reorder, unit_interval_scores
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer, StageReport
-from osrerank.types.values import TEXT
+from osrerank.types.values import TEXT_SCORE
 
 RRF_CONSTANT = 60
 """The constant k of reciprocal rank fusion, 1 / (k + rank). It is the authors' value."""
@@ -92,7 +92,7 @@ def _fuse_ranks(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
     """Return the scores of reciprocal rank fusion. The query's boosts do not count for the first-pass ranks."""
     max_score = 2 / (RRF_CONSTANT + 1)
     first_pass = sorted(ranking.candidates, key=lambda candidate: candidate.trace[0].rank)
-    if any(TEXT in candidate.trace[0].parts for candidate in first_pass):  # the query has boosts
+    if any(TEXT_SCORE in candidate.trace[0].parts for candidate in first_pass):  # the query has boosts
         first_pass.sort(key=lambda candidate: -candidate.text_score)
     ranks = {candidate.doc_id: rank for rank, candidate in enumerate(first_pass, start=1)}
     return [

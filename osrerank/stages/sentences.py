@@ -23,7 +23,7 @@ from osrerank.stages.parts import rank_by_parts
 from osrerank.stages.sentence_splitting import blank_markup, split_into_sentences, wait_until_loaded
 from osrerank.stages.splitting import normalize_spaces
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
-from osrerank.types.values import BM25, MAX_UNIT, is_blank
+from osrerank.types.values import BM25_SCORE, MAX_UNIT, is_blank
 
 REPORTED_SENTENCES = 3
 """The number of best sentences whose logits and probabilities are reported. It is the number that Birch sums."""
@@ -135,7 +135,7 @@ class SentenceStage:
         uses_logits = self.options.scores == "logit"
         best_scores = best_logits.astype(np.float64) if uses_logits else best_probabilities
         # BM25 without the engine's factor, if the engine has one
-        first_pass = np.array([candidate.trace[0].parts.get(BM25, candidate.text_score)])
+        first_pass = np.array([candidate.trace[0].parts.get(BM25_SCORE, candidate.text_score)])
         score = float(interpolate(first_pass, best_scores[None, :], self.options.a, self.options.weights)[0])
         parts = {}
         for index in range(min(REPORTED_SENTENCES, len(best_logits))):

@@ -4,8 +4,9 @@ A passage is a window of a fixed number of words, as in Dai, Callan: Deeper text
 neural language modeling, SIGIR 2019, arXiv:1905.09217, section 3. The default sizes, in `Windows`, are those of Chen et
 al.: ICIP at TREC-2020 Deep Learning Track, section 2.
 
-A tokenizer makes many tokens of a long word. So in dense texts, which have far more tokens than words, such as Chinese
-or code, pieces of words are counted in place of words, and a passage can begin or end inside a word.
+Dense texts, such as Chinese or code, have far more tokens than words, because a tokenizer makes many tokens of a long
+word. So a long word of a dense text is cut into pieces of three characters, and each piece counts as a word. A passage
+of a dense text can begin or end inside a word.
 """
 
 import random
@@ -22,7 +23,7 @@ from osrerank.types.values import is_blank
 WORD = re.compile(r"\S+")
 LONG_HYPHENS = re.compile(r"-{3,}")
 MAX_WORD_LENGTH = 40
-"""The maximum length of a word that counts as one word. A longer word makes its text dense."""
+"""The maximum length of a word that is not cut into pieces. A longer word makes its text dense."""
 MAX_SPACELESS_RUN = 10
 """The maximum number of characters in a row from scripts without spaces, such as Chinese. More make a text dense."""
 PIECE_LENGTH = 3
@@ -32,30 +33,40 @@ MIN_DENSE_LENGTH = 200
 MAX_SYMBOL_FRACTION = 0.2
 """The maximum fraction of symbols in a text that is not dense.
 
-A tokenizer makes a token of each symbol. So in a text with more symbols, two units (words, pieces of words or symbols)
-count as one word if no space is between them.
+A tokenizer makes a token of each symbol. So in a text with more symbols, such as code, symbols are separate from the
+words beside them: "f(x)" consists of "f", "(", "x" and ")". Two of these count as one word if no space is between them.
 """
 # More than MAX_SPACELESS_RUN characters from scripts without spaces.
-_SPACELESS = (
+_LONG_SPACELESS_RUN = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
     rf"{{{MAX_SPACELESS_RUN + 1}}}"
 )
-_SPACELESS_RUN = re.compile(_SPACELESS)
-# A whole word that is not too long, or else a piece of a word.
-_PIECE = re.compile(rf"(?<!\S)(?!\S*?{_SPACELESS})\S{{1,{MAX_WORD_LENGTH}}}(?!\S)|\S{{1,{PIECE_LENGTH}}}")
-# One or two units, each a word that is not too long, a piece of a word, or a symbol.
-_TWO_PIECES = re.compile(
-    rf"(?:(?<!\w)(?!\w*?{_SPACELESS})\w{{1,{MAX_WORD_LENGTH}}}(?!\w)|\w{{1,{PIECE_LENGTH}}}|[^\w\s]){{1,2}}"
-)
-# Bytes are counted below, because this is faster than matching a pattern.
+
+
+def _word_or_piece(character: str) -> str:
+    """Return a pattern for a whole word that is not too long, or else for a piece of a word.
+
+    ``character`` is the pattern of a word's characters.
+    """
+    without_spaceless_run = rf"(?!{character}*?{_LONG_SPACELESS_RUN.pattern})"
+    word = rf"(?<!{character}){without_spaceless_run}{character}{{1,{MAX_WORD_LENGTH}}}(?!{character})"
+    return rf"{word}|{character}{{1,{PIECE_LENGTH}}}"
+
+
+_WORD_OR_PIECE = re.compile(_word_or_piece(r"\S"))
+_WORD_OR_PIECE_OR_SYMBOL = _word_or_piece(r"\w") + r"|[^\w\s]"
+_ONE_OR_TWO = re.compile(f"(?:{_WORD_OR_PIECE_OR_SYMBOL}){{1,2}}")
+"""What counts as one word in a text with many symbols."""
+# The following bytes are counted in UTF-8 text, because this is faster than matching a pattern.
 _ASCII_SYMBOLS = string.punctuation.encode()
-_WORD_BYTES = bytes(ord(" ") if chr(byte).isspace() and byte < 128 else ord("x") for byte in range(256))
+_ASCII_SPACES = bytes(byte for byte in range(128) if chr(byte).isspace())
+_MASK_WORDS = bytes(ord(" ") if byte in _ASCII_SPACES else ord("x") for byte in range(256))
 """A translation table that maps ASCII white space to a space, and each other byte to an x."""
-_LONG_RUN = b"x" * (MAX_WORD_LENGTH + 1)
-_SPACE_LEADS = bytes(byte for byte in range(128) if chr(byte).isspace()) + b"\xc2\xe1\xe2\xe3"
-"""The first UTF-8 bytes of white space. Other characters begin with some of them, too, so a count is an upper bound."""
-_SPACELESS_LEADS = bytes({0xE0, 0xE1, *range(0xE3, 0xF5)})
-"""The first UTF-8 bytes of characters in scripts without spaces, but not of dashes and quotation marks."""
+_MASKED_LONG_WORD = b"x" * (MAX_WORD_LENGTH + 1)
+_FIRST_BYTES_OF_SPACES = _ASCII_SPACES + b"\xc2\xe1\xe2\xe3"
+"""The first bytes of white space. Some other characters begin with the same bytes, so a count is an upper bound."""
+_FIRST_BYTES_OF_SPACELESS = bytes({0xE0, 0xE1, *range(0xE3, 0xF5)})
+"""The first bytes of characters in scripts without spaces. 0xE2 is left out: dashes and quotation marks begin so."""
 
 
 def is_dense(text: str) -> bool:
@@ -72,27 +83,27 @@ def _is_dense(text: str, encoded: bytes) -> bool:
 
 
 def _has_many_symbols(text: str, encoded: bytes) -> bool:
-    """Return whether so many of a text's characters are ASCII symbols that it is dense."""
-    return _count(encoded, _ASCII_SYMBOLS) > MAX_SYMBOL_FRACTION * len(text)
+    """Return whether a text has so many ASCII symbols that it is dense."""
+    return _count_bytes(encoded, _ASCII_SYMBOLS) > MAX_SYMBOL_FRACTION * len(text)
 
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _count(encoded: bytes, counted_bytes: bytes) -> int:
+def _count_bytes(encoded: bytes, counted_bytes: bytes) -> int:
     """Return how many of a text's UTF-8 bytes are among the counted ones."""
     return len(encoded) - len(encoded.translate(None, counted_bytes))
 
 
 def _has_long_word(text: str, encoded: bytes) -> bool:
-    """Return whether a text has a word that is too long. Cheap tests of its bytes exclude most texts first."""
-    may_have_spaceless_run = len(encoded) > len(text) and _count(encoded, _SPACELESS_LEADS) > MAX_SPACELESS_RUN
-    if may_have_spaceless_run and _SPACELESS_RUN.search(text):
+    """Return whether a text has a long word or a long run without spaces. Cheap tests exclude most texts first."""
+    is_ascii = len(encoded) == len(text)
+    may_have_spaceless_run = not is_ascii and _count_bytes(encoded, _FIRST_BYTES_OF_SPACELESS) > MAX_SPACELESS_RUN
+    if may_have_spaceless_run and _LONG_SPACELESS_RUN.search(text):
         return True
-    # A word of n characters has at least n bytes. White space that is not ASCII counts as part of a word here, so a
-    # long run of bytes is only a hint.
-    may_have_long_word = _LONG_RUN in encoded.translate(_WORD_BYTES)
+    # A long run of bytes is only a hint: a character can have several bytes, and not all white space is ASCII.
+    may_have_long_word = _MASKED_LONG_WORD in encoded.translate(_MASK_WORDS)
     return may_have_long_word and any(len(word) > MAX_WORD_LENGTH for word in text.split())
 
 
@@ -106,7 +117,7 @@ def has_fewer_words(text: str, minimum: int) -> bool:
     encoded = _encode(text)
     if _is_dense(text, encoded):
         return sum(1 for _ in islice(split_words(text), minimum)) < minimum
-    max_spaces = _count(encoded, _SPACE_LEADS)
+    max_spaces = _count_bytes(encoded, _FIRST_BYTES_OF_SPACES)
     return max_spaces < minimum - 1 or len(text.split(maxsplit=minimum)) < minimum
 
 
@@ -114,27 +125,30 @@ def split_words(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each word of a text. In a dense text, a piece of a word can count as a word."""
     pattern, encoded = WORD, _encode(text)
     if _is_dense(text, encoded):
-        pattern = _TWO_PIECES if _has_many_symbols(text, encoded) else _PIECE
+        pattern = _ONE_OR_TWO if _has_many_symbols(text, encoded) else _WORD_OR_PIECE
     return (match.span() for match in pattern.finditer(text))
 
 
-def split_into_windows(text: str, words: int, stride: int, max_windows: int | None = None) -> list[tuple[int, int]]:
+def split_into_windows(
+    text: str, words_per_window: int, stride: int, max_windows: int | None = None
+) -> list[tuple[int, int]]:
     """Return the start and end of each window, in characters. A text of n words has ceil(n / stride) windows.
 
     For example, "a b c d" in windows of 2 words with stride 1 is ``[(0, 3), (2, 5), (4, 7), (6, 7)]``.
 
     Args:
         text: the text, whose words are those of `split_words`.
-        words: the number of words in a window.
+        words_per_window: the number of words in a window. The last windows can have fewer.
         stride: the number of words from the start of one window to the start of the next.
         max_windows: the maximum number of windows. None returns all windows.
     """
-    max_words = None if max_windows is None else (max_windows - 1) * stride + words
+    max_words = None if max_windows is None else (max_windows - 1) * stride + words_per_window
     word_spans = list(islice(split_words(text), max_words))
     windows = []
     for first in islice(range(0, len(word_spans), stride), max_windows):
-        last = min(first + words, len(word_spans)) - 1
-        windows.append((word_spans[first][0], word_spans[last][1]))
+        last = min(first + words_per_window, len(word_spans)) - 1
+        (start, _), (_, end) = word_spans[first], word_spans[last]
+        windows.append((start, end))
     return windows
 
 
@@ -147,16 +161,17 @@ def find_passages(sections: Iterable[Section], windows: Windows, doc_id: str) ->
     Args:
         sections: the document's texts: one for each field, or one for each value of a field with several values.
         windows: the options for splitting them.
-        doc_id: the document's id. With the policy ``sampled``, it decides together with the seed which passages stay.
+        doc_id: the document's id. With the policy ``sampled``, it decides together with the seed which passages remain.
     """
-    max_windows = windows.limit if windows.policy == "first" else None
+    max_windows = windows.limit if windows.policy == "first" else None  # a sample is drawn from all windows
     passages: list[tuple[Section, Span]] = []
     for section in sections:
         spans = split_into_windows(section.text, windows.words, windows.stride, max_windows)
         if section.value is not None and has_fewer_words(section.text, windows.words + 1):
             spans = [(spans[0][0], spans[-1][1])] if spans else []  # one passage, from the first to the last word
-        bounds = [(start, end) for start, end in spans if not is_blank(section.text[start:end])]
-        passages += [(section, Span(section.field, start, end, section.value)) for start, end in bounds]
+        for start, end in spans:
+            if not is_blank(section.text[start:end]):
+                passages.append((section, Span(section.field, start, end, section.value)))
         if max_windows is not None and len(passages) >= max_windows:
             break
     return _sample(passages, windows, doc_id)
@@ -167,7 +182,7 @@ def leaves_out_text(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
 
     Args:
         sections: the document's texts.
-        spans: the spans of its passages, in order.
+        spans: the spans of its passages, in the order of the text.
     """
     spans_by_value: defaultdict[tuple[str, int | None], list[Span]] = defaultdict(list)
     for span in spans:

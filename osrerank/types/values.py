@@ -18,11 +18,11 @@ LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 BLANK_TEXT = "its text is blank: nothing but space, punctuation and symbols"
 """The reason why a blank text is not scored."""
 MAX_UNIT = 1.0 - 2.0**-40
-"""The maximum `StageScore.unit`. A hit's ``_score`` is level + unit, and must not be rounded up to the next level."""
-BM25 = "bm25"
+"""The maximum of `StageScore.unit`. With a unit nearer to 1, level + unit would be rounded up to the next level."""
+BM25_SCORE = "bm25"
 """A key of `StageScore.parts`: the BM25 score divided by k1 + 1. Present if the engine multiplies BM25 by k1 + 1."""
-TEXT = "text"
-"""A key of `StageScore.parts`: the first-pass score without the query's boosts. Present if the query has boosts."""
+TEXT_SCORE = "text"
+"""A key of `StageScore.parts`: the score of the query's text, without its boosts. Present if the query has boosts."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -38,7 +38,7 @@ def replace_surrogates(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and its id. The text must have a character that is not white space."""
+    """A query and its id. The text must not be empty or only white space."""
 
     query_id: str
     text: str
@@ -50,7 +50,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document of a test collection, before it is indexed."""
+    """A document of a test collection, before it is indexed. ``metadata`` has its other fields."""
 
     doc_id: str
     text: str
@@ -62,7 +62,7 @@ class Section(NamedTuple):
     """The text of one value of a document's field.
 
     Attributes:
-        field: the field's name, as in the request.
+        field: the field's name as in the request, such as ``title`` or ``highlight:title``.
         text: the value's text.
         value: the index of the value in the field's list of values, from 0. None if the field has a single value.
     """
@@ -77,9 +77,8 @@ class Span:
     """The location of a passage in a document.
 
     Attributes:
-        field: the field's name, as in the request.
-        start, end: the passage is ``value[start:end]``, in characters of the field's value.
-        value: the index of the value in the field's list of values, from 0. None if the field has a single value.
+        field, value: the field's name and the index of its value, as in the passage's `Section`.
+        start, end: the passage is ``section.text[start:end]``.
     """
 
     field: str
@@ -89,8 +88,8 @@ class Span:
 
     def as_json(self) -> dict[str, str | int]:
         """Return the location as JSON values: ``{"field": "text", "start": 120, "end": 480}``."""
-        value = {} if self.value is None else {"value": self.value}
-        return {"field": self.field, "start": self.start, "end": self.end, **value}
+        value_index = {} if self.value is None else {"value": self.value}
+        return {"field": self.field, "start": self.start, "end": self.end, **value_index}
 
 
 class StageScore(NamedTuple):
@@ -100,12 +99,12 @@ class StageScore(NamedTuple):
         stage: the stage's name.
         score: the value that the stage sorted by, in the stage's own range. Higher is better.
         rank: the candidate's rank after the stage, from 1.
-        unit: a number in [0, 1) that gives the same order as the score. A hit's ``_score`` is ``level`` + ``unit``, so
-            that candidates of a later stage are above the others.
+        unit: a number in [0, 1) that gives the same order as the score.
         parts: further values by name, such as ``{"logit": 1.2, "probability": 0.77}``.
         passage: the passage that decided the score. None if the text was not split.
-        level: the number of stages that have scored the candidate, except blends. 0 for the first pass.
-        cut: whether the text was truncated to the model's window.
+        level: how many stages have reranked the candidate. The first pass, blends and boosts do not count. A hit's
+            ``_score`` is level + unit, so that candidates which a later stage reranked are above the others.
+        cut: whether the text was longer than the model's window, so that the model did not read its end.
     """
 
     stage: str
@@ -147,9 +146,9 @@ class Candidate(NamedTuple):
 
     @property
     def text_score(self) -> float:
-        """The first-pass score without the query's boosts. It includes them if they could not be separated."""
+        """The first-pass score, without the query's boosts if they could be separated from it."""
         first_pass = self.trace[0]
-        return first_pass.parts.get(TEXT, first_pass.score)
+        return first_pass.parts.get(TEXT_SCORE, first_pass.score)
 
     def with_first_parts(self, parts: Mapping[str, float]) -> Self:
         """Return the candidate with more values, such as ``{"bm25": 4.1}``, in the first pass's `StageScore.parts`."""
@@ -188,7 +187,7 @@ class StageReport(Counts):
         kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``. Empty if the stage has no model.
         candidates: the number of candidates that the stage was given.
         failed: the number of candidates that could not be scored.
-        lacking: the number of candidates that still had no vector at the deadline.
+        lacking: the number of candidates that had no stored vector, and whose text was not encoded by the deadline.
         took_ms: the wall time of the stage, in milliseconds.
         skipped: whether the pipeline intentionally skipped the stage; ``reason`` has the explanation.
         pairs: the pairwise probabilities. None if the stage does not compare candidates.
@@ -212,11 +211,10 @@ class StageReport(Counts):
 class Ranking:
     """The candidates of a query in ranked order.
 
-    Ids are unique, scores are finite, and ranks count from 1. The scores of candidates that a stage ordered never rise.
-    The scores of a first pass with a ``sort`` can be in any order.
+    Ids are unique, scores are finite, and ranks count from 1. A stage orders its candidates by falling score. A first
+    pass with a ``sort`` can have its scores in any order.
 
     Attributes:
-        query: the query.
         candidates: the candidates, best first.
         reports: the reports of the stages, in order.
         warnings: how the response differs from what the caller requested.
@@ -273,6 +271,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Qrels:
-    """Relevance judgments, as ``{"query 1": {"doc 7": 2}}``. The relevance of spam is negative."""
+    """Relevance judgments: ``{"query 1": {"doc 7": 2}}`` if doc 7 has relevance 2. Spam has a negative relevance."""
 
     judgments: Mapping[str, Mapping[str, int]]
