@@ -67,35 +67,51 @@ def test_a_server_and_a_worker_end_while_starting_as_first_process(tmp_path, com
         assert end(signal.SIGTERM) in (0, 2, 143)  # 2: it is that far that port 1 is refused or taken
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@contextlib.contextmanager
+def hang_up(action):
+    """Let the children of this process begin with this action for SIGHUP."""
+    before = signal.signal(signal.SIGHUP, action)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_worker_that_is_ready_exits_with_0(tmp_path, redis_url, number):
-    with worker_group(redis_url, tmp_path, options=("--threads", "1")) as group:
+    with hang_up(signal.SIG_DFL), worker_group(redis_url, tmp_path, options=("--threads", "1")) as group:
         (process,) = group.processes
         process.send_signal(number)
         assert process.wait(ENDS_S) == 0
         group.processes.clear()
+        assert "--threads" not in group.log()  # its arguments, which can contain a password
+
+
+def test_a_worker_under_nohup_works_on_when_its_terminal_hangs_up_and_shows_its_threads(tmp_path, redis_url):
+    with hang_up(signal.SIG_IGN), worker_group(redis_url, tmp_path, options=("--threads", "1")) as group:
+        (process,) = group.processes
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            process.send_signal(number)
+        wait_until(lambda: "Current thread" in group.log())
+        assert "LOCAL VARIABLES" not in group.log()
+        assert process.poll() is None
+        assert len(group.ready()) == 1
 
 
 def test_a_server_answers_accepted_requests_when_its_terminal_hangs_up(tmp_path):
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # children inherit it
-    try:
-        with serving(tmp_path / "log", "--model", TINY, "--backend", "onnx") as (process, _port):
-            process.send_signal(signal.SIGHUP)
-            assert process.wait(ENDS_S) == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    serve = serving(tmp_path / "log", "--model", TINY, "--backend", "onnx")
+    with hang_up(signal.SIG_DFL), serve as (process, _port):
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(ENDS_S) == 0
 
 
 def test_a_server_under_nohup_ignores_the_hangup_of_its_terminal(tmp_path):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
-    try:
-        with serving(tmp_path / "log", "--model", TINY, "--backend", "onnx") as (process, port):
-            process.send_signal(signal.SIGHUP)
-            time.sleep(0.5)
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
-                assert answer.status == 200
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    serve = serving(tmp_path / "log", "--model", TINY, "--backend", "onnx")
+    with hang_up(signal.SIG_IGN), serve as (process, port):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+            assert answer.status == 200
 
 
 def test_a_build_that_follows_an_index_exits_with_0(tmp_path):

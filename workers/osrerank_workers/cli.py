@@ -23,7 +23,7 @@ from osrerank.scoring.names import WORKER_BACKENDS
 @click.pass_obj
 @end_on_signals()
 def worker(group_options: dict[str, Any] | None, /, *, check: bool, **options: Any) -> None:
-    """Score for clients with --backend workers, until stopped by SIGTERM or SIGINT.
+    """Score for clients with --backend workers, until stopped by SIGTERM, SIGINT or SIGHUP.
 
     A stopping worker finishes the accepted chunks. On a machine with several GPUs, start one worker per GPU, each with
     its CUDA_VISIBLE_DEVICES.

@@ -1,10 +1,13 @@
 """Run a worker in this process until it is stopped: ``osrerank worker``."""
 
+import faulthandler
 import logging
+import signal
 
 from celery.apps import worker as celery_worker
 from redis import RedisError
 
+from osrerank._signals import END_SIGNALS
 from osrerank.scoring.remote.broker import check_redis_mode, connect
 from osrerank.settings import Settings
 from osrerank.types import Scorer
@@ -14,17 +17,24 @@ from osrerank_workers.consumer import sleep_unless_stopped
 
 
 class Worker(celery_worker.Worker):  # type: ignore[misc]
-    """A Celery worker that treats SIGINT like SIGTERM: it finishes its chunks and exits with 0.
+    """A Celery worker that treats SIGINT and SIGHUP like SIGTERM: it finishes its chunks and exits with 0.
 
     Celery's worker exits with 1 after SIGINT, which would look like a failure. A second SIGINT still drops the chunks.
+    After SIGHUP, it would start again and print its arguments, which can contain the broker's password, and after
+    SIGUSR1 it would print the variables of all threads, which can contain texts.
     """
 
     def install_platform_tweaks(self, worker: celery_worker.Worker) -> None:
+        ignored = [number for number in END_SIGNALS if signal.getsignal(number) is signal.SIG_IGN]  # as with nohup
         super().install_platform_tweaks(worker)
         # Celery installs its handler of SIGTERM in this way. It has no option for the exit code.
-        celery_worker._shutdown_handler(  # noqa: SLF001
-            worker, sig="SIGINT", callback=celery_worker.on_SIGINT
-        )
+        install = celery_worker._shutdown_handler  # noqa: SLF001
+        install(worker, sig="SIGINT", callback=celery_worker.on_SIGINT)
+        install(worker, sig="SIGHUP")
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        if hasattr(faulthandler, "register"):  # not on Windows
+            faulthandler.register(signal.SIGUSR1)
 
 
 def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
