@@ -257,7 +257,7 @@ class Settings(BaseSettings):
         names = {SECRETS_DIR} | {f"{PREFIX}{name}".upper() for name in cls.model_fields}
         variables = [name for name in os.environ if name.upper().startswith(PREFIX)]
         for name in (*variables, *_find_secret_files()):
-            if name.upper() not in names:
+            if name.upper() not in names and not _is_service_link(name):
                 fix = find_replacement(name.upper()) or f"the settings are {', '.join(sorted(names))}"
                 raise ConfigError(f"{name} is not a setting; {fix}", setting=name, source="environment")
         try:
@@ -315,6 +315,13 @@ def refuse_settings(options: Mapping[str, Any]) -> None:
     for name in sorted(set(options) & set(Settings.model_fields)):
         variable = f"{PREFIX}{name.upper()}"
         raise ConfigError(f"{name} cannot be an argument here; set {variable}", setting=name, source="argument")
+
+
+def _is_service_link(name: str) -> bool:
+    """Return whether Kubernetes set a variable: ``OSRERANK_SERVER_PORT`` and others for the Service osrerank-server."""
+    ending = "_SERVICE_HOST"
+    services = [variable.removesuffix(ending) for variable in os.environ if variable.endswith(ending)]
+    return any(name.startswith((f"{service}_SERVICE_", f"{service}_PORT")) for service in services)
 
 
 def _find_secret_files() -> list[str]:

@@ -21,6 +21,16 @@ def test_an_argument_overrides_the_environment_and_an_empty_variable_is_unset(mo
     assert Settings.load().url.get_secret_value().startswith("embedded:")
 
 
+def test_the_variables_that_kubernetes_sets_for_a_service_are_no_settings(monkeypatch):
+    monkeypatch.setenv("OSRERANK_SERVER_SERVICE_HOST", "10.0.0.7")
+    for name in ("SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8088_TCP", "PORT_8088_TCP_ADDR"):
+        monkeypatch.setenv(f"OSRERANK_SERVER_{name}", "tcp://10.0.0.7:8088")
+    assert Settings.load().server_token is None
+    monkeypatch.setenv("OSRERANK_SERVER_TOKENS", "x")
+    with pytest.raises(ConfigError, match="OSRERANK_SERVER_TOKENS is not a setting"):
+        Settings.load()
+
+
 def test_unknown_variables_and_bad_values_are_named_with_their_source(monkeypatch):
     monkeypatch.setenv("OSRERANK_REDIS", "x")
     with pytest.raises(ConfigError, match=r"OSRERANK_REDIS is not a setting.*OSRERANK_REDIS_URL") as caught:
