@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osrerank._bad_value import describe_bad_value
-from osrerank.formats.files import line_error, write_atomically
+from osrerank.formats.common_layout import write_lines
+from osrerank.formats.files import line_error
 from osrerank.formats.lines import read_numbered_objects
 from osrerank.types import Candidate, Section
 
@@ -175,15 +176,7 @@ def _is_number(entry: Any) -> bool:
 
 def write_examples(path: Path, examples: Iterable[Example]) -> int:
     """Write examples as JSON lines, completely or not at all, and return their number."""
-    count = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal count
-        for count, example in enumerate(examples, start=1):  # noqa: B007 - the last number is the count
-            yield f"{json.dumps(as_json(example), ensure_ascii=False)}\n"
-
-    write_atomically(path, lines())
-    return count
+    return write_lines((json.dumps(as_json(example), ensure_ascii=False) for example in examples), path)
 
 
 def as_json(example: Example) -> dict[str, Any]:
