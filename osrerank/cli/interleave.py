@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def report(
     pages, n_unmatched = _read_pages(context, clicks, ubi_options)
     outcomes = measure_preferences(pages, confidence=confidence, least_share=least_share)
     if wants_json(context):
-        click.echo(json.dumps({"unmatched": n_unmatched, "experiments": [outcome.as_json() for outcome in outcomes]}))
+        click.echo(json.dumps({"unmatched": n_unmatched, "experiments": [asdict(outcome) for outcome in outcomes]}))
         return
     for outcome in outcomes:
         click.echo(_describe(outcome, confidence))

@@ -353,7 +353,7 @@ def _compute_fingerprint(request: TrainingRequest, student_options: str = "") ->
     In a distillation, ``student_options`` contains the student's layers and checkpoint, as JSON. The recipe's
     ``budget_tokens`` is left out, because it only divides steps into forward passes.
     """
-    recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
+    recipe = {name: value for name, value in asdict(request.recipe).items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]
     content = [recipe, _hash_checkpoint(request.source), data, student_options]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -373,7 +373,7 @@ def _write_trained_model(
     state = training.state
     provenance = {
         "base_model": model_name(request.source),
-        "our_training": request.recipe.as_json(),
+        "our_training": asdict(request.recipe),
         "steps": training.plan.total_steps,
         "data": [
             {"source": source.name, "examples": examples}

@@ -14,7 +14,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -295,7 +295,7 @@ def _compute_fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) 
     """Return the recipe, the source's hash and the corpora's sizes as JSON. They determine the trained weights."""
     files = [(str(path), path.stat().st_size) for path in corpora]
     # budget_tokens only divides a step into micro-batches
-    settings = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
+    settings = {name: value for name, value in asdict(recipe).items() if name != "budget_tokens"}
     return json.dumps([settings, hash_files(source, list_parameter_files(source)), files], sort_keys=True)
 
 
@@ -363,7 +363,7 @@ def _parse_json_line(path: Path, number: int, line: str) -> str:
 def _build_provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total_steps: int) -> Mapping[str, Any]:
     return {
         "base_model": source.name,
-        "our_training": recipe.as_json(),
+        "our_training": asdict(recipe),
         "data": [{"source": path.name} for path in corpora],
         "steps": total_steps,
         "seed": recipe.seed,

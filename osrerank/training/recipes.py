@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from osrerank._removed import find_replacement
@@ -153,10 +153,6 @@ class Recipe:
     def warmup_steps(self, total: int) -> int:
         """Return the number of warm-up steps in a training of ``total`` steps."""
         return int(self.warmup * total) if self.warmup < 1 else int(self.warmup)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all fields as JSON values."""
-        return asdict(self)
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:

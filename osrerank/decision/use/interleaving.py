@@ -9,8 +9,7 @@ prefer B. The share of sessions that prefer B has an exact binomial interval (Cl
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from osrerank._optional import require
 from osrerank.decision.use.clicks import ShownPage
@@ -56,9 +55,6 @@ class Preference:
     needed: int | None
     needed_as_seen: int | None
     least_share: float
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measure_preferences(
