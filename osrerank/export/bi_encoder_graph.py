@@ -12,6 +12,7 @@ from osrerank.export.graph import TOKENS_SHAPE, BertGraph, Graph, Weights
 from osrerank.export.head_graph import add_head
 from osrerank.export.modern_bert_graph import ModernBertGraph
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.model_files import current_name
 from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.saved_encoder import POSITION_BUCKETS
 
@@ -25,8 +26,6 @@ MPNET_NAMES = {
     "attention.LayerNorm": "attention.output.LayerNorm",
 }
 """Name of a module in an MPNet layer -> its name in a BERT layer."""
-TENSORFLOW_NAMES = {"gamma": "weight", "beta": "bias"}
-"""TensorFlow's name of a LayerNorm's weight, which some versions of transformers write -> PyTorch's name."""
 MAX_BUCKET_DISTANCE = 128
 """MPNet puts all pairs of tokens that are at least this far apart into the same bucket."""
 
@@ -106,8 +105,7 @@ def _rename_weights(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
         bert_name = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
         for old, new in MPNET_NAMES.items():
             bert_name = bert_name.replace(f".{old}.", f".{new}.")
-        module, _, parameter = bert_name.rpartition(".")
-        renamed[f"{module}.{TENSORFLOW_NAMES.get(parameter, parameter)}"] = array
+        renamed[current_name(bert_name)] = array
     return renamed
 
 

@@ -35,6 +35,8 @@ WEIGHT_PATTERNS = (
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
 """Lists of patterns of weight files, used like `GRAPH_PATTERNS`."""
+OLD_PARAMETERS = {".gamma": ".weight", ".beta": ".bias"}
+"""Suffix of a LayerNorm's weight in TensorFlow, which some versions of transformers write -> PyTorch's suffix."""
 DEFAULT_MAX_TOKENS = 512
 """Sequences have at most this many tokens if the model's files set no limit, except in `LONG_FAMILIES`."""
 LONG_FAMILIES = ("modernbert",)
@@ -121,6 +123,14 @@ def tokenizer_file(directory: Path) -> Path:
         reason = f"{card}: tokenizer is {name!r}; it must be a file in the model's folder"
         raise ModelLoadError(reason, path=str(card))
     return directory / name
+
+
+def current_name(name: str) -> str:
+    """Return transformers' current name of a weight: ``a.LayerNorm.gamma`` -> ``a.LayerNorm.weight``."""
+    for old, new in OLD_PARAMETERS.items():
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
 
 
 def read_padding_id(directory: Path) -> int:

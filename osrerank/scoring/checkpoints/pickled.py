@@ -13,7 +13,7 @@ from osrerank._optional import require
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.checkpoints.safe_unpickler import Placeholder, load_with_placeholders, module_tensors
 from osrerank.scoring.json_file import read_json
-from osrerank.scoring.model_files import PICKLES, is_pickled
+from osrerank.scoring.model_files import PICKLES, current_name, is_pickled
 
 INDEX_FILE = "pytorch_model.bin.index.json"
 SUFFIXES = (".bin", ".pt", ".pth")
@@ -21,8 +21,6 @@ NESTED_KEYS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts save a state dict or a whole module, next to numbers such as the epoch."""
 PARALLEL_PREFIX = "module."
 """Prefix that torch's DataParallel adds to the names of all weights."""
-OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-"""Old suffix of a weight's name -> transformers' current suffix."""
 BUFFER_SUFFIXES = ("position_ids", "token_type_ids")
 """Name suffixes of tensors that are not weights, which old versions of transformers saved too."""
 
@@ -63,7 +61,11 @@ def read_pickled(source: Path) -> dict[str, Any]:
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     tensors = {name: tensor for file in pickled_files(source) for name, tensor in _read_tensors(file).items()}
-    return {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(BUFFER_SUFFIXES)}
+    return {
+        current_name(name.removeprefix(PARALLEL_PREFIX)): tensor
+        for name, tensor in tensors.items()
+        if not name.endswith(BUFFER_SUFFIXES)
+    }
 
 
 def _read_tensors(file: Path) -> Mapping[str, Any]:
@@ -129,12 +131,3 @@ def _unsafe_pickle_message(file: Path, refusal: Exception) -> str:
         f"python -c {quoted} and then pass {target} as the model"
     )
     return f"{file} is a pickle of more than tensors{detail}, which would run code when it is loaded; {fix}"
-
-
-def _current_name(name: str) -> str:
-    """Return transformers' current name: ``module.a.LayerNorm.gamma`` -> ``a.LayerNorm.weight``."""
-    name = name.removeprefix(PARALLEL_PREFIX)
-    for old, new in OLD_NAMES.items():
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name

@@ -22,7 +22,6 @@ from osrerank.scoring.backends.torch import read_weights
 from osrerank.scoring.card import Head, Kind, ModelCard
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.checkpoints.convert import NOTICES
-from osrerank.scoring.checkpoints.pickled import OLD_NAMES
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import (
     CARD_FILE,
@@ -30,6 +29,7 @@ from osrerank.scoring.model_files import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     copy_existing,
+    current_name,
     read_config,
     tokenizer_file,
 )
@@ -374,11 +374,9 @@ def _normalise_names(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Te
     is_bare_encoder = not any(name.startswith(prefix) for name in weights)
     named_weights = {}
     for name, tensor in weights.items():
-        for old, new in OLD_NAMES.items():
-            name = name.replace(old, new)  # noqa: PLW2901 - the PyTorch name
         is_head = name.startswith(TOP_LEVEL_HEAD_PREFIXES)
         full_name = f"{prefix}{name}" if is_bare_encoder and not is_head else name
-        named_weights[full_name] = tensor
+        named_weights[current_name(full_name)] = tensor
     return named_weights
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from osrerank.scoring.model_files import current_name
+
 EMBEDDINGS = {"word": "word_embeddings", "position": "position_embeddings", "segment": "token_type_embeddings"}
 """Our name of an embedding table -> BERT's name."""
 LAYER = {
@@ -27,12 +29,7 @@ def normalise_names(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dic
 
     ``bert.embeddings.LayerNorm.gamma`` becomes ``embeddings.LayerNorm.weight``.
     """
-    current_names = {"gamma": "weight", "beta": "bias"}
-    renamed: dict[str, Tensor] = {}
-    for name, tensor in weights.items():
-        module, _, parameter = name.removeprefix(prefix).rpartition(".")
-        renamed[f"{module}.{current_names.get(parameter, parameter)}"] = tensor.float()
-    return renamed
+    return {current_name(name.removeprefix(prefix)): tensor.float() for name, tensor in weights.items()}
 
 
 def from_bert_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
