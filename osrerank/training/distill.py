@@ -65,8 +65,6 @@ class DistillationObjective(Objective):
         device = next(self.network.parameters()).device
         teacher_inputs = move_to_device(device, micro_batch.teacher_inputs or micro_batch.inputs)
         inputs = move_to_device(device, micro_batch.inputs)
-        if next(self.teacher.parameters()).device != device:
-            self.teacher.to(device)
         if not self._compares_layers:
             with torch.no_grad():
                 teacher_logits = self.teacher(**teacher_inputs).float()
