@@ -18,6 +18,7 @@ from osrerank.types import Qrels, Query
 
 MIN_QUESTION_WORDS = 3
 """The minimum number of words in a question. Some questions in SQuAD are only one or two letters long."""
+SEARCH_THREADS = 4
 BULK_LINES = 2000
 """The number of lines in a bulk request, two for each document."""
 
@@ -30,13 +31,11 @@ class Search:
         client: a client of the engine.
         index: an index whose documents contain the field ``text`` and optionally ``title``.
         depth: how many documents a search returns.
-        threads: how many searches run at the same time.
     """
 
     client: Client
     index: str
-    depth: int = 100
-    threads: int = 4
+    depth: int
 
     def find_hits(self, query: str) -> list[tuple[str, TitledText]]:
         """Return the id and the text of each of a query's hits, in rank order."""
@@ -45,8 +44,8 @@ class Search:
         return [(hit["_id"], self._parse_text(hit)) for hit in response["hits"]["hits"]]
 
     def find_all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, TitledText]]]:
-        """Yield the hits of each query, in the order of the queries. Several searches run at the same time."""
-        with ThreadPoolExecutor(self.threads) as pool:
+        """Yield the hits of each query, in the order of the queries. `SEARCH_THREADS` searches run at the same time."""
+        with ThreadPoolExecutor(SEARCH_THREADS) as pool:
             yield from pool.map(self.find_hits, queries)
 
     def get_text(self, doc_id: str) -> TitledText | None:

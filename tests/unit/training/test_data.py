@@ -62,7 +62,7 @@ def test_training_examples_are_made_from_an_index(tmp_path: Path) -> None:
         client.index(index="notes", id=doc_id, body={"title": "T", "text": text}, refresh=True)
     qrels = Qrels({"1": {"c": 1, "a": 1, "gone": 1, "b": 0}, "2": {"b": 0}})
     queries = (Query("1", "salt"), Query("2", "salt"), Query("3", "salt"))
-    (example,) = examples_from_index(Search(client, "notes"), queries, qrels)
+    (example,) = examples_from_index(Search(client, "notes", depth=100), queries, qrels)
     assert example.query == "salt"
     labels = dict(zip(example.documents, example.relevance, strict=True))
     assert labels == {"T salt and salt": 0, "T low salt": 1, "T the wing": 1}
