@@ -299,7 +299,7 @@ def _compute_fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) 
     return json.dumps([settings, hash_files(source, list_parameter_files(source)), files], sort_keys=True)
 
 
-def create_encoder(corpora: Sequence[Path], output: Path, size: EncoderSize, seed: int = 1) -> Path:
+def create_encoder(corpora: Sequence[Path], output: Path, size: EncoderSize) -> Path:
     """Write an untrained BERT with a vocabulary learnt from the corpora, for `pretrain` to start from.
 
     Raises:
@@ -309,7 +309,7 @@ def create_encoder(corpora: Sequence[Path], output: Path, size: EncoderSize, see
     with new_directory(output) as directory:
         tokenizer = train_tokenizer(read_texts(corpora), size.vocabulary)
         tokenizer.save(str(directory / TOKENIZER_FILE))
-        torch.manual_seed(seed)
+        torch.manual_seed(1)
         config = {
             "model_type": "bert",
             "vocab_size": tokenizer.get_vocab_size(),
