@@ -40,7 +40,7 @@ class TextFile:
         LoaderError: the disk is too full to store the offsets.
     """
 
-    def __init__(self, path: Path, *, min_stored_bytes: int = MIN_STORED_BYTES) -> None:
+    def __init__(self, path: Path) -> None:
         if not path.stat().st_size:
             raise FormatError(f"{path} is empty", file=str(path))
         self._path = path
@@ -55,21 +55,10 @@ class TextFile:
         error = wide_encoding_error(str(path), head)
         if error is not None:
             raise error
-        self._offsets = self._index_offsets(is_stored=path.stat().st_size >= min_stored_bytes)
+        self._offsets = self._index_offsets(is_stored=path.stat().st_size >= MIN_STORED_BYTES)
 
     def __contains__(self, text_id: str) -> bool:
         return text_id in self._offsets
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the ids in the order of the file."""
-        return (row.id for row in self._read_rows())
-
-    def __getitem__(self, text_id: str) -> str:
-        """Return title and text as one string. The errors are those of `get_document`."""
-        return self.get_document(text_id).full_text
 
     def get_document(self, text_id: str) -> TitledText:
         """Return the document or query with this id, and its title.

@@ -53,7 +53,8 @@ def beside(path: Path, name: str, text: str) -> Path:
 
 def texts(path: Path) -> list[Any]:
     text_file = TextFile(path)
-    return [(text_id, text_file[text_id]) for text_id in text_file]
+    ids = [text_id for text_id in ("d1", "d2", "1", "2") if text_id in text_file]
+    return [(text_id, text_file.get_document(text_id).full_text) for text_id in ids]
 
 
 def id_triples(path: Path) -> list[Any]:

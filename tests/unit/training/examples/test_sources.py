@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import ConfigError, FormatError
+from osrerank.training.examples import texts as text_files
 from osrerank.training.examples.example import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
 from osrerank.training.examples.texts import TextFile
@@ -144,48 +145,62 @@ def test_options_of_training_sources_are_checked(tmp_path: Path, options: dict[s
 
 def test_texts_are_looked_up_by_offset(tmp_path: Path) -> None:
     texts = TextFile(Path(file(tmp_path, "c", "\ufeff" + CORPUS + "d3\thttp://x\ta title\tthe body\nd4\tplain\n")))
-    assert [texts[name] for name in ("d4", "d1", "d3")] == ["plain", "Salt lowers nothing", "a title the body"]
-    assert "d2" in texts
-    assert len(texts) == 4
+    expected_texts = ["plain", "Salt lowers nothing", "a title the body"]
+    assert [texts.get_document(name).full_text for name in ("d4", "d1", "d3")] == expected_texts
+    assert ("d2" in texts, "d5" in texts) == (True, False)
 
 
+@pytest.fixture
+def stores_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file is large enough that its offsets are stored."""
+    monkeypatch.setattr(text_files, "MIN_STORED_BYTES", 1)
+
+
+def look_up(path: Path, text_id: str) -> str:
+    return TextFile(path).get_document(text_id).full_text
+
+
+def test_offsets_of_a_small_collection_are_not_kept(tmp_path: Path) -> None:
+    path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
+    assert look_up(path, "d2") == "two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.usefixtures("stores_offsets")
 def test_offsets_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
     offsets = tmp_path / "c.tsv.ids.sqlite"
-    assert (TextFile(path)["d2"], offsets.exists()) == ("two", False)
-    assert (TextFile(path, min_stored_bytes=1)["d2"], offsets.exists()) == ("two", True)
+    assert (look_up(path, "d2"), offsets.exists()) == ("two", True)
     written_at = offsets.stat().st_mtime_ns
-    texts = TextFile(path, min_stored_bytes=1)
-    assert (list(texts), len(texts), texts["d1"], offsets.stat().st_mtime_ns) == (["d1", "d2"], 2, "one", written_at)
+    assert (look_up(path, "d1"), offsets.stat().st_mtime_ns) == ("one", written_at)
     path.write_text("d0\tzero, which moves the others\nd1\tone\nd2\ttwo\n")
-    assert [TextFile(path, min_stored_bytes=1)[name] for name in ("d0", "d2")] == [
-        "zero, which moves the others",
-        "two",
-    ]
+    assert [look_up(path, name) for name in ("d0", "d2")] == ["zero, which moves the others", "two"]
     path.write_text("d1\tone\nd1\ttwo\n")
     with pytest.raises(FormatError, match="line 2: the id d1 appears twice"):
-        TextFile(path, min_stored_bytes=1)
+        TextFile(path)
 
 
+@pytest.mark.usefixtures("stores_offsets")
 def test_an_unwritable_folder_only_costs_time_for_offsets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
     (tmp_path / "c.tsv.ids.sqlite").mkdir()
     (tmp_path / "c.tsv.ids.sqlite" / "held").touch()
-    assert TextFile(path, min_stored_bytes=1)["d1"] == "one"
+    assert look_up(path, "d1") == "one"
     assert "ids of c.tsv are sorted again on each start" in caplog.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
 
 
+@pytest.mark.usefixtures("stores_offsets")
 def test_offsets_of_a_changed_collection_are_noticed(tmp_path: Path) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
     state = path.stat()
-    TextFile(path, min_stored_bytes=1)
+    TextFile(path)
     path.write_text("d2\ttwo\nd1\tone\n")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(
         FormatError, match=r"line 1: this line no longer contains the text of d1; delete c.tsv.ids.sqlite"
     ):
-        TextFile(path, min_stored_bytes=1)["d1"]
+        look_up(path, "d1")
 
 
 @pytest.mark.parametrize(
