@@ -18,16 +18,18 @@ from osrerank_loaders.load.retry import RetryBudget
 
 
 def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
-    """Load a collection.
+    """Load a collection into a search engine.
 
     Args:
         connect: connects to a search engine, given its URL and the size of the connection pool.
         options: the options of the command, such as ``{"loader": "beir", "paths": ("corpus.jsonl",), ...}``.
     """
     loader = LOADERS[options["loader"]]
+    # two connections more than the bulk requests need, for checkpoints
     client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
     try:
-        paths, load_options = options["paths"], _load_options(options)
+        paths = options["paths"]
+        load_options = _load_options(options)
         with load_progress(list_files(paths, loader.files)) as report:
             return load(client, options["index_name"], loader, paths, options=load_options, report=report)
     finally:
@@ -45,7 +47,7 @@ def _load_options(options: Mapping[str, Any]) -> LoadOptions:
             **{name: options[name] for name in ("k1", "b", "shards", "replicas", "contents", "language")}
         ),
         bulk=BulkOptions(
-            max_bytes=int(options["bulk_mb"] * (1 << 20)),
+            max_bytes=int(options["bulk_mb"] * 2**20),
             in_flight=options["in_flight"],
             retry_budget=RetryBudget(give_up_s=options["give_up_s"]),
         ),
@@ -59,7 +61,7 @@ def download_collection(
 
     Args:
         collection: the collection's name in the catalogue.
-        folder: the folder.
+        folder: where the files are written.
         only: the names of the files to download. If empty, all files are downloaded.
         catalogue: a JSON file to use instead of the package's catalogue.
 
@@ -71,13 +73,13 @@ def download_collection(
     """
     collections = read_catalogue(catalogue)
     if collection not in collections:
-        reason = f"there is no collection {collection}; there are {', '.join(sorted(collections))}"
+        reason = f"there is no collection {collection}; the collections are {', '.join(sorted(collections))}"
         raise ConfigError(reason, setting="collection", source="argument")
     files = collections[collection].files
-    unknown = set(only) - {file.name for file in files}
+    unknown = sorted(set(only) - {file.name for file in files})
     if unknown:
         names = ", ".join(file.name for file in files)
-        reason = f"{collection} has no file {min(unknown)} to download with --only; its files are {names}"
+        reason = f"{collection} has no file {unknown[0]} to download with --only; its files are {names}"
         raise ConfigError(reason, setting="only", source="argument")
     for file in files:
         if not only or file.name in only:

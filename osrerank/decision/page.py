@@ -51,15 +51,14 @@ def compare_lists(summary: str, before: Iterable[str], after: Iterable[str]) -> 
 
     ``summary`` is plain text, and the hits are HTML, such as ``<li>d7</li>``.
     """
-    lists = "".join(
-        f"<div><strong>{title}</strong><ol>{''.join(items)}</ol></div>"
-        for title, items in (("First pass", before), ("Reranked", after))
-    )
-    return f'<details open><summary>{escape(summary)}</summary><div class="pair">{lists}</div></details>'
+    first_pass = f"<div><strong>First pass</strong><ol>{''.join(before)}</ol></div>"
+    reranked = f"<div><strong>Reranked</strong><ol>{''.join(after)}</ol></div>"
+    lists = f'<div class="pair">{first_pass}{reranked}</div>'
+    return f"<details open><summary>{escape(summary)}</summary>{lists}</details>"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of plain text. All columns except the first are aligned to the right, for numbers."""
+    """Return a table of plain text. All columns except the first contain numbers, which are aligned to the right."""
 
     def render_row(tag: str, cells: Sequence[str]) -> str:
         first, *numbers = (escape(cell) for cell in cells)

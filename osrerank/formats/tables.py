@@ -15,15 +15,17 @@ QID, QUERY, DOCNO, TEXT, SCORE, LABEL = "qid", "query", "docno", "text", "score"
 
 def is_table(source: SourceFile) -> bool:
     """Return whether the first line of a file is a table's header, without consuming it."""
-    first = source.stream.peek(HEAD_BYTES)[:HEAD_BYTES].splitlines()[:1]
-    names = [name.strip(b'" ') for line in first for name in line.split(b",")]
+    head_lines = source.stream.peek(HEAD_BYTES)[:HEAD_BYTES].splitlines()
+    if not head_lines:
+        return False
+    names = [name.strip(b'" ') for name in head_lines[0].split(b",")]
     return QID.encode() in names and len(names) > 1
 
 
 def read_table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each row as a dict of its columns, with the number of its last line.
+    """Yield the line number of each row's end, and the row as a dict of its columns, such as ``{"qid": "7", ...}``.
 
-    `is_table` must be true for the file. ``columns`` are required.
+    `is_table` must be true for the file. ``columns`` are the required columns.
 
     Raises:
         FormatError: a column is missing, a row has too few or too many fields, or the text is not UTF-8.
@@ -36,7 +38,7 @@ def read_table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tupl
             names = ", ".join(filter(None, header))
             raise record_error(source, f"the table lacks the column {missing[0]}; it has {names}", line=1)
         for row in reader:
-            if None in row or None in row.values():
+            if None in row or None in row.values():  # `DictReader` marks too many and too few fields in this way
                 expected = f"expected {len(header)} fields, as in the header line"
                 raise record_error(source, expected, line=reader.line_num)
             yield reader.line_num, row

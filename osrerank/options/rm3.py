@@ -14,8 +14,8 @@ class Rm3:
         documents: the number of feedback documents.
         terms: the maximum number of terms that a feedback document contributes, and that are added in total.
         weight: the weight of the original query in the expanded query, in [0, 1].
-        field: the field that is searched, and that the terms come from. If None, it is the first searched field whose
-            name is not that of a title, such as ``headline``.
+        field: the field that is searched, and that the terms come from. If None, it is the first searched field that is
+            not a title. A field named ``headline`` counts as a title.
         max_document_share: the maximum fraction of the index's documents that contain an added term, in [0, 1]. More
             frequent terms are not added.
         min_length: the minimum length of an added term, in characters.

@@ -1,9 +1,9 @@
 """Fit a logistic function from scores to probabilities of relevance (Platt 1999).
 
 The function is fitted by Newton's method to Platt's smoothed targets (Lin, Lin, Weng: A note on Platt's probabilistic
-outputs for support vector machines, 2007). The target is (n+ + 1) / (n+ + 2) instead of 1 for each of the n+ relevant
-texts, and 1 / (n- + 2) instead of 0 for each of the n- other texts. With these targets, the scale stays finite even if
-there are few scores, or if all relevant texts have higher scores than all others.
+outputs for support vector machines, 2007). With r relevant texts and s others, the target is ``(r + 1) / (r + 2)`` for
+a relevant text instead of 1, and ``1 / (s + 2)`` for another text instead of 0. With these targets, the scale stays
+finite even if there are few scores, or if all relevant texts have higher scores than all others.
 """
 
 import numpy as np
@@ -31,12 +31,14 @@ def fit_platt(scores: npt.NDArray[np.floating], is_relevant: npt.NDArray[np.bool
     Raises:
         EvaluationError: texts with higher scores are not more often relevant.
     """
-    n_positive, n_negative = int(is_relevant.sum()), int((~is_relevant).sum())
-    targets = np.where(is_relevant, (n_positive + 1) / (n_positive + 2), 1 / (n_negative + 2))
-    mean, deviation = float(scores.mean()), float(scores.std()) or 1.0
+    n_relevant = int(is_relevant.sum())
+    n_others = len(is_relevant) - n_relevant
+    targets = np.where(is_relevant, (n_relevant + 1) / (n_relevant + 2), 1 / (n_others + 2))
+    mean = float(scores.mean())
+    deviation = float(scores.std()) or 1.0  # 1 if all scores are equal
     # the rows are the normalised scores and a constant, whose weight is the offset
     inputs = np.stack([(scores.astype(np.float64) - mean) / deviation, np.ones(len(scores))])
-    weights = np.array([0.0, np.log((n_positive + 1) / (n_negative + 1))])
+    weights = np.array([0.0, np.log((n_relevant + 1) / (n_others + 1))])  # begin with equal probabilities
     for _ in range(MAX_STEPS):
         probabilities = logistic(weights @ inputs)
         gradient = inputs @ (probabilities - targets)
@@ -45,20 +47,20 @@ def fit_platt(scores: npt.NDArray[np.floating], is_relevant: npt.NDArray[np.bool
         weights = weights - _damp_step(step, weights, inputs, targets)
         if np.abs(step).max() < 1e-9:
             break
-    if not weights[0] > 0:
+    if not weights[0] > 0:  # also if it is NaN
         raise EvaluationError("texts with higher scores are not more often relevant; check the judgments")
     scale = float(weights[0]) / deviation
     return Platt(scale, float(weights[1]) - scale * mean)
 
 
 def cross_entropy(probabilities: Floats, targets: Floats) -> float:
-    """Return the sum of the log losses of probabilities ``(n,)`` with the targets ``(n,)``."""
+    """Return the sum of the log losses of probabilities ``(n,)`` against targets ``(n,)``."""
     clipped = np.clip(probabilities, PROBABILITY_MARGIN, 1 - PROBABILITY_MARGIN)
     return float(-(targets * np.log(clipped) + (1 - targets) * np.log1p(-clipped)).sum())
 
 
 def _damp_step(step: Floats, weights: Floats, inputs: Floats, targets: Floats) -> Floats:
-    """Halve a Newton step until the loss does not rise. Return the step, which is subtracted from the weights."""
+    """Halve a Newton step until subtracting it from the weights does not raise the loss. Return the step."""
     loss = cross_entropy(logistic(weights @ inputs), targets)
     for _ in range(20):
         if cross_entropy(logistic((weights - step) @ inputs), targets) <= loss + 1e-12:

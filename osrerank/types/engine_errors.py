@@ -1,7 +1,7 @@
 """Exceptions that make a search fail: a failed request to the search engine, or an error that the caller wants raised.
 
-`osrerank.errors.ConfigError` makes it fail, too. After any other exception, the search returns the hits in the engine's
-order, and the response has the reason (`osrerank.types.reasons`).
+`osrerank.errors.ConfigError` makes a search fail, too. After any other exception, the search returns the hits in the
+engine's order, and the response contains the reason (`osrerank.types.reasons`).
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ class EngineError(PropagatedError):
         status: the HTTP status. None if the engine did not respond.
         kind: the engine's error type, such as ``index_not_found_exception``. Empty if unknown.
         timed_out: whether the request timed out.
-        external_message: the first line of the message of the engine or the client library.
+        external_message: the first line of the engine's or the client library's message, truncated to 300 characters.
         is_shared: whether the request also contained other searches, one of which might have caused the error. It is
             False until the sender of such a request sets it.
         cause: the client library's exception. In a multi-search, it is the search's entry in the response.
@@ -40,8 +40,12 @@ class EngineError(PropagatedError):
         external_message: str = "",
     ) -> None:
         super().__init__(cause)
-        self.status, self.kind, self.timed_out = status, kind, timed_out
-        self.external_message, self.is_shared = external_message.strip().partition("\n")[0][:300], False
+        first_line, _, _ = external_message.strip().partition("\n")
+        self.status = status
+        self.kind = kind
+        self.timed_out = timed_out
+        self.external_message = first_line[:300]
+        self.is_shared = False
 
     @property
     def is_absent(self) -> bool:

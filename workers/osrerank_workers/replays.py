@@ -52,10 +52,11 @@ class ReplayGuard:
                 raise PayloadError(
                     "a scoring request is more than an hour old and has no deadline; it is not scored", reason="expired"
                 )
+        chunk_id = request.chunk
         with self._arrivals as arrivals:
-            previous = arrivals.get(request.chunk)
+            previous = arrivals.get(chunk_id)
             n_arrivals = 1 if previous is None else previous.n_arrivals + 1
-            arrivals[request.chunk] = Arrivals(n_arrivals, expires_at_s)
+            arrivals[chunk_id] = Arrivals(n_arrivals, expires_at_s)
         if n_arrivals > MAX_SENDS:
             raise PayloadError(
                 f"a request arrived more than {MAX_SENDS} times, perhaps because workers die while they score it",
@@ -63,6 +64,6 @@ class ReplayGuard:
             )
 
 
-def _expiry_at_s(_chunk: str, arrivals: Arrivals, _now_s: float) -> float:
+def _expiry_at_s(_chunk_id: str, arrivals: Arrivals, _now_s: float) -> float:
     """Return when the cache removes an entry. `TLRUCache` calls this with the key, the value and the time."""
     return arrivals.expires_at_s

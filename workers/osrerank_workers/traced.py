@@ -1,4 +1,4 @@
-"""Record a chunk as a span in the trace of its search."""
+"""Record a worker's chunk, which is a part of a search's documents, as a span in the trace of the search."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -15,15 +15,15 @@ FAILED_OUTCOMES = ("failed", "unanswered")
 
 
 def chunk_span(
-    queue: str, request: ChunkRequest, headers: Mapping[str, object] | None, *, queries: bool
+    queue: str, request: ChunkRequest, headers: Mapping[str, object] | None, *, may_record_queries: bool
 ) -> AbstractContextManager[Span]:
     """Begin a chunk's span, with the name and attributes of OpenTelemetry's conventions for messaging.
 
     Args:
         queue: the name of the chunk's queue.
         request: the chunk's request.
-        headers: the headers of the chunk's task, which are not signed.
-        queries: whether the span includes the query: the setting ``trace_queries``.
+        headers: the headers of the chunk's task. They are not signed, so they can contain anything.
+        may_record_queries: whether this span and the spans inside it can include queries (setting ``trace_queries``).
     """
     all_headers = headers or {}
     parent = {name: value for name, value in all_headers.items() if name in TRACE_HEADERS and isinstance(value, str)}
@@ -35,9 +35,9 @@ def chunk_span(
         "messaging.message.id": request.chunk,
         "osrerank.chunk.documents": len(request.documents),
         "osrerank.chunk.pairs": len(request.tuples),
-        "osrerank.query": request.query if queries else None,
+        "osrerank.query": request.query if may_record_queries else None,
     }
-    return trace(f"process {queue}", attributes, queries=queries, kind=SpanKind.CONSUMER, parent=parent)
+    return trace(f"process {queue}", attributes, queries=may_record_queries, kind=SpanKind.CONSUMER, parent=parent)
 
 
 def set_outcome(span: Span, outcome: str) -> None:

@@ -1,4 +1,4 @@
-"""Read SQuAD as a retrieval collection, in which each paragraph is a document that is relevant to its questions.
+"""Read SQuAD as a retrieval collection: each paragraph is a document, and the questions about it are queries.
 
 Rajpurkar, Zhang, Lopyrev, Liang: SQuAD, 2016, arXiv:1606.05250.
 """
@@ -14,14 +14,14 @@ from osrerank.types import Document, Query
 
 
 class Paragraph(NamedTuple):
-    """A paragraph as a document, and the questions about it as queries."""
+    """A paragraph as a document, and the questions about it as queries, to which the document is relevant."""
 
     document: Document
     queries: tuple[Query, ...]
 
     @property
     def judgments(self) -> Iterator[Judgment]:
-        """The judgments that make this paragraph relevant to its questions."""
+        """For each query, the judgment that the document is relevant."""
         return (Judgment(query.query_id, self.document.doc_id, 1) for query in self.queries)
 
 
@@ -38,14 +38,14 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
         raise CorpusFormatError(f"{path} is not a SQuAD file: {error}", file=str(path)) from error
     for article in articles:
         for number, paragraph in enumerate(article["paragraphs"]):
-            converted = _paragraph(article["title"], number, paragraph)
-            query_reasons = [explain_invalid_id(query.query_id, is_query=True) for query in converted.queries]
-            for reason in (explain_invalid_id(converted.document.doc_id), *query_reasons):
-                if reason:
-                    raise CorpusFormatError(f"{path}: {reason}", file=str(path))
+            converted = _convert_paragraph(article["title"], number, paragraph)
+            reasons = [explain_invalid_id(converted.document.doc_id)]  # "" for a valid id
+            reasons += [explain_invalid_id(query.query_id, is_query=True) for query in converted.queries]
+            for reason in filter(None, reasons):
+                raise CorpusFormatError(f"{path}: {reason}", file=str(path))
             yield converted
 
 
-def _paragraph(title: str, number: int, paragraph: dict[str, Any]) -> Paragraph:
+def _convert_paragraph(title: str, number: int, paragraph: dict[str, Any]) -> Paragraph:
     document = Document(f"{title}-{number}", paragraph["context"], title.replace("_", " "))
     return Paragraph(document, tuple(Query(qa["id"], qa["question"]) for qa in paragraph["qas"]))

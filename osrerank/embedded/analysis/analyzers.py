@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from osrerank.embedded.analysis import tokens
-from osrerank.embedded.analysis.stems import SNOWBALL
+from osrerank.embedded.analysis.stems import STEMMERS
 from osrerank.embedded.errors import Json, argument_error, reject_unknown_keys, require_list, require_object
 
 Filter = Callable[[str], str]
@@ -110,8 +110,8 @@ def _build_filter(name: str, body: Any) -> Filter:
             f"filter [{name}] has the type [{body.get('type')}]; the embedded engine supports [snowball]"
         )
     language = str(body.get("language"))
-    if language not in SNOWBALL:
+    if language not in STEMMERS:
         raise argument_error(
-            f"filter [{name}] has the language [{language}]; the embedded engine supports {sorted(SNOWBALL)}"
+            f"filter [{name}] has the language [{language}]; the embedded engine supports {sorted(STEMMERS)}"
         )
-    return SNOWBALL[language]
+    return STEMMERS[language]

@@ -1,8 +1,8 @@
 """Stem words of many languages with PyStemmer, and adapt the results to those of Lucene's ``snowball`` filter.
 
 Lucene and PyStemmer both contain the algorithms of the Snowball project (Porter, https://snowballstem.org), but from
-different releases. PyStemmer 3 has another Dutch algorithm than Lucene 10, and it removes -et from German and Swedish
-words, which Lucene 10 keeps.
+different releases. PyStemmer 3 has another Dutch algorithm than Lucene 10. It also removes the ending -et from German
+and Swedish words, and Lucene 10 does not.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,18 +27,19 @@ def _stem(algorithm: str, word: str) -> str:
 
 def stem_german(word: str) -> str:
     """Stem a German word, but keep its ending -et."""
-    stem = _stem("german", word)
+    stem = _stem("german", word)  # without umlauts
+    stem_with_et = f"{stem}et"
     without_umlauts = word.translate(_UMLAUTS)
-    if without_umlauts.startswith(f"{stem}et") and without_umlauts[len(stem) + 2 :] in _GERMAN_ENDINGS:
-        return f"{stem}et"
+    if without_umlauts.startswith(stem_with_et) and without_umlauts.removeprefix(stem_with_et) in _GERMAN_ENDINGS:
+        return stem_with_et
     return stem
 
 
 def stem_swedish(word: str) -> str:
     """Stem a Swedish word, but keep its ending -et, except in -andet and -het."""
-    base = word.removesuffix("s") if word.endswith("ets") else word
-    if base.endswith("et") and not base.endswith(("andet", "het")):
-        return base
+    without_s = word.removesuffix("s") if word.endswith("ets") else word
+    if without_s.endswith("et") and not without_s.endswith(("andet", "het")):
+        return without_s
     return _stem("swedish", word)
 
 
@@ -52,7 +53,7 @@ _IDENTICAL_LANGUAGES = (
     " Romanian Russian Spanish Turkish"
 )
 """The languages for which PyStemmer and Lucene return the same stems."""
-SNOWBALL: Mapping[str, Callable[[str], str]] = MappingProxyType(
+STEMMERS: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {
         **{language: partial(_stem, language.lower()) for language in _IDENTICAL_LANGUAGES.split()},
         "Dutch": stem_dutch,

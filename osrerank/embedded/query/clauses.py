@@ -1,4 +1,4 @@
-"""Functions for several query clauses: BM25's formulas, and readers of a clause's field, options and boost."""
+"""Functions that several query clauses share: BM25's formulas, and the parsing of fields, options and boosts."""
 
 import math
 import operator
@@ -17,12 +17,12 @@ SINGLE_OCCURRENCE_FACTOR = 1 / (1 + K1)
 
 
 def idf(n_documents: int, document_frequency: int) -> float:
-    """Return BM25's inverse document frequency of a term that ``document_frequency`` of the documents contain."""
+    """Return BM25's inverse document frequency of a term that ``document_frequency`` of all documents contain."""
     return math.log(1 + (n_documents - document_frequency + 0.5) / (document_frequency + 0.5))
 
 
 def length_norm(length: int, totals: FieldTotals) -> float:
-    """Return BM25's norm of a field: a term that occurs this number of times has half of its maximum score.
+    """Return BM25's length norm n of a document's field. A term that occurs n times has half of its maximum score.
 
     ``length`` is the number of terms in the field, rounded as Lucene stores it. ``totals`` gives the average length.
     """
@@ -32,26 +32,30 @@ def length_norm(length: int, totals: FieldTotals) -> float:
 def read_single_field(clause: str, body: Json, value_key: str | None, allowed: frozenset[str]) -> tuple[str, Json]:
     """Return the field and the options of a clause on one field, such as ``("title", {"query": "tea"})``.
 
-    If ``value_key`` is "query", the clause can be ``{"title": "tea"}`` instead of ``{"title": {"query": "tea"}}``. If
-    ``value_key`` is None, the clause must have options. ``allowed`` has their names.
+    Args:
+        clause: the name of the clause, such as ``match``, for error messages.
+        body: the content of the clause, such as ``{"title": {"query": "tea"}}``.
+        value_key: the option that the clause must have. The short form ``{"title": "tea"}`` contains only its value.
+            None if the clause has no such option, as in ``range``.
+        allowed: the names of all options that the clause can have.
     """
     if len(body) != 1:
         raise parsing_error(f"[{clause}] query takes one field, found {sorted(body)}")
-    ((path, options),) = body.items()
+    ((field, options),) = body.items()
     if not isinstance(options, dict):
         if value_key is None:
             raise parsing_error(
-                f"[{clause}] query malformed: [{path}] must have an object with options, found {options!r:.100}"
+                f"[{clause}] query malformed: [{field}] must have an object with options, found {options!r:.100}"
             )
         options = {value_key: options}
     reject_unknown_keys(clause, options, allowed)
-    if value_key is not None and options.get(value_key) is None:
-        raise parsing_error(f"[{clause}] query on [{path}] has no [{value_key}]")
-    if value_key is not None and isinstance(options[value_key], dict | list):
-        raise parsing_error(
-            f"[{clause}] query on [{path}] takes one value as [{value_key}], found {options[value_key]!r:.100}"
-        )
-    return path, options
+    if value_key is not None:
+        value = options.get(value_key)
+        if value is None:
+            raise parsing_error(f"[{clause}] query on [{field}] has no [{value_key}]")
+        if isinstance(value, dict | list):
+            raise parsing_error(f"[{clause}] query on [{field}] takes one value as [{value_key}], found {value!r:.100}")
+    return field, options
 
 
 def as_list(value: Any) -> list[Any]:
@@ -65,7 +69,7 @@ def read_boost(body: Json) -> float:
     """Return the boost of a clause, which is 1 by default."""
     boost = parse_number(body.get("boost", 1.0), "boost")
     if boost < 0:
-        raise parsing_error(f"negative [boost] are not allowed in the query, found [{boost}]")
+        raise parsing_error(f"a negative [boost] is not allowed in the query, found [{boost}]")
     return boost
 
 

@@ -36,7 +36,7 @@ class VectorShares:
     def __call__(self, index: str) -> float:
         """Return the share of documents that have stored vectors: 0 for none, 1 for all.
 
-        If the model uses no document vectors, as a cross-encoder, the share is 1.
+        If the model uses no document vectors, such as a cross-encoder, the share is 1.
 
         Raises:
             RefusedRequest: the server does not offer the index, or cannot read it.

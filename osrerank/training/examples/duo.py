@@ -27,18 +27,19 @@ class DuoSequenceBuilder:
     skips_equal_labels: bool = True
 
     def count(self, example: Example) -> int:
+        """Return the number of sequences that `build_sequences` makes of an example."""
         if self.skips_equal_labels:
             return 2 * len(example.relevant_documents) * len(example.negatives)
         return len(example.documents) * (len(example.documents) - 1)
 
     def build_sequences(self, example: Example) -> list[LabelledSequence]:
         pairs, sequences = build_ordered_pairs(self.input_builder, example.query, example.documents)
-        labels = [grade > 0 for grade in example.relevance]
-        scores = example.scores or (0.0,) * len(labels)
+        is_relevant = [grade > 0 for grade in example.relevance]
+        scores = example.scores or (0.0,) * len(is_relevant)
         return [
-            LabelledSequence(tokens, int(labels[first]), scores[first] - scores[second])
+            LabelledSequence(tokens, target=int(is_relevant[first]), score=scores[first] - scores[second])
             for (first, second), tokens in zip(pairs, sequences, strict=True)
-            if not self.skips_equal_labels or labels[first] != labels[second]
+            if not self.skips_equal_labels or is_relevant[first] != is_relevant[second]
         ]
 
 
