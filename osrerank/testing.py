@@ -26,7 +26,7 @@ class ManualClock:
     """A clock that moves only when `sleep` is called, for example in ``Deadline.after_ms(100, clock)``. Thread-safe.
 
     Args:
-        now_s: the first time, in seconds.
+        now_s: the time at first, in seconds.
     """
 
     def __init__(self, now_s: float = 1_000_000.0) -> None:
@@ -49,7 +49,7 @@ class FunctionScorer:
     Attributes:
         function: a function of query and document that returns a logit.
         unscorable: the texts whose scoring fails.
-        seconds_per_pair: the time to score a tuple, in seconds.
+        seconds_per_pair: the time that scoring takes for each tuple, in seconds.
         sleep: the function that waits for ``seconds_per_pair``, such as `ManualClock.sleep`, which only moves a clock.
         broken: whether every call raises an error.
     """
@@ -86,17 +86,18 @@ class FunctionScorer:
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         failures = {}
         n_attempted = 0
-        for number, indices in enumerate(tuples):
+        for number, document_indices in enumerate(tuples):
             if deadline.passed:
                 break
             if self.seconds_per_pair:
                 self.sleep(self.seconds_per_pair)
             n_attempted += 1
-            if self.unscorable & {documents[index] for index in indices}:
+            texts = [documents[index] for index in document_indices]
+            if not self.unscorable.isdisjoint(texts):
                 failures[number] = "unscorable on purpose"
                 continue
-            logits = [self.function(query, documents[index]) for index in indices]
-            values[number] = logits[0] - sum(logits[1:])
+            first, *others = [self.function(query, text) for text in texts]
+            values[number] = first - sum(others)
         return Scores(values, failures, n_attempted, inferences=n_attempted - len(failures))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -107,9 +108,9 @@ class FunctionScorer:
 
 
 class ArithmeticEncoder:
-    """A backend whose vectors count token ids: element i is the number of ids with remainder i modulo 32.
+    """The backend of a bi-encoder whose vectors count token ids: number i counts the ids with remainder i modulo 32.
 
-    The vectors are scaled to norm 1. For the ids 1, 33 and 2, elements 1 and 2 have the ratio 2 to 1.
+    The vectors are scaled to norm 1. For the ids 1, 33 and 2, the numbers 1 and 2 have the ratio 2 to 1.
 
     Args:
         before: a function that is called with a document's token ids before it is encoded. It can wait, raise an
@@ -141,7 +142,8 @@ class ArithmeticEncoder:
             raise InferenceError(str(error)) from error
 
     def _encode(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        if not threading.current_thread().name.startswith("osrerank-query"):  # this is a document
+        is_query = threading.current_thread().name.startswith("osrerank-query")  # queries have threads of their own
+        if not is_query:
             if self._before is not None:
                 self._before(ids)
             self.encoded_ids.append(ids)
@@ -180,7 +182,7 @@ class CannedTransport:
             return dict.fromkeys(url.rpartition("/")[0].strip("/").split(","), mapping)
         if "/_settings/" in url or url == "/":
             return {}
-        if url.startswith("/osrerank-vectors-") and "position-" in str(body):
+        if url.startswith("/osrerank-vectors-") and "position-" in str(body):  # asks for the progress of vector builds
             return {"hits": {"hits": []}}
         self.requests.append({"method": method, "url": url, "params": dict(params or {}), "body": body, **options})
         if isinstance(self.answer, Exception):
