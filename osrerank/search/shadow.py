@@ -1,4 +1,4 @@
-"""Rerank searches in the background to record what reranking would change (shadow mode of the option ``traffic``).
+"""Repeat searches in the background with reranking, and record what it would change: shadow mode (``traffic``).
 
 The caller gets the first pass's response. Then a thread runs the searches again with reranking, one by one. Metrics
 count the changes, and a line of JSON is written to a file for each search.
@@ -30,16 +30,16 @@ from osrerank.vectors.background import CLOSE_S, BackgroundTasks
 logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
 
-TOP = 10
+TOP_HITS = 10
 """The number of top hits that are compared."""
 MAX_WAITING = 100
 """The maximum number of searches that wait to be run again. Beyond it, searches are dropped."""
-MAX_BYTES = 100_000_000
+MAX_FILE_BYTES = 100_000_000
 """The maximum size of the file of records, in bytes."""
 PAUSE_FACTOR = 19.0
-"""The thread's pause after a search, as a multiple of the search's duration. So it works a twentieth of the time."""
+"""The thread's pause after a search, as a multiple of the search's duration: it works a twentieth of the time."""
 QUIET_S = 1.0
-"""The time after the last user's search, in seconds, from which the thread need not pause: it slows nobody down."""
+"""The thread does not pause if the caller has not searched for this time, in seconds, because it slows nobody down."""
 EXIT_S = 1.0
 """The maximum time that an exiting process waits for shadow searches, in seconds."""
 
@@ -56,7 +56,7 @@ class Shadows:
 
     def __init__(self, settings: Settings, pause_factor: float = PAUSE_FACTOR) -> None:
         path = settings.shadow_file
-        self._file = None if path is None else AppendedLines(path, MAX_BYTES)
+        self._file = None if path is None else AppendedLines(path, MAX_FILE_BYTES)
         self._records_texts, self._pause_factor = settings.shadow_texts, pause_factor
         self.renew()
         renew_after_fork(self)
@@ -64,28 +64,29 @@ class Shadows:
         _instances.add(self)
 
     def renew(self) -> None:
-        """Reset the state in a forked child. The parent reports the searches that were dropped before the fork."""
+        """Reset the state, also in a forked child, whose parent reports the searches that were dropped until then."""
         self._lock = threading.Lock()
         self._n_dropped = 0
         self._is_closed = threading.Event()
-        self._searched_at_s = -math.inf
+        self._last_search_at_s = -math.inf
 
-    def submit(self, run: Callable[[], Mapping[str, Any]]) -> bool:
+    def submit(self, search_again: Callable[[], Mapping[str, Any]]) -> bool:
         """Queue a function that runs a search again and returns its record. Return whether the queue had room."""
-        self._searched_at_s = time.monotonic()
-        return self._queue.submit(lambda: self._run(run))
+        self._last_search_at_s = time.monotonic()
+        return self._queue.submit(lambda: self._run(search_again))
 
     def close(self, wait_s: float = CLOSE_S) -> None:
         """Run the waiting searches for at most ``wait_s`` seconds. Drop the rest, and log their number."""
         self._is_closed.set()
-        if n_dropped := self._queue.drain(wait_s):
+        n_dropped = self._queue.drain(wait_s)  # the queue calls `_drop` for each
+        if n_dropped:
             logger.warning(
                 "[shadow-lost] the client was closed, and %d shadow searches that waited longer than %g s were dropped",
                 n_dropped,
                 wait_s,
             )
         if self._n_dropped:
-            self._write({"time": _now()})
+            self._write({"time": _now()})  # adds their number
 
     def compare_with_reranking(
         self, text: str, index: Any, unranked_ids: Sequence[str], steps: Generator[ClientStep, Any, tuple[Any, float]]
@@ -108,15 +109,17 @@ class Shadows:
             reason = Reason.from_error(error)
             record |= {"applied": False, "reason": str(reason), "reason_code": reason.code}
         if self._records_texts:
-            return record | {"texts": {"query": text, "before": list(unranked_ids), "after": list(reranked_ids)}}
-        return record | {"reason": None}  # an error message of another program may quote the query or a document
+            record["texts"] = {"query": text, "before": list(unranked_ids), "after": list(reranked_ids)}
+        else:  # an error message of another program may quote the query or a document
+            record["reason"] = None
+        return record
 
-    def _run(self, run: Callable[[], Mapping[str, Any]]) -> None:
+    def _run(self, search_again: Callable[[], Mapping[str, Any]]) -> None:
         """Run a search again, count and write its record, and pause."""
         began_s = time.monotonic()
         try:
-            record = run()
-        except Exception:  # noqa: BLE001 - the event loop has ended
+            record = search_again()
+        except Exception:  # noqa: BLE001 - for example, the event loop has ended
             self._drop()
             return
         SHADOW_SEARCHES.labels(str(record["applied"]).lower()).inc()
@@ -129,9 +132,11 @@ class Shadows:
 
     def _pause(self, duration_s: float) -> None:
         """Pause, but end the pause early if no user searches any more."""
-        pause_ends_s = time.monotonic() + duration_s
-        while (remaining_s := min(pause_ends_s, self._searched_at_s + QUIET_S) - time.monotonic()) > 0:
-            if self._is_closed.wait(remaining_s):
+        latest_end_s = time.monotonic() + duration_s
+        while True:
+            end_s = min(latest_end_s, self._last_search_at_s + QUIET_S)
+            remaining_s = end_s - time.monotonic()
+            if remaining_s <= 0 or self._is_closed.wait(remaining_s):
                 return
 
     def _write(self, record: Mapping[str, Any]) -> None:
@@ -143,9 +148,9 @@ class Shadows:
         try:
             self._file.append(json.dumps({**record, "dropped": n_dropped} if n_dropped else record))
         except OSError as error:
-            is_search = "query" in record  # the record at closing has only the number of dropped searches
+            n_unwritten = 1 if "query" in record else 0  # the record that `close` writes is not of a search
             with self._lock:
-                self._n_dropped += n_dropped + is_search
+                self._n_dropped += n_dropped + n_unwritten
             if log_throttle.should_log("lost"):
                 logger.warning(
                     "[shadow-lost] the record of a shadow search was not written to %s: %s; not logged again for a "
@@ -180,6 +185,7 @@ def outcome_fields(response: Mapping[str, Any], took_s: float) -> dict[str, Any]
         took_s: the wall time of the search, in seconds. It is 0 if the search was not run.
     """
     report = response["rerank"]
+    # of texts that had a stored vector, that were encoded, and that remain without a vector
     counts = {name: sum(stage.get(name, 0) for stage in report["stages"]) for name in ("known", "encoded", "lacking")}
     times = {"ms": round(took_s * 1000, 1), "first_pass_ms": report["first_pass_took_ms"]} if took_s else {}
     outcome = {name: report[name] for name in ("applied", "reason", "reason_code")}
@@ -187,9 +193,9 @@ def outcome_fields(response: Mapping[str, Any], took_s: float) -> dict[str, Any]
 
 
 def change_fields(unranked_ids: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record that compare the top ten hits before and after reranking.
+    """Return the fields of a record that compare the top hits before and after reranking.
 
-    If the search could not be reranked, the record has none of these fields.
+    The record has none of these fields if the search could not be reranked, not even in part.
 
     Args:
         unranked_ids: the ids of the top hits without reranking.
@@ -197,8 +203,9 @@ def change_fields(unranked_ids: Sequence[str], response: Mapping[str, Any]) -> d
     """
     if response["rerank"]["applied"] is False:
         return {}
-    reranked_ids = first_ids(parse_hits(response))
-    moves = [_move(hit) for hit in parse_hits(response)[:TOP]]
+    hits = parse_hits(response)
+    reranked_ids = first_ids(hits)
+    moves = [_move(hit) for hit in hits[:TOP_HITS]]
     return {
         "hits": len(unranked_ids),
         "after": len(reranked_ids),
@@ -210,14 +217,14 @@ def change_fields(unranked_ids: Sequence[str], response: Mapping[str, Any]) -> d
 
 
 def _move(hit: Mapping[str, Any]) -> int:
-    """Return by how many ranks reranking moved a hit: the distance between its first and its last rank."""
+    """Return by how many ranks reranking moved a hit, from its rank in the first pass to that of its last stage."""
     ranks = [entry["rank"] for entry in hit["_rerank"].values() if isinstance(entry, Mapping) and "rank" in entry]
     return abs(int(ranks[-1]) - int(ranks[0]))
 
 
 def first_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the ids of a page's top ten hits, such as "notes/7" for the document 7 in the index notes."""
-    return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits[:TOP]]
+    """Return the ids of a page's top hits, such as "notes/7" for the document 7 in the index notes."""
+    return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits[:TOP_HITS]]
 
 
 def make_digest(text: str) -> str:
