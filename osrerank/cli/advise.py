@@ -85,7 +85,9 @@ def advise(context: click.Context, /, **options: Any) -> None:
         _report_missing_vectors(client, index)
         alternatives = _choose_alternatives(context, client, options, stack)
         if alternatives and not options["quick"]:
-            click.echo(f"{len(alternatives)} alternatives are also compared; --quick compares only named ones", err=True)
+            click.echo(
+                f"{len(alternatives)} alternatives are also compared; --quick compares only named ones", err=True
+            )
         with progress(len(queries) * (1 + len(alternatives)), n_resumed=0) as advance:
             advice = compare_settings(
                 client,

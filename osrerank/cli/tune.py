@@ -112,7 +112,7 @@ def _summary(folds: "Sequence[Fold[Weights]]") -> dict[str, Any]:
         "folds": [
             {
                 "a": fold.setting.a,
-                "weights": list(fold.setting.sentences),
+                "weights": list(fold.setting.sentence_weights),
                 "AP_training": fold.training_mean,
                 "AP_held_out": fold.held_out_mean,
                 "held_out": list(fold.held_out_ids),
@@ -127,7 +127,7 @@ def _print_folds(folds: "Sequence[Fold[Weights]]") -> None:
 
     rows = []
     for number, fold in enumerate(folds, start=1):
-        _best_weight, w2, w3 = fold.setting.sentences  # the best sentence always has the weight 1
+        _best_weight, w2, w3 = fold.setting.sentence_weights  # the best sentence always has the weight 1
         weights = [f"{weight:g}" for weight in (fold.setting.a, w2, w3)]
         means = [f"{fold.training_mean:.4f}", f"{fold.held_out_mean:.4f}"]
         rows.append([str(number), *weights, *means, str(len(fold.held_out_ids))])
