@@ -36,7 +36,7 @@ from osrerank.types.reasons import ReasonCode, SearchWarning, WarningCode
 
 CROSS_ENCODER_FIX = "set model=..., --model or OSRERANK_MODEL to a cross-encoder, and vector_model to the bi-encoder"
 ReadyModelOrError = ReadyModel | Exception
-"""A loaded model, or the error that was raised when somebody tried to load it."""
+"""A loaded model, or the error that loading it raised."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +44,7 @@ class Recipe:
     """The stages for all searches with the same options and models.
 
     Attributes:
-        pipeline: the stages.
+        pipeline: the stages, whose first one reranks ``depth`` candidates.
         depth: the number of candidates that the first stage always reranks.
         max_depth: the maximum number of candidates that the first stage reranks. It reranks candidates beyond ``depth``
             only if their vectors are stored.
@@ -52,8 +52,8 @@ class Recipe:
         language_guard_model: the first stage's model if ``language_guard`` is on, or else None.
         warnings: warnings about stages that differ from the requested ones.
         models: the models of the stages, in order: of the first stage, of ``mono`` after ``vectors``, and of ``duo``.
-            Models that cannot be loaded are left out.
-        make_pipeline: a function from a depth of the first stage to the stages.
+            Models that cannot be loaded are left out. So are those of the caller's own pipeline, which are unknown.
+        make_pipeline: makes the stages for another depth of the first stage. None if it has only one depth.
         options: the options of the search.
     """
 
@@ -80,11 +80,10 @@ class Recipe:
             if reason:
                 return ranking.with_report(make_language_report(reason))
         pipeline = self.pipeline
-        can_deepen = self.max_depth > self.depth
-        if can_deepen and self.vector_stage is not None and self.make_pipeline is not None:
+        # stored vectors need no encoding, so the first stage also reranks candidates beyond `depth` that have them
+        if self.max_depth > self.depth and self.vector_stage is not None and self.make_pipeline is not None:
             if ranking.vectors is None:
                 ranking = replace(ranking, vectors=self.vector_stage.read_vectors(ranking, self.max_depth, deadline))
-            # stored vectors need no encoding, so the stage also reranks candidates beyond `depth` that have them
             depth = self.vector_stage.find_depth(ranking, self.depth, self.max_depth)
             pipeline = self.make_pipeline(depth)
         try:
@@ -105,9 +104,9 @@ class Recipe:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The identities of the models, and the blend, which together determine the order.
+        """The identities of the models, and the blend, which together determine the order. Empty without a model.
 
-        For example: ``{"scorer": "5f2c.../8", "blend": ["linear", 0.5]}``. It is empty without a model.
+        For example: ``{"scorer": "5f2c.../8", "blend": ["linear", 0.5]}``, where 8 is the number of bits of a vector.
 
         Raises:
             WorkerError: workers score, but no running worker has reported its model.
@@ -136,7 +135,7 @@ class FailedStage:
     Attributes:
         name: the stage's name.
         error: the error.
-        depth: the number of candidates that the stage would rerank. The default is higher than any option allows.
+        depth: the number of candidates that the stage would rerank. The default stands for all candidates.
     """
 
     name: str
@@ -187,11 +186,10 @@ def make_recipe(options: Rerank, models: Sequence[ReadyModelOrError]) -> Recipe:
     """
     first, *later = models
     assert isinstance(first, ReadyModel)
-    # the pipeline's name says what kind of model this must be: ``mono`` needs a cross-encoder
-    checked_model = later[0] if options.pipeline in VECTORS_MONO else first
+    scoring_model = later[0] if options.pipeline in VECTORS_MONO else first
     warning = ""
-    if options.pipeline != AUTO_PIPELINE and not isinstance(checked_model, Exception):
-        _, warning = resolve_pipeline(options, checked_model)
+    if options.pipeline != AUTO_PIPELINE and not isinstance(scoring_model, Exception):
+        _, warning = resolve_pipeline(options, scoring_model)  # checks that the model's kind suits the pipeline
     make_pipeline = partial(_make_pipeline, options, first, later)
     pipeline = make_pipeline(options.min_depth)
     first_stage = pipeline.stages[0]
@@ -219,15 +217,16 @@ def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
     """Return the pipeline that fits a model's kind, and a warning if it differs from the requested one, or "".
 
     For a bi-encoder and the requested pipeline ``mono-duo``, the result is ``("vectors-duo", "the pipeline mono-duo ran
-    as ...")``. There is no warning if the requested pipeline is ``auto``, which fits all kinds.
+    as ...")``. The pipeline ``auto`` fits all kinds, so there is no warning.
 
     Raises:
         ConfigError: the requested pipeline needs a cross-encoder, and the model is an encoder.
         WorkerError: workers score, but no running worker has reported the model's kind.
     """
     model, requested = ready.model, str(options.pipeline)
-    first_stage, kind = name_first_stage(model), model.advice.kind
-    kind_name = kind if kind == "bi-encoder" else f"{kind} model"
+    first_stage = name_first_stage(model)
+    kind = model.advice.kind
+    kind_name = kind if kind == "bi-encoder" else f"{kind} model"  # such as "late-interaction model"
     if options.pipeline in VECTORS_MONO and first_stage == "vectors":
         reason = f"the pipeline {requested} needs a cross-encoder, and {model.model} is a {kind_name}"
         raise ConfigError(f"{reason}; {CROSS_ENCODER_FIX}", setting="rerank.pipeline", source="argument")
@@ -235,9 +234,10 @@ def resolve_pipeline(options: Rerank, ready: ReadyModel) -> tuple[str, str]:
     if requested_first == "vectors":
         return requested, ""
     actual = f"{first_stage}-{later_stages}" if later_stages else first_stage
-    if requested_first != "mono" or first_stage != "vectors":
-        return actual, ""
-    return actual, f"the pipeline {requested} ran as {actual}, because {model.model} is a {kind_name}: ask for {actual}"
+    warning = ""
+    if requested_first == "mono" and first_stage == "vectors":
+        warning = f"the pipeline {requested} ran as {actual}, because {model.model} is a {kind_name}: ask for {actual}"
+    return actual, warning
 
 
 def name_first_stage(model: Scorer | Encoder) -> str:
@@ -252,21 +252,24 @@ def make_language_report(reason: str) -> StageReport:
 
 def _make_pipeline(options: Rerank, first: ReadyModel, later: Sequence[ReadyModelOrError], depth: int) -> Pipeline:
     """Return the stages. The first one reranks ``depth`` candidates, and the later ones at most as many."""
+    stages: list[Stage] = []
     if first.vectors is not None and options.sentences is None:
         passages = choose_passage_options(options, first.model)
-        stages: list[Stage] = [VectorStage(first.vectors, passages, depth, options.separator)]
+        stages.append(VectorStage(first.vectors, passages, depth=depth, separator=options.separator))
     else:
-        stages = [_make_scoring_stage(options, first.scorer, depth)]
-    if (blend := make_blend_stage(options, first.model, depth)) is not None:
+        stages.append(_make_scoring_stage(options, first.scorer, depth))
+    blend = make_blend_stage(options, first.model, depth)
+    if blend is not None:
         stages.append(blend)
     if options.pipeline in VECTORS_MONO:
         stages += _make_cross_encoder_stages(options, later[0], min(options.mono_depth, depth))
-    if options.compares_pairs:
-        duo, duo_depth = later[-1], min(options.duo_depth, stages[-1].depth, depth)
+    if options.compares_pairs:  # after the blend, which chooses the candidates
+        duo = later[-1]
+        duo_depth = min(options.duo_depth, stages[-1].depth, depth)
         if isinstance(duo, Exception):
             stages.append(FailedStage("duo", duo, duo_depth))
-        else:  # after the blend, which chooses the candidates
-            stages.append(DuoStage(duo.scorer, duo_depth, options.pairs))
+        else:
+            stages.append(DuoStage(duo.scorer, depth=duo_depth, pairs=options.pairs))
     return Pipeline(tuple(stages))
 
 
@@ -275,9 +278,10 @@ def _make_scoring_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
     if options.sentences is not None:
         return SentenceStage(scorer, options.sentences, depth=depth)
     name = name_first_stage(scorer)
-    if (passages := choose_passage_options(options, scorer)) is not None:
-        return PassageStage(scorer, passages, depth, name, options.separator)
-    return MonoStage(scorer, depth, name)
+    passages = choose_passage_options(options, scorer)
+    if passages is not None:
+        return PassageStage(scorer, passages, depth=depth, name=name, separator=options.separator)
+    return MonoStage(scorer, depth=depth, name=name)
 
 
 def _make_cross_encoder_stages(options: Rerank, mono: ReadyModelOrError, depth: int) -> list[Stage]:
@@ -287,6 +291,6 @@ def _make_cross_encoder_stages(options: Rerank, mono: ReadyModelOrError, depth: 
     stage = _make_scoring_stage(options, mono.scorer, depth)
     stages: list[Stage] = [GuardedStage(stage, mono.model) if options.language_guard else stage]
     weight = mono.model.advice.vectors_weight
-    if weight:
-        stages.append(BlendStage("earlier_stage", weight, depth, BLENDED))
+    if weight:  # add the weighted scores of the stage ``vectors``
+        stages.append(BlendStage("earlier_stage", weight, depth=depth, name=BLENDED))
     return stages
