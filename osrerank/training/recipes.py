@@ -1,4 +1,4 @@
-"""Training recipes: objects with all hyperparameters of a training, and presets, most of them from papers.
+"""Hold the hyperparameters of a training in a recipe, and offer presets, most of them from papers.
 
 ``docs/training.md`` lists the origin of each number, and the differences between papers and released code.
 """
@@ -50,7 +50,8 @@ class Recipe:
         epochs: the number of passes over the data.
         rate: the maximum learning rate.
         warmup: the number of warm-up steps, such as 10000, or the fraction of all steps, such as 0.1.
-        decay_from: where the decay of the learning rate starts: "start" or "warmup" (`optimiser.learning_rate`).
+        decay_from: whether the learning rate decays from the "start", as in BERT's code, or from the end of the
+            "warmup" (`optimiser.learning_rate`).
         weight_decay, beta1, beta2, eps, bias_correction: the parameters of Adam.
         clip: the maximum norm of the gradient. If 0, there is no limit.
         dropout: the dropout probability. Bi-encoders are trained without dropout.
@@ -125,7 +126,7 @@ class Recipe:
         for name, minimum in minima.items():
             if getattr(self, name) < minimum:
                 raise _invalid_value_error(name, getattr(self, name), f"{minimum} or more")
-        if not self.steps and not self.epochs > 0:
+        if self.steps == 0 and not self.epochs > 0:
             raise _invalid_value_error("epochs", self.epochs, "above 0 if steps is 0")
         for name in ("mine_at", "dropout", "mask", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
@@ -133,9 +134,9 @@ class Recipe:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any] | None, default: str) -> "Recipe":
-        """Return a preset with changes, from options ``{"name": preset, field: value}``.
+        """Return a preset with changes: ``{"name": "birch", "batch": 8}`` is the preset ``birch`` with another batch.
 
-        ``default`` is the preset if the options contain no name.
+        ``default`` is the name of the preset if the options contain none.
 
         Raises:
             ConfigError: the preset or a field does not exist, or a value is not valid.
@@ -144,10 +145,11 @@ class Recipe:
         name = str(changes.pop("name", default))
         if name not in PRESETS:
             raise _invalid_value_error("name", name, f"one of {', '.join(PRESETS)}")
-        names = {field.name for field in fields(cls)}
-        if unknown := sorted(changes.keys() - names):
-            fix = find_replacement(f"recipe.{unknown[0]}") or f"choose from {', '.join(sorted(names))}"
-            raise ConfigError(f"a recipe has no {unknown[0]}; {fix}", setting="recipe", source="argument")
+        field_names = sorted(field.name for field in fields(cls))
+        for field_name in sorted(changes):
+            if field_name not in field_names:
+                fix = find_replacement(f"recipe.{field_name}") or f"choose from {', '.join(field_names)}"
+                raise ConfigError(f"a recipe has no {field_name}; {fix}", setting="recipe", source="argument")
         return replace(PRESETS[name], **changes)
 
     def warmup_steps(self, total: int) -> int:
@@ -156,12 +158,13 @@ class Recipe:
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
+    """Raise an error if a field's value does not have the type of its annotation. A float field can have an int."""
     if get_origin(hint) is Literal:
         choices = get_args(hint)
         if value not in choices:
             empty = ", or empty" if "" in choices else ""
             raise _invalid_value_error(name, value, f"one of {', '.join(filter(None, choices))}{empty}")
-    elif type(value) is not hint and not (hint is float and type(value) is int):
+    elif type(value) is not hint and not (hint is float and type(value) is int):  # a bool is no int here
         raise _invalid_value_error(name, value, f"a {'whole number' if hint is int else hint.__name__}")
 
 
@@ -185,6 +188,7 @@ _BERT = Recipe(
     bias_correction=False,
     measure="RR@10",
 )
+"""What the presets from papers have in common."""
 _TINYBERT = replace(
     _BERT, name="simplified-tinybert", head="", max_tokens=256, batch=64, steps=0, epochs=2.0, rate=5e-5, warmup=0.1
 )
@@ -220,9 +224,7 @@ PRESETS: Mapping[str, Recipe] = {
     "simplified-tinybert": _TINYBERT,
     "tinybert-listwise": replace(_TINYBERT, name="tinybert-listwise", loss="listwise", draw="list", depth=30),
     "logits": Recipe(name="logits", method="logits", rate=1e-4, mine_at=0.0),
-    "target-corpus": replace(
-        _BERT, name="target-corpus", draw="all", head="", batch=128, rate=5e-5, steps=100_000, max_tokens=512, pack=True
-    ),
+    "target-corpus": replace(_BERT, name="target-corpus", draw="all", head="", rate=5e-5, pack=True),
     "masked": Recipe(
         name="masked", loss="pointwise", draw="all", mine_at=0.0, batch=32, epochs=3.0, rate=1e-4, max_tokens=128
     ),
