@@ -56,7 +56,7 @@ class SearchPipeline:
         missing_permission: the permission that the user needs to read the settings or the definition. Empty if they
             were read.
         has_default: whether an index of the search might have a default pipeline. Always True if the search requests a
-            pipeline, because the default was then not looked up.
+            pipeline or ``_none``, because the default was then not looked up.
         replacement: the definition to send in place of the index's default pipeline. If None, the default applies.
     """
 
@@ -81,7 +81,7 @@ class SearchPipelines:
 
     def __init__(self, engine: EngineFinder | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine or EngineFinder(Engine.OPENSEARCH)
-        # the default pipeline by index, as a name to look up in the definitions, or as a pipeline
+        # by index and options: the name of the default pipeline, or what applies if there is no name
         self._defaults: ExpiringCache[str, SearchPipeline | str] = ExpiringCache(clock)
         self._definitions: ExpiringCache[str, SearchPipeline] = ExpiringCache(clock)  # by the pipeline's name
         self._log_throttle = LogThrottle(math.inf, clock)
@@ -90,9 +90,10 @@ class SearchPipelines:
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline]:
         """Return the pipeline that applies to a search. Yield the requests to look it up, unless it is cached."""
-        requested_pipeline = params.get("search_pipeline", body.get("search_pipeline"))
-        if not (yield from self._engine.find()).has_pipelines:
+        engine = yield from self._engine.find()
+        if not engine.has_pipelines:
             return NO_PIPELINE
+        requested_pipeline = params.get("search_pipeline", body.get("search_pipeline"))
         if requested_pipeline == NO_PIPELINE_NAME:
             return replace(NO_PIPELINE, has_default=True)
         if isinstance(requested_pipeline, Mapping):
@@ -109,7 +110,10 @@ class SearchPipelines:
 
         OpenSearch applies no default pipeline to a search that names no index, or indices with different defaults.
         """
-        if not index or not (yield from self._engine.find()).has_pipelines:
+        if not index:
+            return NO_PIPELINE
+        engine = yield from self._engine.find()
+        if not engine.has_pipelines:
             return NO_PIPELINE
         default = self._defaults.get(f"{index}{options}")
         if default is None:
@@ -134,17 +138,15 @@ class SearchPipelines:
         Returns a pipeline instead of a name if the indices have no default pipeline or different ones, or if their
         settings cannot be read (`UNKNOWN_PIPELINE`).
         """
-        key, params = f"{index}{options}", {"flat_settings": "true", **options}
+        key = f"{index}{options}"
         try:
-            response = yield SideRequest(
-                "GET", build_path(index, f"_settings/{DEFAULT_PIPELINE_SETTING}"), params=params
-            )
+            path = build_path(index, f"_settings/{DEFAULT_PIPELINE_SETTING}")
+            response = yield SideRequest("GET", path, params={"flat_settings": "true", **options})
             names = {entry["settings"][DEFAULT_PIPELINE_SETTING] for entry in response.values()} - {NO_PIPELINE_NAME}
         except (EngineError, AttributeError, KeyError, TypeError) as error:
             # the request failed, or the response does not have the expected form
             if isinstance(error, EngineError) and error.is_absent:
-                # The search itself will raise this error, unless the index is on another cluster.
-                if ":" in str(index):
+                if ":" in str(index):  # the index is on another cluster; otherwise, the search will raise this error
                     self._defaults.put(key, NO_PIPELINE)
                 return NO_PIPELINE
             if self._log_throttle.should_log(str(index)):
@@ -159,8 +161,9 @@ class SearchPipelines:
             if isinstance(error, EngineError) and error.is_forbidden:
                 self._defaults.put(key, UNKNOWN_PIPELINE)
             return UNKNOWN_PIPELINE
-        no_single_default = replace(NO_PIPELINE, has_default=bool(names))  # OpenSearch applies none of several defaults
-        default = names.pop() if len(names) == 1 else no_single_default
+        default: SearchPipeline | str = replace(NO_PIPELINE, has_default=bool(names))
+        if len(names) == 1:  # OpenSearch applies none of several defaults
+            default = names.pop()
         self._defaults.put(key, default)
         return default
 
@@ -175,13 +178,17 @@ class SearchPipelines:
                 return replace(NO_PIPELINE, has_default=True)
             pipeline = parse_pipeline(name, response[name])
         except (EngineError, TypeError) as error:
-            blocking_reason = (
+            is_forbidden = isinstance(error, EngineError) and error.is_forbidden
+            fix = f": grant {PIPELINES_PERMISSION}" if is_forbidden else ""
+            pipeline = SearchPipeline(
+                name,
                 f"the definition of the search pipeline {name} cannot be read, so the pipeline may rank the hits itself"
+                f"{fix}",
+                missing_permission=PIPELINES_PERMISSION,
+                has_default=True,
             )
-            pipeline = SearchPipeline(name, blocking_reason, missing_permission=PIPELINES_PERMISSION, has_default=True)
-            if not isinstance(error, EngineError) or not error.is_forbidden:
+            if not is_forbidden:  # the next search may be able to read it
                 return pipeline
-            pipeline = replace(pipeline, blocking_reason=f"{blocking_reason}: grant {PIPELINES_PERMISSION}")
         self._definitions.put(name, pipeline)
         return pipeline
 
@@ -206,26 +213,27 @@ def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
     request_kinds = _list_processor_kinds(definition, "request_processors")
     response_kinds = _list_processor_kinds(definition, "response_processors")
     ranking_kinds = sorted(response_kinds - FIELD_PRESERVING_PROCESSORS - FIELD_CHANGING_PROCESSORS)
-    is_own = str(definition.get("description", "")).startswith(OSRERANK_DESCRIPTION)
-    subject = f"the search pipeline {name}" if name else "the search pipeline of the request"
-    blocking_reason = (
-        f"{subject} ranks the hits itself, or may do so ({', '.join(ranking_kinds)})" if ranking_kinds else ""
-    )
-    may_change_size = bool(request_kinds - SIZE_KEEPING_PROCESSORS)
+    is_installed_by_osrerank = str(definition.get("description", "")).startswith(OSRERANK_DESCRIPTION)
+    blocking_reason = ""
+    if ranking_kinds:
+        subject = f"the search pipeline {name}" if name else "the search pipeline of the request"
+        blocking_reason = f"{subject} ranks the hits itself, or may do so ({', '.join(ranking_kinds)})"
+    may_request_fewer_hits = bool(request_kinds - SIZE_KEEPING_PROCESSORS)
     return SearchPipeline(
         name,
         blocking_reason,
         changes_fields=bool(FIELD_CHANGING_PROCESSORS & response_kinds),
-        may_shorten=bool(SHORTENING_PROCESSORS & response_kinds) or may_change_size,
+        may_shorten=bool(SHORTENING_PROCESSORS & response_kinds) or may_request_fewer_hits,
         adds_hits="oversample" in request_kinds and "truncate_hits" not in response_kinds,
         has_default=True,
-        replacement=_remove_rerank(definition) if is_own and ranking_kinds == ["rerank"] else None,
+        replacement=_remove_rerank(definition) if is_installed_by_osrerank and ranking_kinds == ["rerank"] else None,
     )
 
 
 def _list_processor_kinds(definition: Mapping[str, Any], section: str) -> set[str]:
     """Return the kinds of the processors in a section, ``{"rerank"}`` for ``[{"rerank": {...}}]``."""
-    return {kind for step in definition.get(section) or () if isinstance(step, Mapping) for kind in step}
+    processors = definition.get(section) or ()
+    return {kind for processor in processors if isinstance(processor, Mapping) for kind in processor}
 
 
 def _remove_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,6 +242,8 @@ def _remove_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
     If no other processors remain, the result is ``{}``, which turns off the index's default pipeline. The name
     ``_none`` does the same, but OpenSearch before 2.18 does not accept it in the body, where a multi-search needs it.
     """
-    sections = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
-    sections["response_processors"] = [step for step in sections["response_processors"] if "rerank" not in step]
-    return {name: steps for name, steps in sections.items() if steps}
+    sections = {name: processors for name, processors in definition.items() if name.endswith("_processors")}
+    sections["response_processors"] = [
+        processor for processor in sections["response_processors"] if "rerank" not in processor
+    ]
+    return {name: processors for name, processors in sections.items() if processors}
