@@ -1,7 +1,9 @@
 """Get the vectors of documents: read the stored ones, and compute and store the missing ones.
 
-A document's vectors are stored as a record (`osrerank.vectors.record`), in which they are rounded. New vectors are
-rounded before they are compared, so a document gets bitwise equal scores before and after its vectors are stored.
+A long text is split into passages, and each passage gets a vector. The parts of a text are its passages, or the whole
+text if it is not split. Vectors are stored as records (`osrerank.vectors.record`), in which they are rounded. New
+vectors are rounded before they are compared, so a document gets bitwise equal scores before and after its vectors are
+stored.
 """
 
 import contextlib
@@ -30,19 +32,21 @@ from osrerank.vectors.storage import VectorStorage
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
 BATCH_SIZE = 256
-"""The number of passages in a batch. Calls with a deadline check it after each batch."""
+"""The number of parts in a batch. Calls with a deadline check it after each batch."""
 MAX_PREFETCHED = 64
 """The maximum number of query vectors that wait for the searches that will use them."""
 WHOLE_TEXT: Sequence[Span | None] = (None,)
 """The spans of a text that is not split into passages."""
 MAX_LATE_TEXTS = 256
-"""The maximum number of texts that a call leaves to the background when its deadline passes. They are called late."""
+"""The maximum number of late texts of a call: texts that it leaves to the background when its deadline passes."""
 MAX_QUEUED_LATE_TEXTS = 1024
 """The maximum number of late texts that wait to be encoded. Beyond it, the oldest ones are dropped."""
 LATE_BATCH_SIZE = 8
 """The number of late texts in a batch."""
 LATE_WAIT_S = 1.0
 """The maximum time that a batch of late texts waits for running searches to end, in seconds."""
+LATE_POLL_S = 0.01
+"""The time between two checks whether searches still run, in seconds."""
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -53,9 +57,9 @@ class CompletedRecords(NamedTuple):
 
     Attributes:
         documents: the texts with their records. If the deadline passed early, these are only the first texts.
-        n_stored: the number of texts or passages with a stored record.
-        n_encoded: the number of texts or passages that were encoded.
-        new_records: the records that were computed, by key.
+        n_stored: the number of parts with a stored record.
+        n_encoded: the number of parts that were encoded.
+        new_records: the texts' records that were computed, by key.
     """
 
     documents: "list[DocumentRecords]"
@@ -68,8 +72,8 @@ class BuildCounts(NamedTuple):
     """The result of `DocumentVectors.build`.
 
     Attributes:
-        n_texts: the number of texts or passages.
-        n_encoded: the number of texts or passages that had no record, and were encoded.
+        n_texts: the number of parts.
+        n_encoded: the number of parts that had no record, and were encoded.
     """
 
     n_texts: int
@@ -146,7 +150,7 @@ class DocumentVectors:
             raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
 
     def find(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> CompletedRecords:
-        """Read the records of texts from all stores. Then compute and store the missing ones, as `encode_missing` does.
+        """Read the records of texts from all stores, and compute and store the missing ones (`encode_missing`).
 
         Args:
             texts: the texts. The iterator is read until half of the time to the deadline has passed.
@@ -184,16 +188,16 @@ class DocumentVectors:
         Raises:
             ScoringError, WorkerError: no text has a record, and no text can be encoded.
         """
-        search = object()  # stands for this call
+        search = object()  # stands for this call, for which late texts of other calls wait
         self._running_searches.add(search)
         try:
             documents = [DocumentRecords(text, records.get(key)) for text, key in zip(texts, keys, strict=True)]
             n_stored = sum([len(document.records) for document in documents])
             missing = [(key, document) for key, document in zip(keys, documents, strict=True) if not document.records]
             if not missing:
-                return CompletedRecords(documents, n_stored, 0)
+                return CompletedRecords(documents, n_stored, n_encoded=0)
             missing_documents = [document for _, document in missing]
-            n_encoded = self._encode_documents(missing_documents, deadline, raise_error=not n_stored)
+            n_encoded = self._encode_documents(missing_documents, deadline, raise_error=n_stored == 0)
             new_records = _collect_text_records(missing)
             self.records.write_later(new_records)
             if not deadline.is_withdrawn:  # the caller still needs the vectors
@@ -209,7 +213,7 @@ class DocumentVectors:
         return records
 
     def measure_cost(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
-        """Encode texts without storing them. Return the time in seconds, and the size of their records in bytes.
+        """Encode texts without storing them. Return how long it took, in seconds, and their records' size, in bytes.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -262,15 +266,11 @@ class DocumentVectors:
         self.records.close()
 
     def _encode_documents(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
-        """Encode documents until the deadline, and return the number of encoded passages.
+        """Encode documents until the deadline, and return the number of encoded parts.
 
-        Documents are split and encoded in groups, and splitting a group takes at most half of the remaining time.
-
-        Args:
-            documents: the documents.
-            deadline: the deadline.
-            raise_error: whether to raise the encoder's error if it occurs before any passage is encoded. Otherwise, the
-                error becomes the failure of the passages.
+        Documents are split and encoded in groups, and splitting a group takes at most half of the remaining time. If
+        the encoder raises an error before any part is encoded, and ``raise_error`` is True, this method raises it, too.
+        Any other error becomes the failure of the parts.
         """
         remaining_documents, n_encoded = iter(documents), 0
         while not deadline.passed:
@@ -280,39 +280,40 @@ class DocumentVectors:
                 group.append(document)
             if not group:
                 break
-            n_encoded += self._encode_passages(group, deadline, raise_error=raise_error and not n_encoded)
+            n_encoded += self._encode_parts(group, deadline, raise_error=raise_error and n_encoded == 0)
         return n_encoded
 
-    def _encode_passages(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
-        """Encode the passages of split documents, and return how many were encoded. Equal passages are encoded once.
+    def _encode_parts(self, documents: "list[DocumentRecords]", deadline: Deadline, *, raise_error: bool) -> int:
+        """Encode the parts of split documents, and return how many were encoded. Equal parts are encoded once.
 
-        The first passages of all documents come first, so that a deadline leaves few documents without any vector.
+        The first parts of all documents come first, so that a deadline leaves few documents without any vector.
         """
-        # The indices of the document and the part where a passage occurs, such as {"Wings lift.": [(0, 0), (3, 1)]}.
+        # The indices of the document and the part where a text occurs, such as {"Wings lift.": [(0, 0), (3, 1)]}.
         locations: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        for number, part in interleave_parts([len(document.parts) for document in documents]):
-            passage, _span = documents[number].parts[part]
-            locations[passage].append((number, part))
-        passages, n_encoded = list(locations), 0
+        for document_index, part_index in interleave_parts([len(document.parts) for document in documents]):
+            text, _span = documents[document_index].parts[part_index]
+            locations[text].append((document_index, part_index))
+        texts, n_encoded = list(locations), 0
         has_deadline = deadline.at_s is not None or deadline.withdrawn is not None
-        batch_size = BATCH_SIZE if has_deadline else len(passages)
-        for start in range(0, len(passages), batch_size):
-            batch = passages[start : start + batch_size]
-            vectors = self._encode(batch, deadline, raise_error=raise_error and not n_encoded)
-            for index, passage in enumerate(batch):
-                row = vectors.rows[index]
+        batch_size = BATCH_SIZE if has_deadline else len(texts)
+        for start in range(0, len(texts), batch_size):
+            batch = texts[start : start + batch_size]
+            vectors = self._encode(batch, deadline, raise_error=raise_error and n_encoded == 0)
+            for row_index, text in enumerate(batch):
+                row = vectors.rows[row_index]
                 record = None
                 if np.isfinite(row).all():  # NaN marks a text that was not encoded
-                    record = VectorRecord.from_vector(row, self.records.bits, is_truncated=index in vectors.cut)
+                    is_truncated = row_index in vectors.cut
+                    record = VectorRecord.from_vector(row, self.records.bits, is_truncated=is_truncated)
                     n_encoded += 1
-                for number, part in locations[passage]:
-                    documents[number].set_part(part, record, vectors.failures.get(index))
+                for document_index, part_index in locations[text]:
+                    documents[document_index].set_part(part_index, record, vectors.failures.get(row_index))
             if deadline.passed:
                 break
         return n_encoded
 
     def _encode(self, texts: Sequence[str], deadline: Deadline, *, raise_error: bool) -> Vectors:
-        """Encode texts. If the encoder fails and ``raise_error`` is False, return its error as each text's failure."""
+        """Encode texts. If this fails, raise the encoder's error, or return it as the failure of each text."""
         try:
             return self.encoder.encode(texts, "document", deadline=deadline)
         except OsrerankError as error:
@@ -324,7 +325,11 @@ class DocumentVectors:
     def _compute_records(
         self, texts: Mapping[bytes, str | LongText], deadline: Deadline
     ) -> tuple[dict[bytes, TextRecord], int]:
-        """Compute the records of texts. Return them by key, and the number of encoded texts or passages."""
+        """Compute the records of texts. Return them by key, and the number of encoded parts.
+
+        Raises:
+            InferenceError: a text could not be encoded.
+        """
         documents = {key: DocumentRecords(text, None) for key, text in texts.items()}
         n_encoded = self._encode_documents(list(documents.values()), deadline, raise_error=True)
         for document in documents.values():
@@ -344,7 +349,7 @@ class DocumentVectors:
             for start in range(0, len(texts), LATE_BATCH_SIZE):
                 wait_ends_at_s = time.monotonic() + LATE_WAIT_S
                 while self._running_searches and time.monotonic() < wait_ends_at_s and not self._closed.is_set():
-                    self._closed.wait(LATE_WAIT_S / 100)
+                    self._closed.wait(LATE_POLL_S)
                 if self._closed.is_set():
                     return
                 self.build(texts[start : start + LATE_BATCH_SIZE], deadline=Deadline(withdrawn=self._closed.is_set))
@@ -353,7 +358,7 @@ class DocumentVectors:
 
 
 class DocumentRecords:
-    """A document with the records of its parts. The parts are its passages, or the whole text if it is not split.
+    """A document with the records of its parts.
 
     Args:
         text: the document's text.
@@ -363,7 +368,7 @@ class DocumentRecords:
         records: the records, by index of the part.
         failures: why a part could not be encoded, by index of the part.
         parts: the text and the span of each part. Empty until `split` is called.
-        spans: the span of each part. The span of a whole text is None.
+        spans: the span of each part in the document. The span of a whole text is None.
     """
 
     __slots__ = ("failures", "parts", "records", "spans", "text")
@@ -386,12 +391,12 @@ class DocumentRecords:
             self.parts = self.text.cut() if isinstance(self.text, LongText) else [(self.text, None)]
             self.spans = [span for _, span in self.parts]
 
-    def set_part(self, part: int, record: VectorRecord | None, failure: str | None) -> None:
+    def set_part(self, part_index: int, record: VectorRecord | None, failure: str | None) -> None:
         """Set the record or the failure of a part. Both are None if the deadline passed before it was encoded."""
         if record is not None:
-            self.records[part] = record
+            self.records[part_index] = record
         elif failure is not None:
-            self.failures = {**self.failures, part: failure}
+            self.failures = {**self.failures, part_index: failure}
 
     @property
     def has_all_records(self) -> bool:
@@ -410,7 +415,7 @@ class DocumentRecords:
             return None
         if not isinstance(self.text, LongText):
             return self.records[0]
-        return LongRecord([self.records[part] for part in range(len(self.spans))], self.spans)
+        return LongRecord([self.records[part_index] for part_index in range(len(self.spans))], self.spans)
 
 
 def _collect_text_records(documents: Iterable[tuple[bytes, DocumentRecords]]) -> dict[bytes, TextRecord]:
