@@ -30,10 +30,9 @@ RANKING_OPTIONS = (
 )  # fmt: skip
 """The search options that determine how candidates are ranked."""
 SEARCH_OPTIONS = (*RANKING_OPTIONS, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
-"""The options of ``osrerank search`` and ``osrerank run``: ranking options, those of the first pass (``fields`` to
-``rm3``), and those of the whole search (``deadline_ms`` and ``on_failure``)."""
-NO_RERANK_OPTIONS = ("rm3", "query_fields")
-"""The search options that ``--no-rerank`` does not ignore."""
+"""All search options of ``osrerank search`` and ``osrerank run``."""
+FIRST_PASS_OPTIONS = ("rm3", "query_fields")
+"""The search options that change the first pass. With ``--no-rerank``, all other search options are ignored."""
 OPTION_CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
 NAME_LIST_OPTIONS = ("fields", "query_fields")
 """These options' values are names separated by commas, such as ``--fields title,body``."""
@@ -132,7 +131,7 @@ def _parse_value(content: str) -> Any:
 class SearchOption(click.ParamType[Any]):
     """The type of a parameter that sets an option of `Rerank`, which checks the value.
 
-    An option such as ``passages`` is a group of options: its value is ``maxp,limit=5``.
+    An option such as ``passages`` is a group of options, with a value such as ``maxp,limit=5``.
     """
 
     name = "text"
@@ -142,8 +141,9 @@ class SearchOption(click.ParamType[Any]):
         self.group = None
         if option in GROUPS:
             self.group, _default, _parse = GROUPS[option]
+        # A group's first option can be set without its name.
         self.default_name = fields(self.group)[0].name if self.group else ""
-        self.annotation = get_type_hints(Rerank)[option]
+        self.type_hint = get_type_hints(Rerank)[option]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
         """Describe the possible values, such as ``INTEGER|auto``."""
@@ -151,8 +151,8 @@ class SearchOption(click.ParamType[Any]):
             name = self.default_name.upper()
             return f"{name},NAME=VALUE" if len(fields(self.group)) > 1 else name
         labels = {int: "INTEGER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,NAME"}
-        is_union = get_origin(self.annotation) in (Union, UnionType)
-        types = get_args(self.annotation) if is_union else (self.annotation,)
+        is_union = get_origin(self.type_hint) in (Union, UnionType)
+        types = get_args(self.type_hint) if is_union else (self.type_hint,)
         parts = []
         for type_ in types:
             if type_ in labels:
@@ -163,12 +163,12 @@ class SearchOption(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse and check the value."""
-        fix = find_replacement(f"rerank.{self.option}.{value}")  # if it is a value of an older version
-        if fix:
+        fix = find_replacement(f"rerank.{self.option}.{value}")
+        if fix:  # an older version had this value
             self.fail(f"{value!r} was removed; {fix}", param, ctx)
-        if self.group is not None and value not in ("true", "false"):  # these two switch the whole group
+        if self.group is not None and value not in ("true", "false"):  # true and false switch a whole group on or off
             parsed: Any = option_parser(self.default_name)(ctx, param, value)
-        elif self.annotation is str:
+        elif self.type_hint is str:
             parsed = value
         elif self.option in NAME_LIST_OPTIONS:
             parsed = tuple(name.strip() for name in value.split(","))
@@ -186,28 +186,28 @@ def search_options(*names: str) -> Callable[[Command], Command]:
 
     The command passes their values to `build_rerank_argument`.
     """
-    help_texts = read_descriptions(Rerank)
+    descriptions = read_descriptions(Rerank)
     defaults = {field.name: field.default for field in fields(Rerank)}
 
     def decorate(command: Command) -> Command:
-        for name in reversed(names):
+        for name in reversed(names):  # click shows the option that is added last first
             flag = f"--{name.replace('_', '-')}"
-            text = first_sentence(help_texts.get(name, ""))
+            help_text = first_sentence(descriptions.get(name, ""))
             default = defaults[name]
             if name in GROUPS:
                 group, _default, _parse = GROUPS[name]
-                text += _describe_group(group)
+                help_text += _describe_group(group)
             elif default is not None and not isinstance(default, bool):
                 shown_default = default if str(default).strip() else repr(default)  # repr shows spaces, as in ' '
-                text += f"  [default: {shown_default}]"
+                help_text += f"  [default: {shown_default}]"
             if isinstance(default, bool):
-                option = click.option(flag, is_flag=True, default=None, help=text)
+                option = click.option(flag, is_flag=True, default=None, help=help_text)
             elif name in OPTION_CHOICES:
-                option = click.option(flag, type=click.Choice(OPTION_CHOICES[name]), help=text)
+                option = click.option(flag, type=click.Choice(OPTION_CHOICES[name]), help=help_text)
             elif name in OPTIONS_WITH_OPTIONAL_VALUE:
-                option = click.option(flag, type=SearchOption(name), is_flag=False, flag_value="true", help=text)
+                option = click.option(flag, type=SearchOption(name), is_flag=False, flag_value="true", help=help_text)
             else:
-                option = click.option(flag, type=SearchOption(name), help=text)
+                option = click.option(flag, type=SearchOption(name), help=help_text)
             command = option(command)
         return command
 
@@ -255,10 +255,10 @@ def rerank_options(command: Command) -> Command:
 
 
 def build_rerank_argument(options: Mapping[str, Any]) -> RerankOptions | bool:
-    """Return the ``rerank`` argument of a search. With ``--no-rerank``, it contains only `NO_RERANK_OPTIONS`."""
+    """Return the ``rerank`` argument of a search. With ``--no-rerank``, it contains only `FIRST_PASS_OPTIONS`."""
     arguments = {field.name: options[field.name] for field in fields(Rerank) if options.get(field.name) is not None}
     if not options["do_rerank"]:
-        arguments = {name: arguments[name] for name in NO_RERANK_OPTIONS if name in arguments}
+        arguments = {name: arguments[name] for name in FIRST_PASS_OPTIONS if name in arguments}
         return cast("RerankOptions", {"pipeline": NO_STAGES, **arguments}) if arguments else False
     return cast("RerankOptions", arguments)
 
@@ -269,24 +269,23 @@ def open_client(
     warm: bool = False,
     settings: Mapping[str, Any] | None = None,
     model: str | None = None,
-    **options: Any,
 ) -> Client:
     """Return a client for a command. It has no default deadline, and reranks all searches, whatever ``traffic`` says.
+
+    If the global option ``--model`` replaces models of the settings file, a line on standard error says so.
 
     Args:
         context: the command's context, with the global options.
         warm: whether the models are loaded at once.
-        settings: settings that the command overrides.
-        model: the model, if it is not that of the global option ``--model``.
-        options: further arguments of `Client`.
+        settings: settings by name, in place of those of the environment and the settings file.
+        model: the model to use in place of that of the global option ``--model``.
     """
     global_options = {**context.obj, "model": model or context.obj["model"]}
     values = {name: global_options[name] for name in ("url", *MODEL_OPTIONS)}
     all_settings = Settings.load(**values, **(settings or {}))
     defaults = Defaults.load(all_settings, model=global_options["model"]).without_traffic()
     service = RerankService(all_settings, has_index=True)
-    client_options = {**connection_options(all_settings), **options}
-    client = Client(models=service, defaults=defaults, **client_options)
+    client = Client(models=service, defaults=defaults, **connection_options(all_settings))
     client.searcher.deadline_ms = None
     if context.obj["model"] and model is None:
         file_models = Defaults.load(all_settings).models

@@ -13,17 +13,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def parse_sources(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-    """Parse the value of ``--dev`` or the values of ``--data``.
-
-    The value ``run=bm25.run,depth=50`` becomes ``{"run": "bm25.run", "depth": "50"}``.
-    """
+    """Parse the value of ``--dev`` or the values of ``--data``: ``run=F,depth=9`` as ``{"run": "F", "depth": "9"}``."""
     if value is None:
         return None
     return split_options(value) if isinstance(value, str) else [split_options(source) for source in value]
 
 
 def _parse_passages(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Parse how documents are split into passages, such as ``kmaxavgp,k=2``. Returns None if they are not split."""
+    """Parse how documents are split into passages, such as ``kmaxavgp,k=2``. Return None if the option is not set."""
     from osrerank.options.passages import AUTO, Passages
 
     passages = option_parser("aggregation")(context, parameter, value)
@@ -33,7 +30,7 @@ def _parse_passages(context: click.Context, parameter: click.Parameter, value: s
 
 
 def passages_option(name: str, help_text: str) -> Callable[[Command], Command]:
-    """Return a click option for splitting documents into passages. Without a value, it is set to ``maxp``."""
+    """Return a click option for splitting documents into passages. Without a value, it means ``maxp``."""
     return click.option(
         name, is_flag=False, flag_value="maxp", callback=_parse_passages, metavar="[OPTIONS]", help=help_text
     )
@@ -49,9 +46,11 @@ time_option = click.option(
 )
 MODEL_HELP = "Model to start from: a directory with safetensors, a shipped model or a hub id."
 DATA_HELP = "Training data, KIND=FILE,OPTION=VALUE; repeatable."
-DEV_HELP = "Development set, as for --data, to choose the best weights; measuring takes up to a tenth of the time."
-DEPTH_HELP = "Candidates of each development query."
-PASSAGES_HELP = "Score development candidates by passages, such as kmaxavgp,k=2.  [default without a value: maxp]"
+DEV_HELP = (
+    "Development set, in the form of --data: keep the weights that rank it best.  [default: keep the last weights]"
+)
+DEPTH_HELP = "Number of candidates to rerank for each development query."
+PASSAGES_HELP = "Split development documents into passages, such as kmaxavgp,k=2.  [default without a value: maxp]"
 TRAINING_OPTIONS = (
     click.option("--init-from", "source", required=True, type=MODEL, help=MODEL_HELP),
     click.option("--data", required=True, multiple=True, callback=parse_sources, help=DATA_HELP),
@@ -181,28 +180,28 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
 
 @train.command()
 @click.argument("output", type=OUTPUT_FILE)
-@click.option("--data", multiple=True, callback=parse_sources, help="Examples to change, as for train mono.")
+@click.option("--data", multiple=True, callback=parse_sources, help="Data to read, as for train mono.")
 @click.option("--index", "-i", type=INDEX, help="Search this index for each query's documents.")
 @click.option("--queries", type=FILE, help="Queries to search for, with --index.")
 @click.option("--qrels", type=FILE, help="Judgments of the queries, with --index.")
 @click.option("--squad", type=FILE, help="Questions in SQuAD's format; BM25 finds the irrelevant paragraphs.")
 @click.option("--questions", type=click.IntRange(1), help="With --squad: number of questions.  [default: all]")
 @click.option("--depth", default=30, show_default=True, type=click.IntRange(1, 1000), help="Documents per query.")
-@click.option("--inject/--no-inject", default=True, show_default=True, help="Add relevant documents not retrieved.")
+@click.option("--inject/--no-inject", default=True, show_default=True, help="Add relevant documents not found.")
 @passages_option(
     "--passages", "Split documents into passages, and write triples of passages (ICIP), such as maxp,limit=50."
 )
 @click.option(
     "--filter", "filter_model", help="With --passages: model that chooses the passages of each relevant document."
 )
-@click.option("--hardest", help="Model that ranks the irrelevant documents; the top ones, the hardest, are kept.")
+@click.option("--hardest", help="Model that scores the irrelevant documents; those with the highest scores are kept.")
 @click.option(
     "--keep",
     type=click.IntRange(1),
-    help="Number of passages or hard documents to keep.  [default: 5 passages, 30 documents]",
+    help="Number of passages that --filter keeps, or of documents that --hardest keeps.  [default: 5, 30]",
 )
-@click.option("--score", help="Teacher whose scores are added, for recipes with soft=true.")
-@click.option("--seed", default=1, show_default=True, help="Seed of every sample.")
+@click.option("--score", help="Teacher model whose scores are added, for recipes with soft=true.")
+@click.option("--seed", default=1, show_default=True, help="Seed of all random choices.")
 @click.pass_context
 def data(context: click.Context, /, output: Path, **options: Any) -> None:
     """Write training examples as JSON lines: query, documents, relevance, and a teacher's scores with --score.

@@ -20,7 +20,7 @@ DEFAULT_HARD_DOCUMENTS = 30
 
 
 def create_examples(options: dict[str, Any], open_client: Callable[[], Client]) -> Iterator[Example]:
-    """Yield the training examples that the command's options describe.
+    """Return the training examples that the command's options describe. They are read while they are iterated.
 
     Raises:
         click.UsageError: the options contradict each other.
@@ -53,10 +53,13 @@ def _transform_examples(examples: Iterator[Example], options: dict[str, Any]) ->
     """Apply the options ``--passages``, ``--hardest`` and ``--score``, in this order."""
     if options["passages"]:
         scorer = load_scorer(options["filter_model"]) if options["filter_model"] else None
-        keep = options["keep"] or DEFAULT_KEEP
-        examples = create_passage_triples(examples, options["passages"], keep=keep, scorer=scorer, seed=options["seed"])
+        n_passages = options["keep"] or DEFAULT_KEEP
+        examples = create_passage_triples(
+            examples, options["passages"], keep=n_passages, scorer=scorer, seed=options["seed"]
+        )
     if options["hardest"]:
-        examples = keep_hardest(examples, load_scorer(options["hardest"]), options["keep"] or DEFAULT_HARD_DOCUMENTS)
+        n_documents = options["keep"] or DEFAULT_HARD_DOCUMENTS
+        examples = keep_hardest(examples, load_scorer(options["hardest"]), keep=n_documents)
     if options["score"]:
         examples = add_scores(examples, load_scorer(options["score"]))
     return examples

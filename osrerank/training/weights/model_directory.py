@@ -9,7 +9,7 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.errors import MissingDependencyError
-from osrerank.evaluation.plots import plot_curve
+from osrerank.evaluation.plots import plot_training
 from osrerank.export.export_model import new_directory
 from osrerank.scoring.card import ModelCard
 from osrerank.training.curve import CURVE_FILE, read_curve
@@ -71,7 +71,7 @@ def _plot_curve(directory: Path) -> None:
     rows = read_curve(directory / CURVE_FILE)
     losses = [(int(row["step"]), float(row["loss"])) for row in rows]
     measures = [(int(row["step"]), float(row["measure"])) for row in rows if row.get("measure")]
-    plot_curve(directory / "curve.svg", losses, measures)
+    plot_training(directory / "curve.svg", losses, measures)
 
 
 def _format_readme(name: str, summary: str, provenance: Mapping[str, Any]) -> str:
