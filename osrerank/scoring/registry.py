@@ -1,6 +1,6 @@
-"""Load models by their names. `load` follows the settings, whose backend can also be workers or a server.
+"""Load models by their names: `load_model` into this process, and `load` as the settings say.
 
-`BACKENDS` lists the backends. A backend's module defines a function ``load``, and is imported on first use.
+With the settings, the model can also run in workers or on a rerank server. `BACKENDS` lists the backends.
 """
 
 import difflib
@@ -43,14 +43,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BackendEntry:
-    """A backend: its name, its module, and the models that it supports.
+    """A backend: a program that computes a model's network, or the workers or the server that run the model.
 
     Attributes:
         name: the name for ``--backend``.
-        module: the module that defines ``load``.
+        module: the module that defines the backend's function ``load``. It is imported on first use.
         kinds: the kinds of models that it supports.
-        weight_patterns: the file patterns of its weights, for `osrerank.scoring.locate.locate`.
-        dtypes: the dtypes that it can compute in.
+        weight_patterns: the file patterns of the weights that it reads, for `osrerank.scoring.locate.locate`.
+        dtypes: the values of ``--dtype`` that it accepts.
     """
 
     name: str
@@ -62,8 +62,8 @@ class BackendEntry:
     def load(self, *arguments: Any, **options: Any) -> Any:
         """Import the module, and call its ``load``.
 
-        The ``load`` of a local backend takes a directory, a card, ``threads`` and ``dtype``, and returns a `Backend`.
-        That of another backend takes the settings and a model's name, and returns a scorer or an encoder.
+        For a local backend, the arguments are a directory, a card, ``threads`` and ``dtype``, and the result is a
+        `Backend`. For another, they are the settings and a model's name, and the result is a scorer or an encoder.
         """
         return importlib.import_module(self.module).load(*arguments, **options)
 
@@ -85,21 +85,21 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
     Args:
         settings: the settings, with the model, the backend and the backend's options.
         kinds: the accepted kinds of models, such as ``("duo",)``. If empty, all kinds are accepted.
-        model: the model to use instead of ``settings.model``. "" is an error: no duo model is configured.
-        in_worker: whether this process is a worker, which computes by itself if the backend is ``workers``.
+        model: the model to use instead of ``settings.model``. "" raises the error that no duo model is configured.
+        in_worker: whether this process is a worker. If so, the backend ``workers`` means that it computes by itself.
 
     For the errors, see `load_model`.
     """
     name = settings.model if model is None else model
     entry = BACKENDS.get(settings.backend)  # None for ``auto``
     if entry is not None and kinds and not set(kinds).intersection(entry.kinds):
-        # only duo models are not supported by all backends
+        # every backend supports all kinds but duo
         reason = f"the backend {entry.name} cannot compare pairs; use a pipeline without duo, or another backend"
         raise ModelLoadError(reason, model=name)
     if not name:
         raise ModelLoadError(NO_DUO_MODEL)
-    is_served_here = in_worker and settings.backend == WORKERS
-    if is_local(settings.backend) or is_served_here:
+    is_worker_itself = in_worker and settings.backend == WORKERS
+    if is_local(settings.backend) or is_worker_itself:
         return load_local(settings, kinds, model=name)
     remote_model: Model = BACKENDS[settings.backend].load(settings, name)
     return remote_model
@@ -151,32 +151,38 @@ def load_model(
     backend = _backend_for_dtype(backend, dtype)
     converted = convert_if_needed(locate(model, weight_patterns=list_weight_patterns(backend)))
     directory = converted.directory
-    name = model
-    if Path(model).expanduser().exists():
-        is_converted = bool(converted.sha256)  # the folder of a converted copy is named by a digest
-        name = Path(model).name if is_converted else ""  # "": the name in the card, or that of the folder
-    card = read_card(directory, name=name)
+    if not Path(model).expanduser().exists():  # a shipped model or a hub id
+        card_name = model
+    elif converted.sha256:  # the copy's folder is named by this digest, so use the original folder's name
+        card_name = Path(model).name
+    else:
+        card_name = ""  # read_card uses the name in the card, or that of the folder
+    card = read_card(directory, name=card_name)
     if kinds and card.kind not in kinds:
         reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
-    network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
-    loaded_model = build_model(directory, card, network)
+    loaded_backend = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
+    loaded_model = build_model(directory, card, loaded_backend)
     if is_encoder(loaded_model):
         load_query_model(loaded_model, directory, backend=backend, threads=threads, dtype=dtype)
-    _self_check_once(loaded_model, converted)
+    _self_check_on_first_load(loaded_model, converted)
     return loaded_model
 
 
-def _self_check_once(model: "CrossEncoder | BiEncoder", converted: "ConvertedModel") -> None:
-    """Run the self-check when a converted reranker or another program's bi-encoder graph is first loaded."""
+def _self_check_on_first_load(model: "CrossEncoder | BiEncoder", converted: "ConvertedModel") -> None:
+    """Check that a model which osrerank converted or did not export ranks well. The result is stored for later loads.
+
+    The self-check concerns converted cross-encoders and duo models, and bi-encoders whose ONNX graph another program
+    exported.
+    """
     from osrerank.scoring.checkpoints.convert import ExternalGraph  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers
 
     directory = converted.directory
     checked_model: ConvertedModel | ExternalGraph = converted
     if is_encoder(model):
-        is_external_graph = model.backend.name == "onnx" and not (directory / CARD_FILE).exists()
-        if not is_external_graph:
+        has_osrerank_graph = (directory / CARD_FILE).exists()  # osrerank exports a card with its graphs
+        if model.backend.name != "onnx" or has_osrerank_graph:
             return
         checked_model = ExternalGraph(hashlib.sha256(model.identity.encode()).hexdigest())
     if not checked_model.needs_self_check:
@@ -235,8 +241,8 @@ def as_scorer(model: ScorerT | Encoder, settings: Settings | None = None) -> "Sc
     return EncoderScorer(DocumentVectors(model, None if settings is None else VectorStorage.from_settings(settings)))
 
 
-def build_model(directory: Path, card: ModelCard, network: "Backend") -> "CrossEncoder | BiEncoder":
-    """Return a model of the card's kind, made of the directory's tokenizer and a loaded network.
+def build_model(directory: Path, card: ModelCard, backend: "Backend") -> "CrossEncoder | BiEncoder":
+    """Return a model of the card's kind, made of the directory's tokenizer and a backend with the loaded network.
 
     Raises:
         ModelLoadError: the tokenizer cannot be read.
@@ -254,7 +260,7 @@ def build_model(directory: Path, card: ModelCard, network: "Backend") -> "CrossE
         "cross-encoder": CrossEncoder,
         "duo": Duo,
     }
-    return classes[card.kind](directory, card, builder, network)
+    return classes[card.kind](directory, card, builder, backend)
 
 
 def load_backend(
@@ -263,8 +269,8 @@ def load_backend(
     """Load a model's network without its tokenizer. For the arguments and errors, see `load_model`."""
     check_backend(backend, local=True)
     name = _choose_backend(directory, card) if backend == AUTO else backend
-    network: Backend = BACKENDS[name].load(directory, card, threads=threads, dtype=dtype)
-    return network
+    loaded_backend: Backend = BACKENDS[name].load(directory, card, threads=threads, dtype=dtype)
+    return loaded_backend
 
 
 def check_backend(name: str, *, local: bool = False) -> str:
@@ -308,7 +314,11 @@ def _check_name(setting: str, name: str, names: Sequence[str]) -> str:
 
 
 def _backend_for_dtype(backend: str, dtype: str) -> str:
-    """Return the backend, if it can compute in the dtype. For ``auto`` and a dtype, return a backend that can."""
+    """Return the backend. If it is ``auto`` and the dtype is not, return a backend that can compute in the dtype.
+
+    Raises:
+        ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
+    """
     check_backend(backend, local=True)
     _check_name("dtype", dtype, DTYPES)
     suitable_backends = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
