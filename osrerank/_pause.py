@@ -14,7 +14,7 @@ class Pause:
     """Stops calls to a service for a while after a call has failed. Safe to use from many threads.
 
     Args:
-        lengths_s: the length of every pause, in seconds. A sequence such as ``(1, 5, 30)`` has the lengths after one,
+        lengths_s: the length of every pause, in seconds. A sequence such as ``(1, 5, 30)`` gives the lengths after one,
             two, and three or more consecutive failures. Such pauses are shortened at random by up to a half, so that
             processes do not all retry at the same moment.
         report: a function that is called with each error, and with a boolean: True if the error began a pause, or False

@@ -22,8 +22,8 @@ class Services:
     """A `RerankService` for each model in the settings file. Safe to use from many threads.
 
     A model is loaded on first use. If `MAX_MODELS` are loaded, the least recently used model is then released. The
-    client's default model and the models of running searches are never released, so a few more can be loaded for a
-    short time.
+    client's default model and the models of running searches are never released, so more than `MAX_MODELS` can be
+    loaded for a short time.
 
     Args:
         client_service: the service of the client's default model, for indices without a model in the settings file.
@@ -40,14 +40,15 @@ class Services:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Reset the counts of running searches in a forked child, where no search is running."""
+        """Create the lock and the counts of running searches, also in a forked child, where no search is running."""
         self._lock = threading.Lock()
         self._n_searches: Counter[str] = Counter()  # model name -> number of running searches
 
     @property
     def loaded(self) -> list[str]:
         """The names of the loaded models except the default model, least recently used first."""
-        return [name for name, service in list(self._services.items()) if _is_loaded(service)]
+        services = list(self._services.items())  # a copy, because other threads change the dict
+        return [name for name, service in services if _is_loaded(service)]
 
     def explain_conflict(self, index: Any) -> str:
         """Return why a search of several indices cannot be reranked, or "" if they all have the same model."""
@@ -64,10 +65,8 @@ class Services:
         If the indices have different models, the service has the client's default model.
         """
         names = self._model_names(index)
-        name = self._client_service.settings.model
-        if len(names) == 1:
-            (name,) = names
-        if name not in self._services:
+        name = names.pop() if len(names) == 1 else self._client_service.settings.model
+        if name not in self._services:  # the default model
             yield self._client_service
             return
         with self._lock:
@@ -96,7 +95,7 @@ class Services:
         idle = [name for name in loaded if not self._n_searches[name]]
         for name in idle[: max(0, len(loaded) - max_loaded)]:
             service = self._services[name]
-            self._services[name] = self._client_service.with_model(name)
+            self._services[name] = self._client_service.with_model(name)  # not loaded before its next search
             threading.Thread(target=service.scoring_model.close, name="osrerank-release", daemon=True).start()
             if self._log_throttle.should_log():
                 logger.warning(

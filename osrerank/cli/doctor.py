@@ -8,7 +8,7 @@ import click
 from osrerank.cli.options import wants_json
 
 MARKS = {"ok": "✓", "failed": "✗", "absent": "-"}
-"""The mark of each status. A part is absent if it is not configured, such as Redis without a URL."""
+"""The mark of each status. A part of the deployment is absent if it is not configured, such as Redis without a URL."""
 
 
 @click.command()

@@ -63,13 +63,13 @@ if TYPE_CHECKING:
     type=click.Choice(["holm", "raw"]),
     default="holm",
     show_default=True,
-    help="Which p-values the letters show: Holm-corrected ones beside the better run, or raw ones beside both runs.",
+    help="Letters for Holm-corrected p-values, beside the better run, or for raw p-values, beside both runs.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the randomisation test.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
 @click.pass_obj
-def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
+def evaluate(global_options: dict[str, Any], /, **options: Any) -> None:
     """Measure RUNS against QRELS as trec_eval does, and test their differences.
 
     \b
@@ -82,7 +82,7 @@ def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
     if options["marks"] == "raw" and not compares:
         raise click.UsageError("--marks raw needs --compare or --all-pairs")
     report = _build_report(options, compares=compares)
-    if options["as_json"] or (obj or {}).get("as_json"):
+    if options["as_json"] or global_options["as_json"]:
         click.echo(json.dumps(report.as_json(per_query=options["per_query"]), indent=2))
     elif options["as_csv"]:
         click.echo(report.as_csv(per_query=options["per_query"]), nl=False)
@@ -149,6 +149,7 @@ def _warn_of_self_hits(runs: "Sequence[Run]") -> None:
 
 
 def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
+    # the queries for which any measure has a value
     ids_by_run = {evaluation.run: frozenset().union(*evaluation.per_query.values()) for evaluation in evaluations}
     if len(set(ids_by_run.values())) > 1:
         counts = ", ".join(f"{run} {len(query_ids)}" for run, query_ids in ids_by_run.items())
@@ -156,6 +157,7 @@ def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
 
 
 def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
+    """Warn of queries that were reranked only in part, as the side file ``NAME.run.jsonl`` of a run says."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.side_file import read_records
 
@@ -163,7 +165,7 @@ def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
         side_file = path.with_name(f"{path.name}.jsonl")
         if not side_file.is_file():
             continue
-        with suppress(EvaluationError):  # it is raised if the file is not a side file
+        with suppress(EvaluationError):  # the file can be something else than a side file
             n_partial = sum(record.is_partial for record in read_records(side_file))
             if n_partial:
                 _warn(f"{path} contains {n_partial} partly reranked queries; see {side_file}")

@@ -18,7 +18,7 @@ _CANDIDATES = "https://huggingface.co/datasets/castorini/rank_llm_data/resolve/m
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """A file to download, with its size and checksums, which are published or were computed for this module.
+    """A file to download, with its size and checksums: some are published, others were computed for this module.
 
     Attributes:
         name: the file's name.
@@ -35,8 +35,12 @@ class PublishedFile:
     sha256: str = ""
 
     def __str__(self) -> str:
-        checksums = [f" ({kind} {value})" for kind, value in (("MD5", self.md5), ("SHA-256", self.sha256)) if value]
-        return f"{self.name} from {self.url}{next(iter(checksums), '')}"
+        checksum = ""
+        if self.md5:
+            checksum = f" (MD5 {self.md5})"
+        elif self.sha256:
+            checksum = f" (SHA-256 {self.sha256})"
+        return f"{self.name} from {self.url}{checksum}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import IO, Any, Self
 from osrerank._platform import try_lock
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.records import QueryRecord
-from osrerank.formats.files import name_full_disk, write_atomically
+from osrerank.formats.files import add_path_to_disk_errors, write_atomically
 
 FORMAT = 1
 """The version of the file format, ``osrerank_run`` in the first line."""
@@ -49,7 +49,7 @@ class SideFile:
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        with name_full_disk(self.path):  # if the disk is full, the error names the file
+        with add_path_to_disk_errors(self.path):
             self._file.close()
 
     def __contains__(self, query_id: str) -> bool:
@@ -61,7 +61,7 @@ class SideFile:
     def append(self, record: QueryRecord) -> None:
         """Append a query's record and flush it, so that it is not lost if the process is killed."""
         self._offsets[record.query_id] = self._file.seek(0, os.SEEK_END)
-        with name_full_disk(self.path):
+        with add_path_to_disk_errors(self.path):
             self._file.write(_encode_line(record.as_json()))
             self._file.flush()
 
@@ -115,7 +115,7 @@ class SideFile:
             offset += len(line)
         self._file.truncate(offset)
         if offset == 0:
-            with name_full_disk(self.path):
+            with add_path_to_disk_errors(self.path):
                 self._file.write(self._header)
                 self._file.flush()
 

@@ -23,7 +23,7 @@ def as_run(value: RunLike) -> Run:
 
     Raises:
         EvaluationError: the value cannot be converted to a run.
-        ConfigError: a DataFrame has no column or no value that is needed.
+        ConfigError: a DataFrame lacks a column or a value.
         FormatError: a file is malformed.
     """
     if isinstance(value, Run):
@@ -44,7 +44,7 @@ def as_qrels(value: QrelsLike) -> Qrels:
 
     Raises:
         EvaluationError: the value cannot be converted to judgments.
-        ConfigError: a DataFrame has no column or no value that is needed.
+        ConfigError: a DataFrame lacks a column or a value.
         FormatError: a file is malformed.
     """
     if isinstance(value, Qrels):
@@ -58,6 +58,7 @@ def as_qrels(value: QrelsLike) -> Qrels:
         raise _type_error("judgments", expected, value)
     judgments = {}
     for query_id, judged in value.items():
+        # Python's and NumPy's whole numbers have __index__
         if not isinstance(judged, Mapping) or not all(hasattr(grade, "__index__") for grade in judged.values()):
             raise _type_error(f"judgments of query {query_id}", f"{expected} with whole numbers as grades", judged)
         judgments[str(query_id)] = {str(doc_id): int(grade) for doc_id, grade in judged.items()}

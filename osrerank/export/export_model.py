@@ -25,7 +25,7 @@ from osrerank.export.late_interaction import read_late_interaction
 from osrerank.export.quantise import QuantisationRecipe
 from osrerank.export.router import is_router, split_router
 from osrerank.export.write_graphs import GRAPHS, write_graphs
-from osrerank.formats.files import name_full_disk
+from osrerank.formats.files import add_path_to_disk_errors
 from osrerank.formats.trec import read_qrels
 from osrerank.options.rerank import Rerank
 from osrerank.scoring.bi_encoder import weights_digest
@@ -237,7 +237,7 @@ def new_directory(output: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent) / output.name
         folder.mkdir()
-        with name_full_disk(output):
+        with add_path_to_disk_errors(output):
             yield folder
         folder.rename(output)
 

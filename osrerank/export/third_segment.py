@@ -18,7 +18,7 @@ from torch import Tensor
 
 from osrerank._optional import require
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config, weight_files
+from osrerank.scoring.model_files import CONFIG_FILE, read_config, weight_files
 
 TABLE = "token_type_embeddings"
 """The last part of the table's name, without ``.weight``."""
@@ -46,7 +46,7 @@ def write_with_third_segment(source: Path, folder: Path, init: ThirdRow) -> None
     safetensors: Any = require("safetensors.torch", extra="torch")
     config = read_config(source)
     (folder / CONFIG_FILE).write_text(json.dumps({**config, "type_vocab_size": 3}, indent=2), encoding="utf-8")
-    for file in source.glob(f"{TOKENIZER_FILE.removesuffix('.json')}*.json"):
+    for file in source.glob("tokenizer*.json"):
         shutil.copyfile(file, folder / file.name)
     table_count = 0
     for name in weight_files(source):

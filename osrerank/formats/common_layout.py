@@ -36,7 +36,7 @@ def write_corpus(documents: Iterable[Document], path: Path) -> int:
 def write_queries(queries: Iterable[Query], path: Path) -> int:
     """Write ``query_id<TAB>text`` lines, and return their number.
 
-    White space in texts becomes single spaces, and unpaired surrogates become question marks, as for a model.
+    White space in texts becomes single spaces, and unpaired surrogates become question marks, as in a model's input.
     """
     lines = (f"{query.query_id}\t{' '.join(query.text.split())}" for query in queries)
     return write_lines(map(replace_surrogates, lines), path)

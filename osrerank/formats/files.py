@@ -12,6 +12,7 @@ from osrerank.errors import FormatError
 
 STDOUT = Path("/dev/stdout")
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""The errors of a disk that is full or fails: no space, no quota, too large a file, or an I/O error."""
 
 
 def line_error(path: Path, line: int, reason: str) -> FormatError:
@@ -31,13 +32,13 @@ def write_atomically(path: Path, lines: Iterable[str | bytes]) -> None:
         sys.stdout.buffer.writelines(map(_encode, lines))
         return
     if path.exists() and not path.is_file():
-        with name_full_disk(path), path.open("wb") as stream:
+        with add_path_to_disk_errors(path), path.open("wb") as stream:
             stream.writelines(map(_encode, lines))
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with name_full_disk(path), temporary.open("wb") as raw:
+        with add_path_to_disk_errors(path), temporary.open("wb") as raw:
             if path.suffix == ".gz":  # a header without name and time, so that equal lines give equal files
                 with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as stream:
                     stream.writelines(map(_encode, lines))
@@ -50,7 +51,7 @@ def write_atomically(path: Path, lines: Iterable[str | bytes]) -> None:
 
 
 @contextlib.contextmanager
-def name_full_disk(path: Path) -> Iterator[None]:
+def add_path_to_disk_errors(path: Path) -> Iterator[None]:
     """Add the path to an error about a full or failing disk, which names no file if it comes from a write."""
     try:
         yield

@@ -27,9 +27,9 @@ _PART_NAMES: dict[Part, str] = {
 _TEXT_FIELDS = ("text", "body", "contents")
 
 
-def is_dataset(name: object) -> bool:
+def is_dataset(path: object) -> bool:
     """Return whether a path is an ir_datasets collection, ``ir_datasets:NAME``."""
-    return str(name).startswith(PREFIX)
+    return str(path).startswith(PREFIX)
 
 
 def load_dataset(name: str, part: Part) -> Any:
@@ -59,7 +59,8 @@ def open_part(name: str, part: Part) -> IO[bytes]:
         LoaderError: the collection does not exist or does not contain the part.
         MissingDependencyError: ir_datasets is not installed.
     """
-    return cast("IO[bytes]", io.BufferedReader(IteratorStream(_encode_lines(name, part, load_dataset(name, part)))))
+    lines = _encode_lines(name, part, load_dataset(name, part))
+    return cast("IO[bytes]", io.BufferedReader(IteratorStream(lines)))
 
 
 def extract_fields(document: Any) -> dict[str, Any]:
@@ -107,7 +108,8 @@ class IteratorStream(io.RawIOBase):
     """Reads bytes from an iterator of chunks. An empty chunk would end the stream."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks, self._remainder = iter(chunks), memoryview(b"")
+        self._chunks = iter(chunks)
+        self._remainder = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -116,5 +118,6 @@ class IteratorStream(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         chunk = self._remainder or memoryview(next(self._chunks, b""))
         size = min(len(chunk), len(view))
-        view[:size], self._remainder = chunk[:size], chunk[size:]
+        view[:size] = chunk[:size]
+        self._remainder = chunk[size:]
         return size

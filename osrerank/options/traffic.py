@@ -11,7 +11,7 @@ from typing import Any
 from osrerank.options.parse import invalid_option, is_fraction, is_nonempty_string, parse_options
 
 SALT = "osrerank share"
-"""A prefix of hashed keys, so that the choice of searches does not depend on other hashes of the same keys."""
+"""A prefix of the hashed keys. Another program that splits the same keys by a hash thus splits them differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Traffic:
     Attributes:
         share: the fraction of the searches that are reranked, in [0, 1]. The other searches return the first pass.
         key: the id of the user or session. Either all searches with the same key are reranked, or none of them is. If
-            None, the query is the key. A settings file cannot set it.
+            None, each search sets it to its query. A settings file cannot set it.
         shadow: whether every search returns the first pass. The chosen searches are then reranked in the background, to
             record how reranking would change the order. It cannot be combined with ``interleave``.
     """

@@ -23,9 +23,9 @@ from osrerank.vectors.token_vectors import maxsim, pool_tokens
 class LateInteraction(BiEncoder):
     """Encodes queries ``[CLS] [Q] q [SEP] [MASK] ...`` and documents ``[CLS] [D] d [SEP]`` into token vectors.
 
-    The card names the marker tokens [Q] and [D], and the token that expands queries, here [MASK]. The similarity is a
-    logit: ``scale * maxsim + offset`` with the card's calibration. MaxSim finds each query token's highest cosine with
-    any document token, and is the mean of these cosines.
+    The model's card names the marker tokens [Q] and [D], and the token that expands queries, here [MASK]. The
+    similarity is a logit: ``scale * maxsim + offset`` with the card's calibration. MaxSim finds each query token's
+    highest cosine with any document token, and is the mean of these cosines.
     """
 
     def __init__(self, directory: Path, card: ModelCard, builder: InputBuilder, backend: Backend) -> None:
@@ -34,6 +34,7 @@ class LateInteraction(BiEncoder):
         expansion = [self.tokens.expansion] if self.tokens.expansion else []
         self._expansion_ids = np.array(builder.token_ids(expansion), np.int64)
         self._skipped_ids = builder.token_ids(self.tokens.skipped)
+        # + 1 for [CLS], which is not pooled
         self.max_token_vectors = int(card.max_tokens // self.tokens.pool_factor) + 1
 
     @functools.cached_property
@@ -57,6 +58,7 @@ class LateInteraction(BiEncoder):
             query_vectors, truncated_indices = self._encode_queries(texts)
             return Vectors(query_vectors, cut=truncated_indices)
         sequences, outcome, truncated_indices = self._encode_documents(texts, deadline)
+        # a text that is not encoded before the deadline, or fails, gets one vector of NaN
         vectors = [np.full((1, self.dimensions), np.nan, dtype=np.float32)] * len(texts)
         for index, rows in outcome.outputs.items():
             is_kept = ~np.isin(sequences[index].ids, self._skipped_ids)
@@ -70,11 +72,11 @@ class LateInteraction(BiEncoder):
     def _query_vector(self, ids: bytes) -> Floats:
         """Pad a query with expansion tokens to a fixed length, and return its vectors ``(tokens, dimensions)``.
 
-        The ids are int64 as bytes, as in `BiEncoder`.
+        ``ids`` are the bytes of int64 token ids: unlike an array, they can be a cache key.
         """
         query_ids = np.frombuffer(ids, dtype=np.int64)
         expansion_size = max(0, self.tokens.expanded_to - len(query_ids))
         token_ids = np.concatenate([query_ids, np.repeat(self._expansion_ids, expansion_size)])
-        unattended = expansion_size if self.tokens.hides_expansion else 0
-        rows: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids), unattended)])[0]
+        n_unattended = expansion_size if self.tokens.hides_expansion else 0
+        rows: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids), n_unattended)])[0]
         return rows

@@ -32,6 +32,7 @@ RECALIBRATE = "run osrerank calibrate --index {index} again"
 logger = logging.getLogger(__name__)
 
 CalibrationSteps = Generator[SideRequest | Computation, Any, Thresholds]
+"""A generator that yields the requests and computations for its caller to perform, and returns the thresholds."""
 
 
 class Calibrations:
@@ -46,6 +47,7 @@ class Calibrations:
     def __init__(self, settings: Settings) -> None:
         self.file = calibration_file(settings)
         self._lock = fork_safe_lock()
+        # the file's time and size when it was last read, and its calibrations by index
         self._content: tuple[tuple[int, int], dict[str, IndexCalibration]] = ((0, 0), {})
         self._mappings: ExpiringCache[str, Mapping[str, Any]] = ExpiringCache()
 
@@ -69,7 +71,7 @@ class Calibrations:
         except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, EngineError) as error:
             reason = str(error)
             if options.on_failure == "raise":
-                raise ConfigError(reason, setting="rerank.min_probability", source=str(self.file)) from None
+                raise _calibration_error(reason, self.file) from None
             logger.warning("[cut-unapplied] no hits were removed by probability: %s", reason)
         return Thresholds(options.min_probability, options.cutoff, calibration, reason)
 
@@ -88,6 +90,7 @@ class Calibrations:
             reason = f"{self.file} has no calibration of {name or 'all indices'}: run osrerank calibrate --index NAME"
             raise _calibration_error(reason, self.file)
         identity: Mapping[str, object] = yield Computation(partial(service.identity, options))
+        # a pipeline of the caller's own has no "scorer", because its models are unknown
         if "scorer" not in identity or model_digest(identity, options) != calibration.model:
             reason = f"the calibration of {name} was made for another model or other options"
             raise _calibration_error(f"{reason}: {RECALIBRATE.format(index=name)}", self.file)

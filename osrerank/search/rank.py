@@ -128,7 +128,7 @@ def _read_vectors(
     if not records:
         return ranking
     valid_records = yield Computation(partial(stage.document_vectors.parse_and_store, records))
-    return replace(ranking, vectors=ranking.vectors.with_stored(valid_records))
+    return replace(ranking, vectors=ranking.vectors.with_stored_records(valid_records))
 
 
 def _read_local_vectors(ranking: Ranking, depth: int, stage: VectorStage, deadline: Deadline) -> Ranking:

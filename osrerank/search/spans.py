@@ -11,7 +11,7 @@ from osrerank.search.searcher import Searcher
 from osrerank.search.step import ClientStep, MultiSearchRequest
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import build_db_attributes, describe_request, join_names
-from osrerank.tracing.spans import UNRECORDED, Attributes, is_recording, span, trace
+from osrerank.tracing.spans import UNRECORDED, Attributes, is_recording, span, start_trace
 from osrerank.types.engine import Engine
 
 
@@ -36,7 +36,7 @@ def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query:
     may_record_queries = client.searcher.service.settings.trace_queries
     text = query if may_record_queries and isinstance(query, str) else None
     attributes = {"osrerank.index": join_names(index), "osrerank.query": text}
-    return trace("osrerank.search", attributes, queries=may_record_queries)
+    return start_trace("osrerank.search", attributes, records_queries=may_record_queries)
 
 
 def request_span(client: TracedClient, step: ClientStep, index: Any) -> AbstractContextManager[Span]:
@@ -62,10 +62,10 @@ def rerank_span(service: RerankService, query: str) -> AbstractContextManager[Sp
     """Begin the span of reranking hits or texts that the caller has, without a search."""
     may_record_queries = service.settings.trace_queries
     attributes = {"osrerank.query": query if may_record_queries else None}
-    return trace("osrerank.rerank", attributes, queries=may_record_queries)
+    return start_trace("osrerank.rerank", attributes, records_queries=may_record_queries)
 
 
 def multi_search_span(client: TracedClient, index: Any) -> AbstractContextManager[Span]:
     """Begin the span of a multi-search."""
     may_record_queries = client.searcher.service.settings.trace_queries
-    return trace("osrerank.msearch", {"osrerank.index": join_names(index)}, queries=may_record_queries)
+    return start_trace("osrerank.msearch", {"osrerank.index": join_names(index)}, records_queries=may_record_queries)

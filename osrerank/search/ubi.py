@@ -22,7 +22,8 @@ from osrerank.types.engine_errors import EngineError
 logger = logging.getLogger(__name__)
 
 INDEX = "ubi_queries"
-# The names of the ``query_attributes`` that osrerank adds. Their values are strings, like those of OpenSearch's plugin.
+# The names of the ``query_attributes`` that osrerank adds. Their values are texts, such as "true" (`APPLIED`), "ABBA"
+# (`TEAMS`: which of the two interleaved rankings each hit comes from) or "21" (`FIRST_RANK`).
 APPLIED = "osrerank_applied"
 TEAMS = "osrerank_teams"
 SESSION = "osrerank_session"
@@ -69,7 +70,7 @@ class UbiRecords:
     def record(
         self, ubi: UbiQuery, report: Report, *, text: str, session: str, deadline: Deadline
     ) -> Generator[SideRequest, Any, Report]:
-        """Record a search. Return its report with the query id, which the response has where the plugin writes it.
+        """Record a search. Return its report with the query id, in the same place of the response as the plugin's.
 
         Args:
             ubi: the content of the search's ``ext.ubi``.
@@ -91,9 +92,8 @@ class UbiRecords:
                 reason = yield from self._write(record, timeout_s)
         if reason:
             logger.warning("[ubi-lost] a search was not recorded in %s: %s", INDEX, reason)
-        query_id = {"query_id": ubi.query_id}
-        report = report.with_entries(ubi={"recorded": not reason, "reason": reason or None, **query_id})
-        return replace(report, ext={"ubi": query_id})
+        report = report.with_entries(ubi={"recorded": not reason, "reason": reason or None, "query_id": ubi.query_id})
+        return replace(report, ext={"ubi": {"query_id": ubi.query_id}})
 
     def _write(self, record: Mapping[str, Any], timeout_s: float) -> Generator[SideRequest, Any, str]:
         """Write a record. Return why it was not written, or an empty string if it was."""

@@ -104,7 +104,7 @@ def run(
     """
     access = access or Access()
     export_traces("osrerank-server")
-    log = None if access.log_file is None else AccessLog(access.log_file, texts=access.logs_texts)
+    log = None if access.log_file is None else AccessLog(access.log_file, logs_texts=access.logs_texts)
     secret = reranker.settings.server_token
     token = None if secret is None else secret.get_secret_value()
     app = create_app(reranker, limits, token=token, access_log=log)

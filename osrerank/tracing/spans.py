@@ -1,9 +1,9 @@
 """Create OpenTelemetry spans, which record nothing unless the process sets up OpenTelemetry's SDK.
 
-`trace` creates the outer span: that of a search, of a request, or of a chunk of texts that a worker scores. `span`
-creates a span inside it, which is recorded only if the outer span is recorded. Other processes get the trace context in
-W3C's headers ``traceparent`` and ``tracestate``. OpenTelemetry's baggage is neither sent nor read, because it can
-contain private data.
+`start_trace` creates the outer span: that of a search, of a request, or of a chunk of texts that a worker scores.
+`span` creates a span inside it, which is recorded only if the outer span is recorded. Other processes get the trace
+context in W3C's headers ``traceparent`` and ``tracestate``. OpenTelemetry's baggage is neither sent nor read, because
+it can contain private data.
 """
 
 import functools
@@ -31,15 +31,15 @@ PROPAGATOR = TraceContextTextMapPropagator()
 UNRECORDED = nullcontext(INVALID_SPAN)
 """A context manager for a span that records nothing."""
 _may_record_queries: ContextVar[bool | None] = ContextVar("osrerank_queries", default=None)
-"""Whether the current trace may contain queries. None outside of `trace`."""
+"""Whether the current trace may contain queries. None outside of `start_trace`."""
 
 
 @contextmanager
-def trace(
+def start_trace(
     name: str,
     attributes: Attributes,
     *,
-    queries: bool = False,
+    records_queries: bool = False,
     kind: SpanKind = SpanKind.INTERNAL,
     parent: Mapping[str, str] | None = None,
 ) -> Iterator[Span]:
@@ -48,12 +48,12 @@ def trace(
     Args:
         name: the span's name.
         attributes: the span's attributes.
-        queries: whether this span and the spans inside it may contain queries (the setting ``trace_queries``).
+        records_queries: whether this span and the spans inside it may contain queries (the setting ``trace_queries``).
         kind: the span's kind.
         parent: the headers of a request or message, with the trace context of its sender. The new span becomes a child
             of the sender's span, unless there is a current span in this process.
     """
-    token = _may_record_queries.set(queries)
+    token = _may_record_queries.set(records_queries)
     try:
         with _start_span(name, attributes, kind, parent) as new_span:
             yield new_span
@@ -86,7 +86,7 @@ def set_attributes(span: Span, attributes: Attributes) -> None:
 
 
 def add_event(name: str, attributes: Attributes) -> None:
-    """Add an event to the current span, if it is recorded and inside a `trace`."""
+    """Add an event to the current span, if it is recorded and inside a `start_trace`."""
     if is_recording():
         api.get_current_span().add_event(name, _clean_attributes(attributes))
 

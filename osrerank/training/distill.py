@@ -38,7 +38,7 @@ class DistillationObjective(Objective):
         teacher: the model to learn from. It is not changed, and computes without dropout.
         recipe: the recipe. Its ``method``, ``attention``, ``hidden``, ``hard``, ``loss`` and ``temperature`` are used.
         target_layers: for each student layer, the index of the teacher layer that it imitates, counted from 0. If None,
-            a student of 2 layers imitates layers 2 and 5 of a teacher of 6, each the last of three (`find_block_ends`).
+            the last layers of equal blocks of the teacher, such as 2 and 5 for 2 student and 6 teacher layers.
 
     Raises:
         ConfigError: teacher and student cannot be compared layer by layer.
@@ -54,7 +54,7 @@ class DistillationObjective(Objective):
         self._recipe = recipe
         self._compares_layers = recipe.method == "simplified-tinybert"
         if self._compares_layers:
-            self._attach_probes(student, teacher, target_layers)
+            self._prepare_comparison(student, teacher, target_layers)
 
     @property
     def teacher(self) -> nn.Module:
@@ -80,7 +80,7 @@ class DistillationObjective(Objective):
             parts["hidden"] = self._hidden_distance(mask)
         return {**parts, **output_loss(student_logits, teacher_logits, micro_batch, self._heads, self._recipe)}
 
-    def _attach_probes(self, student: Trainee, teacher: Trainee, target_layers: tuple[int, ...] | None) -> None:
+    def _prepare_comparison(self, student: Trainee, teacher: Trainee, target_layers: tuple[int, ...] | None) -> None:
         self._probe = NetworkProbe(student.network)
         self._teacher_probe = NetworkProbe(teacher.network)
         if self._probe.heads != self._teacher_probe.heads:

@@ -27,7 +27,7 @@ class CandidateVectors:
     stored_records: Mapping[bytes, Any] = field(default_factory=dict)
     new_records: Mapping[bytes, Any] = field(default_factory=dict)
 
-    def with_stored(self, records: Mapping[bytes, Any]) -> "CandidateVectors":
+    def with_stored_records(self, records: Mapping[bytes, Any]) -> "CandidateVectors":
         """Return a copy with more stored records."""
         return replace(self, stored_records={**self.stored_records, **records}) if records else self
 

@@ -32,11 +32,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(content, ensure_ascii=False)
 
 
-def configure_logs(form: Literal["text", "json"]) -> None:
+def configure_logs(layout: Literal["text", "json"]) -> None:
     """Write records of level INFO and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     text_formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if form == "json" else text_formatter)
+    handler.setFormatter(JsonFormatter() if layout == "json" else text_formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)

@@ -76,8 +76,8 @@ def _handler(status: Callable[[], Status]) -> type[BaseHTTPRequestHandler]:
             if self.path not in responses:
                 self._respond(404, {"error": "unknown path: use /live or /ready"})
                 return
-            is_healthy, content = responses[self.path]
-            self._respond(200 if is_healthy else 503, content)
+            passes, content = responses[self.path]
+            self._respond(200 if passes else 503, content)
 
         def _respond(self, code: int, content: Mapping[str, Any]) -> None:
             body = json.dumps(content).encode()

@@ -185,7 +185,7 @@ class WorkerService:
         began_s = time.monotonic()
         try:
             request = self._open_request(chunk, message, task)
-            with chunk_span(self.queue, request, headers, may_record_queries=self.settings.trace_queries) as span:
+            with chunk_span(self.queue, request, headers, records_queries=self.settings.trace_queries) as span:
                 outcome = self._compute_and_reply(request, began_s)
                 set_outcome(span, outcome)
         except PayloadError as error:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from opentelemetry.trace import Span, SpanKind
 
 from osrerank.scoring.remote.messages import ChunkRequest
-from osrerank.tracing.spans import Attributes, mark_failed, set_attributes, trace
+from osrerank.tracing.spans import Attributes, mark_failed, set_attributes, start_trace
 
 TRACE_HEADERS = ("traceparent", "tracestate")
 """The headers by which a span finds its parent, from the standard W3C Trace Context."""
@@ -15,15 +15,15 @@ FAILED_OUTCOMES = ("failed", "unanswered")
 
 
 def chunk_span(
-    queue: str, request: ChunkRequest, headers: Mapping[str, object] | None, *, may_record_queries: bool
+    queue: str, request: ChunkRequest, headers: Mapping[str, object] | None, *, records_queries: bool
 ) -> AbstractContextManager[Span]:
     """Begin a chunk's span, with the name and attributes of OpenTelemetry's conventions for messaging.
 
     Args:
         queue: the name of the chunk's queue.
         request: the chunk's request.
-        headers: the headers of the chunk's task. They are not signed, so they can contain anything.
-        may_record_queries: whether this span and the spans inside it can include queries (setting ``trace_queries``).
+        headers: the headers of the chunk's task, which are not signed.
+        records_queries: whether the span includes the query: the setting ``trace_queries``.
     """
     all_headers = headers or {}
     parent = {name: value for name, value in all_headers.items() if name in TRACE_HEADERS and isinstance(value, str)}
@@ -35,9 +35,11 @@ def chunk_span(
         "messaging.message.id": request.chunk,
         "osrerank.chunk.documents": len(request.documents),
         "osrerank.chunk.pairs": len(request.tuples),
-        "osrerank.query": request.query if may_record_queries else None,
+        "osrerank.query": request.query if records_queries else None,
     }
-    return trace(f"process {queue}", attributes, queries=may_record_queries, kind=SpanKind.CONSUMER, parent=parent)
+    return start_trace(
+        f"process {queue}", attributes, records_queries=records_queries, kind=SpanKind.CONSUMER, parent=parent
+    )
 
 
 def set_outcome(span: Span, outcome: str) -> None:

@@ -13,7 +13,7 @@ SNOWBALL = (
 """The languages for which both Lucene and the embedded engine have a Snowball stemmer."""
 LANGUAGES = tuple(sorted((ENGLISH, "cjk", *SNOWBALL)))
 _LOADING_SETTINGS = {"refresh_interval": "-1", "number_of_replicas": 0}
-"""The index's settings during a load, which make it faster. `build_search_settings` replaces them afterwards."""
+"""The index's settings during a load, which make the load faster. `build_search_settings` replaces them afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ def build_index_body(
         has_one_similarity: whether the engine supports only one k1 and b, and warns about others, as the embedded
             engine does. They are then sent only if the user or the collection's publisher chose them.
     """
-    text = {"type": "text", "analyzer": _name_analyzer(options.language)}
-    fields = {name: text if field.get("analyzer") == ENGLISH else field for name, field in loader.fields.items()}
-    properties: dict[str, Any] = {"title": text, "text": text}
+    text_field = {"type": "text", "analyzer": _analyzer_name(options.language)}
+    properties: dict[str, Any] = {"title": text_field, "text": text_field}
     if options.contents:
-        properties[CONTENTS] = text
-    properties |= fields
+        properties[CONTENTS] = text_field
+    for name, field in loader.fields.items():
+        properties[name] = text_field if field.get("analyzer") == ENGLISH else field
     mappings = {"_meta": meta, "dynamic": loader.allows_other_fields, "properties": properties}
     settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING_SETTINGS}
-    uses_defaults = loader.is_generic and options.k1 is None and options.b is None
-    if not (has_one_similarity and uses_defaults):
+    nobody_chose_bm25 = loader.is_generic and options.k1 is None and options.b is None
+    if not (has_one_similarity and nobody_chose_bm25):
         settings["similarity"] = {"default": _build_similarity(loader, options)}
     if options.language in SNOWBALL:
         settings["analysis"] = _build_analysis(options.language)
@@ -80,13 +80,13 @@ def list_permanent_options(loader: Loader, options: IndexOptions) -> tuple[str, 
     return tuple(permanent)
 
 
-def _name_analyzer(language: str) -> str:
+def _analyzer_name(language: str) -> str:
     """Return the name of a language's analyzer, such as ``english`` or ``snowball_german``."""
     return f"snowball_{language}" if language in SNOWBALL else language
 
 
 def _build_analysis(language: str) -> dict[str, Any]:
-    name = _name_analyzer(language)
+    name = _analyzer_name(language)
     return {
         "filter": {name: {"type": "snowball", "language": language.capitalize()}},
         "analyzer": {name: {"type": "custom", "tokenizer": "standard", "filter": ["lowercase", name]}},

@@ -19,7 +19,7 @@ class Placeholder:
     """A replacement for any class or function in a pickle. It stores its state, and does nothing."""
 
     state: object = None
-    dump_patches = False
+    dump_patches = False  # `torch.load` reads this attribute of a module's class
 
     def __init__(self, *_: object) -> None:
         """Ignore the arguments of the real class."""
@@ -42,14 +42,14 @@ class TensorsOnlyPickle:
         def find_class(self, module: str, name: str) -> Any:
             """Return a harmless replacement for a class or function that the pickle names."""
             rebuild = require("torch", extra="torch")._utils._rebuild_tensor  # noqa: SLF001
-            safe_classes = {  # new functions in each call, because a pickle can set their attributes
+            replacements = {  # new functions in each call, because a pickle can set their attributes
                 "collections.OrderedDict": OrderedDict,
                 "torch.Size": tuple,
                 "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
                 "torch._utils._rebuild_tensor": lambda *arguments: rebuild(*arguments[:4]),
                 "torch._utils._rebuild_tensor_v2": lambda *arguments: rebuild(*arguments[:4]),
             }
-            return safe_classes.get(f"{module}.{name}", Placeholder)
+            return replacements.get(f"{module}.{name}", Placeholder)
 
     @classmethod
     def load(cls, file: Any, **options: Any) -> Any:

@@ -16,8 +16,9 @@ from osrerank.errors import ConfigError
 REQUEST_ID_HEADER = "X-Request-Id"
 VALID_ID = re.compile(r"[\x21-\x7e]{1,128}")
 """Matches 1 to 128 printable ASCII characters other than spaces."""
-RECORD = "osrerank.record"
-"""The key in the ASGI scope of a dict to which routes add values for the access log, such as {"documents": 100}."""
+ACCESS_RECORD = "osrerank.record"
+"""The key in the ASGI scope of a dict to which routes add values for the access log: the numbers ``documents`` and
+``cached``, and ``questions``, which are the request's queries with their documents."""
 
 
 class AccessLog:
@@ -25,14 +26,14 @@ class AccessLog:
 
     Args:
         file: the path of the file, or ``-`` for standard output.
-        texts: whether the log contains queries and documents.
+        logs_texts: whether the log contains queries and documents.
 
     Raises:
         ConfigError: the file cannot be written.
     """
 
-    def __init__(self, file: str, *, texts: bool = False) -> None:
-        self.texts = texts
+    def __init__(self, file: str, *, logs_texts: bool = False) -> None:
+        self.logs_texts = logs_texts
         try:
             if file == "-":
                 self._handler: logging.Handler = logging.StreamHandler(sys.stdout)

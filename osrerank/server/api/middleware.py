@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
-from osrerank.server.api.access_log import RECORD, REQUEST_ID_HEADER, AccessLog, request_id
+from osrerank.server.api.access_log import ACCESS_RECORD, REQUEST_ID_HEADER, AccessLog, request_id
 from osrerank.server.api.bodies import inflate
 from osrerank.server.api.errors import RefusedRequest, error_body, error_headers
 from osrerank.server.api.limits import ServerLimits
@@ -24,7 +24,7 @@ Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None
 PAGE_FILES = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
 DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
 OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS_PATHS | DOCUMENTATION | PAGE_FILES
-"""The paths that need no token. Only a readiness check with parameters, such as ``/ready?index=products``, needs one,
+"""The paths that need no token. A readiness check with parameters, such as ``/ready?index=products``, does need one,
 because it tells something about an index."""
 GZIP = (b"gzip", b"x-gzip")
 """The values of ``Content-Encoding`` that mean gzip."""
@@ -59,7 +59,7 @@ class RequestMiddleware:
         self._application = application
         self._limits = limits
         self._token = None if token is None else token.encode()
-        self._held_bytes = 0
+        self._held_bytes = 0  # of the bodies of all requests in progress
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Respond to one request."""
@@ -69,9 +69,9 @@ class RequestMiddleware:
         started_at_s = time.perf_counter()
         if scope["method"] == "HEAD":  # the GET route handles it, and uvicorn leaves out the body
             scope = {**scope, "method": "GET"}
-        scope[RECORD] = {}
+        scope[ACCESS_RECORD] = {}
         response = _ResponseSender(send, request_id(_header(scope, REQUEST_ID_HEADER.lower().encode())))
-        with server_span(scope, response.request_id, queries=self._trace_queries) as span:
+        with server_span(scope, response.request_id, records_queries=self._trace_queries) as span:
             try:
                 await self._respond(scope, receive, response, started_at_s)
             finally:
@@ -80,7 +80,7 @@ class RequestMiddleware:
     async def _respond(
         self, scope: MutableMapping[str, Any], receive: Receive, response: "_ResponseSender", started_at_s: float
     ) -> None:
-        body = bytearray()
+        body = bytearray()  # filled by `_read_body`, so that its bytes are discarded even if reading fails
         incoming = RequestReceiver(receive)
         try:
             self._check_token(scope)
@@ -112,9 +112,9 @@ class RequestMiddleware:
     def _log(self, scope: MutableMapping[str, Any], response: "_ResponseSender", route: str, took_s: float) -> None:
         if self._access_log is None:
             return
-        record = dict(scope[RECORD])
+        record = dict(scope[ACCESS_RECORD])
         questions = record.pop("questions", None)
-        line = {
+        entry = {
             "request_id": response.request_id,
             "method": scope["method"],
             "route": route,
@@ -122,10 +122,11 @@ class RequestMiddleware:
             "documents": 0,
             "cached": 0,
             "ms": round(took_s * 1000, 1),
+            **record,
         }
-        if questions and self._access_log.texts:
-            record["questions"] = [{"query": question.query, "documents": question.documents} for question in questions]
-        self._access_log.write({**line, **record})
+        if questions and self._access_log.logs_texts:
+            entry["questions"] = [{"query": question.query, "documents": question.documents} for question in questions]
+        self._access_log.write(entry)
 
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:
         has_index_parameters = scope["path"] in READINESS_PATHS and scope["query_string"]
@@ -174,8 +175,8 @@ class RequestMiddleware:
         body[:] = content
         self._check_size(len(body))
 
-    def _check_size(self, size: int) -> None:
-        if size > self._limits.max_body_bytes:
+    def _check_size(self, body_bytes: int) -> None:
+        if body_bytes > self._limits.max_body_bytes:
             raise RefusedRequest(
                 413, f"the body is larger than {self._limits.max_body_bytes} bytes: send fewer or shorter documents"
             )
@@ -222,12 +223,12 @@ class RequestReceiver:
 
 
 async def refuse(
-    refusal: RefusedRequest, send: Send, incoming: RequestReceiver, max_s: float = DRAIN_TIMEOUT_S
+    refusal: RefusedRequest, send: Send, incoming: RequestReceiver, drain_timeout_s: float = DRAIN_TIMEOUT_S
 ) -> None:
-    """Send an error response at once, but close the connection only when the client has sent the whole body.
+    """Send an error response at once, then read and discard the rest of the body for at most ``drain_timeout_s``.
 
     Some clients read the response only after they have sent everything. If the connection were closed earlier, they
-    would not receive it. For at most ``max_s`` seconds, the rest of the body is read and discarded.
+    would not receive it.
     """
     content = encode(error_body(refusal.status, str(refusal)))
     headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
@@ -236,7 +237,7 @@ async def refuse(
     await send({"type": "http.response.start", "status": refusal.status, "headers": encoded_headers})
     await send({"type": "http.response.body", "body": content, "more_body": True})
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(max_s):
+        async with asyncio.timeout(drain_timeout_s):
             while not incoming.has_ended:
                 await incoming()
     await send({"type": "http.response.body", "body": b""})

@@ -1,6 +1,6 @@
 """Explain a 404 to a client. Usually, the client's base URL ends in a slash, or repeats a part such as /v1."""
 
-from itertools import pairwise
+from itertools import groupby
 
 from fastapi.routing import APIRoute
 
@@ -24,7 +24,7 @@ def explain_missing_route(path: str) -> str:
     The paths ``/v1/rerank/``, ``/v1/v1/rerank`` and ``/api/v1/rerank`` all suggest ``/v1/rerank``.
     """
     segments = [segment for segment in path.split("/") if segment]
-    without_repeats = [segment for previous, segment in pairwise(["", *segments]) if segment != previous]
+    without_repeats = [segment for segment, _repeats in groupby(segments)]
     longest_suffixes_first = [segments[-count:] for count in range(MAX_SEGMENTS, 0, -1)]
     for candidate in (segments, without_repeats, *longest_suffixes_first):
         route = f"/{'/'.join(candidate)}"

@@ -19,8 +19,8 @@ from osrerank._threads import DaemonThreads
 Value = TypeVar("Value")
 
 MAX_LARGE_TASKS = 8
-"""The maximum number of tasks of large requests that run at once. A large request has several tasks. The other threads
-are kept free for requests of one task."""
+"""The maximum number of tasks of large requests that run at once. The other threads are kept free for small requests,
+which are those of a single task."""
 TASK_S = 0.1
 """The time that a task should take, in seconds. At 50,000 tokens per second, a task gets 5,000 tokens."""
 MIN_TASK_TOKENS = 2_048
@@ -50,8 +50,8 @@ class TokenRate:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._tokens = 0.0
-        self._elapsed_s = 0.0
+        self._decayed_tokens = 0.0
+        self._decayed_s = 0.0
         self._updated_at_s = 0.0
         self._running_tokens = 0
 
@@ -66,18 +66,18 @@ class TokenRate:
         ended_at_s = self._clock()
         elapsed_s = ended_at_s - self._updated_at_s
         decay = math.exp(-elapsed_s / AVERAGING_S)
-        self._tokens = self._tokens * decay + tokens
-        self._elapsed_s = self._elapsed_s * decay + elapsed_s
+        self._decayed_tokens = self._decayed_tokens * decay + tokens
+        self._decayed_s = self._decayed_s * decay + elapsed_s
         self._updated_at_s = ended_at_s
         self._running_tokens -= tokens
 
     @property
     def tokens_per_s(self) -> float:
         """The average rate, or infinity before the first task. Running tasks are assumed to be half done."""
-        elapsed_s = self._elapsed_s
+        elapsed_s = self._decayed_s
         if self._running_tokens > 0:
             elapsed_s += self._clock() - self._updated_at_s
-        tokens = self._tokens + self._running_tokens / 2
+        tokens = self._decayed_tokens + self._running_tokens / 2
         return tokens / elapsed_s if elapsed_s > 0 and tokens > 0 else math.inf
 
 
@@ -85,7 +85,8 @@ class _Job(Generic[Value]):
     """The tasks of one request.
 
     Fair queueing measures a virtual time in tokens: how many tokens of each request would have been scored by now if
-    all requests were scored in parallel. If two requests are in progress, a task of 100 tokens advances it by 50.
+    all requests were scored in parallel. If two requests are in progress, a task of 100 tokens advances the virtual
+    time by 50.
 
     Attributes:
         waiting: the index and the task of each task that has not started.
@@ -107,7 +108,8 @@ class _Job(Generic[Value]):
     @property
     def next_finish_tag(self) -> float:
         """The virtual time at which the first waiting task would end."""
-        return self.finish_tag + self.waiting[0][1].tokens
+        _index, task = self.waiting[0]
+        return self.finish_tag + task.tokens
 
 
 class TaskQueue:
@@ -164,10 +166,9 @@ class TaskQueue:
             await job.completion
         finally:
             job.waiting.clear()
-            if job in self._jobs:
-                self._jobs.remove(job)
+            self._jobs.remove(job)
             self._start_tasks()
-        return [value for value in job.values if value is not None]
+        return [value for value in job.values if value is not None]  # all tasks have ended, so no value is None
 
     def close(self) -> None:
         """Wait for the running tasks, and end the threads. A later task starts new ones."""
@@ -182,7 +183,7 @@ class TaskQueue:
             if job is None:
                 return
             index, task = job.waiting.popleft()
-            self._virtual_time += task.tokens / max(1, len(self._jobs))
+            self._virtual_time += task.tokens / len(self._jobs)
             job.finish_tag += task.tokens
             job.running_tokens += task.tokens
             self._n_running_tasks += 1
@@ -198,7 +199,7 @@ class TaskQueue:
             future.add_done_callback(functools.partial(self._finish_task, job, index, task))
 
     def _next_job(self) -> _Job[Any] | None:
-        """Return the request whose next task should start, or None if no task can start now."""
+        """Return the job whose next task should start, or None if no task can start now."""
         if self._n_running_tasks >= self._max_tasks:
             return None
         can_start_large = self._n_running_large_tasks < min(MAX_LARGE_TASKS, self._max_tasks)

@@ -6,7 +6,7 @@ from typing import Any
 
 from opentelemetry.trace import Span, SpanKind
 
-from osrerank.tracing.spans import UNRECORDED, Attributes, mark_failed, set_attributes, trace
+from osrerank.tracing.spans import UNRECORDED, Attributes, mark_failed, set_attributes, start_trace
 
 READINESS_PATHS = frozenset({"/ready", "/.well-known/ready"})
 UNTRACED_PATHS = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS_PATHS
@@ -19,11 +19,11 @@ MIN_FAILURE_STATUS = 500
 """The lowest HTTP status that marks a span as failed."""
 
 
-def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> AbstractContextManager[Span]:
+def server_span(scope: Mapping[str, Any], request_id: str, *, records_queries: bool) -> AbstractContextManager[Span]:
     """Return the span of a request, which starts and ends with the context.
 
-    The URL's query string is not recorded, because clients can put anything into it. With ``queries``, the spans may
-    contain search queries.
+    The URL's query string is not recorded, because clients can put anything into it. With ``records_queries``, the
+    spans may contain search queries.
     """
     if scope["path"] in UNTRACED_PATHS:
         return UNRECORDED
@@ -40,7 +40,7 @@ def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> 
         "osrerank.request.id": request_id,
     }
     name = method if method != OTHER_METHOD else "HTTP"
-    return trace(name, attributes, queries=queries, kind=SpanKind.SERVER, parent=parent)
+    return start_trace(name, attributes, records_queries=records_queries, kind=SpanKind.SERVER, parent=parent)
 
 
 def record_response(span: Span, scope: Mapping[str, Any], status: int) -> None:

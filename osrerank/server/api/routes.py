@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from osrerank.search.coverage import WARM_SHARE
-from osrerank.server.api.access_log import RECORD
+from osrerank.server.api.access_log import ACCESS_RECORD
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER, DialectRoute
 from osrerank.server.api.dialects.base import DialectRequest
 from osrerank.server.api.dialects.cohere import (
@@ -123,13 +123,13 @@ async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: Timeout = 
 async def _respond(http: HttpRequest, request: DialectRequest, header_timeout_ms: float | None) -> Response:
     """Score a request's documents, and respond in its dialect. If the client disconnects, scoring stops."""
     service: ApiService = http.app.state.service
-    questions = request.questions()
+    questions = request.questions()  # queries, each with its documents
     n_documents = sum(len(question.documents) for question in questions)
     max_documents = service.limits.max_documents
     if n_documents > max_documents:
         reason = f"the request contains {n_documents} documents, but the maximum is {max_documents}"
         raise RefusedRequest(413, f"{reason}: send several requests")
-    http.scope[RECORD].update(documents=n_documents, questions=questions)
+    http.scope[ACCESS_RECORD].update(documents=n_documents, questions=questions)
     timeouts_ms = (service.limits.timeout_ms, request.timeout_ms, header_timeout_ms)
     timeout_ms = min(timeout for timeout in timeouts_ms if timeout is not None)
     deadline = Deadline.after_ms(timeout_ms, service.reranker.clock)
@@ -145,7 +145,7 @@ async def _respond(http: HttpRequest, request: DialectRequest, header_timeout_ms
     finally:
         scoring.cancel()
         disconnection.cancel()
-    http.scope[RECORD]["cached"] = sum(scored_question.cached for scored_question in scored_questions)
+    http.scope[ACCESS_RECORD]["cached"] = sum(scored_question.cached for scored_question in scored_questions)
     counts = {
         UNSCORED_HEADER: sum(scored_question.unscored for scored_question in scored_questions),
         TRUNCATED_HEADER: sum(scored_question.truncated for scored_question in scored_questions),
@@ -195,7 +195,7 @@ class Info(BaseModel):
     model_id: str
     version: str
     backend: str
-    max_client_batch_size: int
+    max_client_batch_size: int  # TEI's name for the maximum number of documents
     max_body_bytes: int
     max_held_documents: int
     timeout_ms: float

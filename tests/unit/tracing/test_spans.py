@@ -19,7 +19,7 @@ PARENT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0
 def test_child_spans_belong_to_their_search():
     with recording() as exporter:
         with (
-            spans.trace("search", {"osrerank.index": "notes"}),
+            spans.start_trace("search", {"osrerank.index": "notes"}),
             spans.span("stage", {"left.out": None}, kind=SpanKind.CLIENT),
         ):
             pass
@@ -46,7 +46,7 @@ def test_a_child_span_below_an_applications_span_is_not_recorded():
 
 
 def test_a_span_keeps_only_the_class_of_an_error():
-    with recording() as exporter, pytest.raises(ValueError, match="secret"), spans.trace("search", {}):
+    with recording() as exporter, pytest.raises(ValueError, match="secret"), spans.start_trace("search", {}):
         raise ValueError("a secret text")
     (span,) = told(exporter)
     assert span.is_error
@@ -56,7 +56,7 @@ def test_a_span_keeps_only_the_class_of_an_error():
 
 
 def test_a_trace_continues_from_its_headers_without_baggage():
-    with recording() as exporter, spans.trace("request", {}, parent=PARENT):
+    with recording() as exporter, spans.start_trace("request", {}, parent=PARENT):
         sent = spans.trace_headers()
     (span,) = told(exporter)
     assert (span.trace, span.parent) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
@@ -65,14 +65,14 @@ def test_a_trace_continues_from_its_headers_without_baggage():
 
 @pytest.mark.parametrize("given", ["", "nonsense", "00-0-0-01", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "ü" * 9_999])
 def test_malformed_trace_headers_begin_a_new_trace(given):
-    with recording() as exporter, spans.trace("request", {}, parent={"traceparent": given}):
+    with recording() as exporter, spans.start_trace("request", {}, parent={"traceparent": given}):
         pass
     (span,) = told(exporter)
     assert span.parent == ""
 
 
 def test_an_unsampled_trace_stays_unsampled_in_other_processes():
-    with recording(ParentBased(ALWAYS_OFF)) as exporter, spans.trace("search", {}) as traced:
+    with recording(ParentBased(ALWAYS_OFF)) as exporter, spans.start_trace("search", {}) as traced:
         assert not traced.is_recording()
         assert spans.span("stage") is spans.UNRECORDED
         assert not spans.is_recording()
@@ -87,7 +87,7 @@ def test_a_trace_continues_in_another_thread():
             pass
 
     with recording() as exporter:
-        with spans.trace("search", {}):
+        with spans.start_trace("search", {}):
             threads = [threading.Thread(target=function) for function in (spans.bind_trace(part), part)]
             for thread in threads:
                 thread.start()
@@ -112,7 +112,7 @@ print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
 def test_without_an_sdk_the_callers_trace_headers_are_forwarded():
     code = f"""
 from osrerank.tracing import spans
-with spans.trace("request", {{}}, parent={PARENT}), spans.span("stage"):
+with spans.start_trace("request", {{}}, parent={PARENT}), spans.span("stage"):
     print(spans.trace_headers())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -121,7 +121,7 @@ with spans.trace("request", {{}}, parent={PARENT}), spans.span("stage"):
 
 @pytest.mark.parametrize("queries", [False, True])
 def test_a_span_has_the_full_reason_only_if_queries_are_traced(queries):
-    with recording() as exporter, spans.trace("search", {}, queries=queries):
+    with recording() as exporter, spans.start_trace("search", {}, records_queries=queries):
         spans.add_event("degraded", reason_attributes("the server answered 422: cannot read a secret", "server"))
     sentence = {"osrerank.reason": "the server answered 422: cannot read a secret"} if queries else {}
     assert told(exporter)[0].events["degraded"] == {"osrerank.reason.code": "server", **sentence}

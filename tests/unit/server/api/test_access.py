@@ -81,7 +81,7 @@ def test_each_request_has_an_access_log_line(tmp_path, log):
 
 
 def test_the_access_log_has_texts_only_on_request(tmp_path, log):
-    log.texts = True
+    log.logs_texts = True
     open_client(log).post("/v1/rerank", json=BODY)
     (line,) = (tmp_path / "log").read_text().splitlines()
     assert json.loads(line)["questions"] == [BODY]
