@@ -135,7 +135,9 @@ def try_lock(file: int) -> bool:
         return lock_descriptor(file, blocking=False)
     except OSError as error:
         if error.errno == errno.ENOSYS:
-            reason = "this Python cannot lock files, so two processes could write the same one: use another build"
+            reason = (
+                "this Python cannot lock files, so two processes could write the same file: use another build of Python"
+            )
             raise OsrerankError(reason) from error
         raise
 

@@ -44,7 +44,7 @@ class NativeCode:
     def __enter__(self) -> None:
         with self._changed:
             if self._is_exiting and threading.current_thread() is not threading.main_thread():
-                raise InferenceError("Python is exiting, so no computation can start")
+                raise InferenceError("the Python process is exiting, so it starts no more computations")
             self._n_inside += 1
 
     def __exit__(self, *_error: object) -> None:

@@ -433,8 +433,8 @@ def refuse_unknown(options: Mapping[str, Any], *classes: type) -> None:
         accepted_names |= set(inspect.signature(base).parameters) - {"args", "kwargs"}
     for name in sorted(set(options) - accepted_names):
         nearest = difflib.get_close_matches(name, [*accepted_names, *inspect.signature(connect).parameters], 1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        raise ConfigError(f"connect has no argument {name}{hint}", setting=name, source="argument")
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise ConfigError(f"connect has no argument {name!r}{hint}", setting=name, source="argument")
 
 
 def connection_options(settings: Settings) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     wrap_client = _find_wrapper(client)
     unknown = sorted(set(options) - set(WrapOptions.__annotations__))
     if unknown:
-        reason = f"wrap has no argument {unknown[0]}; the arguments are {', '.join(WrapOptions.__annotations__)}"
+        reason = f"wrap has no argument {unknown[0]!r}; the arguments are {', '.join(WrapOptions.__annotations__)}"
         raise ConfigError(reason, setting=unknown[0], source="argument")
     rerank = options.pop("rerank", None)
     scorer = options.pop("scorer", None)

@@ -23,6 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from osrerank._bad_value import describe_validation_error
 from osrerank._removed import find_replacement
 from osrerank.errors import ConfigError
 
@@ -266,7 +267,7 @@ class Settings(BaseSettings):
             first = error.errors(include_url=False, include_input=False)[0]
             setting = ".".join(str(part) for part in first["loc"])
             source = "argument" if setting in arguments else f"{PREFIX}{setting.upper()}"
-            reason = first["msg"].removeprefix("Value error, ")
+            reason = describe_validation_error(first)
             message = f"the setting {setting} ({source}) is invalid: {reason}"
             raise ConfigError(message, setting=setting, source=source) from None
         except SettingsError:

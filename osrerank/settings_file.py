@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from osrerank._bad_value import describe_validation_error
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings
 
@@ -75,9 +76,9 @@ class HttpSettings(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             key = ".".join(str(part) for part in first["loc"])
-            reason = first["msg"].removeprefix("Value error, ")
+            reason = describe_validation_error(first)
             if first["type"] == "extra_forbidden":
-                reason = f"unknown key; the known keys are {', '.join(cls.model_fields)}"
+                reason = f"there is no such key; the keys are {', '.join(cls.model_fields)}"
             setting = f"http.{key}" if key else "http"
             raise ConfigError(f"{file} [http] {key}: {reason}", setting=setting, source=str(file)) from None
 

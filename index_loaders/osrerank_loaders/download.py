@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from osrerank._bad_value import describe_validation_error
 from osrerank.errors import ChecksumError, LoaderError
 from osrerank_loaders.load.retry import RetryBudget
 
@@ -69,7 +70,7 @@ def read_catalogue(catalogue: Path | None = None) -> dict[str, Download]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        raise LoaderError(f"{source}: {field}: {first['msg']}", file=str(source)) from None
+        raise LoaderError(f"{source}: {field}: {describe_validation_error(first)}", file=str(source)) from None
 
 
 def fetch(

@@ -98,7 +98,7 @@ def run_batch(batch: QueryBatch, options: Mapping[str, Any]) -> None:
         if n_partly_failed:
             counts += f", {n_partly_failed} of them only partly reranked (--allow-partial keeps these)"
         outcome = f"{output} was written without them" if skip_failed else f"{output} was not written"
-        raise EvaluationError(f"{counts}; {outcome}; run the same command to retry them")
+        raise EvaluationError(f"{counts}; {outcome}; run the same command again to retry the failed queries")
 
 
 def _write_run(output: Path, tag: str, form: RunForm, side_file: SideFile, queries: Sequence[Query]) -> list[bool]:

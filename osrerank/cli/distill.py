@@ -20,7 +20,7 @@ def _parse_layers(
     except ValueError as error:
         raise click.BadParameter(f"{value!r} is neither a number of layers nor a list such as 1,2,5,6") from error
     if layers[0] < 1 or list(layers) != sorted(set(layers)):
-        raise click.BadParameter(f"{value!r} must list layers in ascending order; the first layer is 1")
+        raise click.BadParameter(f"{value!r} does not list layers in ascending order, beginning with 1 or above")
     return layers if len(layers) > 1 else layers[0]
 
 
@@ -44,10 +44,11 @@ def distill(layers: int | tuple[int, ...] | None, student: Path | None, **option
     from osrerank.training.fit import distill as fit
 
     if layers is None and student is None:
-        raise click.UsageError("pass --layers or --student")
+        raise click.UsageError("pass --layers, --student or both")
     if isinstance(layers, int) and student is not None:
         raise click.UsageError(
-            "with --student, --layers must list the teacher's layers that the student learns from, such as 1,2,5,6"
+            f"--layers is {layers}, but with --student it must list the teacher's layers that the student learns from, "
+            "such as 1,2,5,6"
         )
     request = create_training_request(options, "simplified-tinybert")
     print_output(fit(request, layers=layers or 0, student=student))

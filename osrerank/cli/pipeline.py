@@ -66,8 +66,8 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
         if not dry_run:
             from osrerank.errors import InstallError
 
-            reason = f"the cluster's settings do not let it call {spec.server}"
-            raise InstallError(f"{reason}: send the request above to it, then install again")
+            reason = f"the cluster's settings do not let the cluster call {spec.server}"
+            raise InstallError(f"{reason}: send the request above to the cluster, then run this command again")
     for step in steps:
         click.echo(step)
     if dry_run:
@@ -123,7 +123,11 @@ def _find_engine(context: click.Context) -> Engine:
     from osrerank.settings import Settings
 
     if embedded_folder(Settings.load(url=context.obj["url"])) is not None:
-        raise ConfigError("the embedded engine has no pipelines: set --url to a server", setting="url", source="flag")
+        raise ConfigError(
+            "the embedded engine has no search pipelines: set --url to an OpenSearch or Elasticsearch server",
+            setting="url",
+            source="flag",
+        )
     with closing(open_client(context)) as client:
         return client.engine
 
@@ -176,7 +180,7 @@ def _create_spec(context: click.Context, engine: Engine, options: dict[str, Any]
     if options["fields"] is not None and not fields:
         raise ConfigError("--fields contains no field: list at least one", setting="fields", source="flag")
     if not fields and not options["index"]:
-        reason = "the fields are missing: set --fields, or an index with --index"
+        reason = "no fields are set: list them with --fields, or set --index to use the fields of an index"
         raise ConfigError(reason, setting="fields", source="flag")
     if options["index"]:
         with closing(open_client(context)) as client:

@@ -48,7 +48,7 @@ def pretrain(
     from osrerank.training.recipes import Recipe
 
     if (source is None) == (new is None):
-        raise click.UsageError("pass one of --init-from and --new")
+        raise click.UsageError("pass either --init-from or --new")
     start = source or _create_encoder(new or {}, corpus, output)
     parsed_recipe = Recipe.from_options(recipe, default="masked")
     directory = fit(start, output, corpus, parsed_recipe, max_minutes=max_minutes, report=print_progress)
@@ -64,7 +64,7 @@ def _create_encoder(size_options: dict[str, Any], corpus: tuple[Path, ...], outp
     try:
         size = EncoderSize(**size_options)
     except TypeError:
-        reason = f"--new takes layers, hidden, heads and vocabulary, not {', '.join(size_options)}"
+        reason = f"--new has {', '.join(size_options)}; its options are layers, hidden, heads and vocabulary"
         raise ConfigError(reason, setting="new", source="flag") from None
     if start.exists():
         return start

@@ -144,7 +144,8 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
         other_options = read_options(other_run)
         for name in PAIR_OPTIONS:
             if other_options.get(name) != options.get(name):
-                raise EvaluationError(f"{other_run} and {run} differ in {name}, so their pairs cannot be combined")
+                values = f"{other_options.get(name)!r} in {other_run}, and {options.get(name)!r} in {run}"
+                raise EvaluationError(f"the pairs of the two runs cannot be combined, because {name} is {values}")
     blend = tuple(options["blend"]) if options.get("blend") else None
     if blend:
         name = blend[0]

@@ -26,7 +26,7 @@ def create_examples(options: dict[str, Any], open_client: Callable[[], Client]) 
         click.UsageError: the options contradict each other.
     """
     if sum(bool(options[name]) for name in ("data", "index", "squad")) != 1:
-        raise click.UsageError("pass one of --data, --index and --squad")
+        raise click.UsageError("pass exactly one of --data, --index and --squad")
     if options["index"] and not (options["queries"] and options["qrels"]):
         raise click.UsageError("--index needs --queries and --qrels")
     if options["filter_model"] and not options["passages"]:

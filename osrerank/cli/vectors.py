@@ -199,7 +199,7 @@ def _open_stores(context: click.Context, index: str | None) -> "Iterator[Sequenc
     store = _open_configured_store(Settings.load())
     if store is None:
         raise ConfigError(
-            "vectors are off: set OSRERANK_VECTORS=file, index or redis", setting="vectors", source="environment"
+            "vectors are off: set OSRERANK_VECTORS to file, index or redis", setting="vectors", source="environment"
         )
     with closing(store):
         yield [store]

@@ -102,9 +102,7 @@ def calibrate(
     options = replace(client.options_of(index), min_score=None, min_probability=None, cutoff=None)
     options = replace(options, explain=False, deadline_ms=None, on_failure="raise")
     if options.pipeline == NO_STAGES or not isinstance(options.pipeline, str):
-        reason = (
-            f"the pipeline of {index} is none or custom, so no probabilities can be calibrated; set pipeline = auto"
-        )
+        reason = f"rerank.pipeline of the index {index} is none or your own, which cannot be calibrated; set it to auto"
         raise ConfigError(reason, setting="rerank.pipeline", source="settings file")
     judged_queries = [query for query in queries if query.query_id in qrels.judgments]
     fit = fit_probabilities(collect_hits(client, index, track(judged_queries), qrels, options))
@@ -143,7 +141,9 @@ def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options
         rows += _list_rows(len(query_ids), response, qrels.judgments[query.query_id], model_stage, score_stage)
         query_ids.append(query.query_id)
     if not rows:
-        raise EvaluationError(f"no judged query has hits in {index}; are queries and judgments meant for this index?")
+        raise EvaluationError(
+            f"no judged query has hits in the index {index}; pass queries and judgments that are meant for this index"
+        )
     query_indices, scores, probabilities, relevant = (np.array(column) for column in zip(*rows, strict=True))
     scored = ScoredHits(scores=scores, relevant=relevant, queries=query_indices.astype(np.intp))
     return JudgedHits(scored, probabilities, tuple(query_ids), score_stage)
@@ -176,7 +176,7 @@ def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
     if n_relevant < MIN_RELEVANT or n_queries < 2 * n_folds or n_relevant == len(scored.relevant):
         raise EvaluationError(
             f"{n_queries} judged queries with {n_relevant} relevant hits are too few to fit probabilities: at least "
-            f"{2 * n_folds} queries, {MIN_RELEVANT} relevant hits and a hit that is not relevant are needed"
+            f"{2 * n_folds} queries, {MIN_RELEVANT} relevant hits and a hit that is not relevant are needed; judge more"
         )
     folds = _fold_indices(hits.query_ids, n_folds)
     held_out = {kind: held_out_probabilities(scored, fit_map, folds) for kind, fit_map in FITS.items()}

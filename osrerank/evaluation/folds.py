@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from osrerank._bad_value import describe_bad_value
 from osrerank.errors import EvaluationError
 from osrerank.formats.lines import read_json_file
 
@@ -28,14 +29,14 @@ def read_folds(path: Path) -> Folds:
             content = [fold["predict"]["test"] for fold in content.values()]
         folds = tuple(_parse_ids(fold) for fold in content)
     except (KeyError, TypeError) as error:
-        formats = '[["q1", "q2"], ["q3"]] or {"s1": {"predict": {"test": ["q1", "q2"]}}, ...}'
-        raise EvaluationError(f"{path} does not list the query ids of each fold, as in {formats}: {error}") from None
+        expected = '[["q1", "q2"], ["q3"]] or {"s1": {"predict": {"test": ["q1", "q2"]}}, ...}'
+        raise EvaluationError(f"{path}: {describe_bad_value(error)}; list each fold's query ids: {expected}") from None
     if len(folds) < 2:
-        raise EvaluationError(f"{path} has {len(folds)} folds; a cross-validation needs at least two")
+        raise EvaluationError(f"{path} has {len(folds)} folds; a cross-validation needs at least two folds")
     counts = Counter(query_id for fold in folds for query_id in fold)
     repeated = [query_id for query_id, count in counts.items() if count > 1]
     if repeated:
-        raise EvaluationError(f"{path} has query {repeated[0]} in two folds; remove one")
+        raise EvaluationError(f"{path} has query {repeated[0]!r} in two folds; remove it from one of them")
     return folds
 
 

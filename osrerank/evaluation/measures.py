@@ -136,7 +136,9 @@ class Evaluator:
         }
         undefined = [measure for measure, values in per_query.items() if not values]
         if undefined:
-            raise EvaluationError(f"{undefined[0]} has no value for any query of run {run_name}; leave it out")
+            raise EvaluationError(
+                f"{undefined[0]} has no value for any query of run {run_name}; leave out {undefined[0]}"
+            )
         overall = {measure: _compute_overall(self._measures[measure], values) for measure, values in per_query.items()}
         if MSMARCO in self._values:  # the official script averages over all judged queries
             values = self._values[MSMARCO]
@@ -165,7 +167,7 @@ def select_judgments(
     if not shared_judgments:
         raise EvaluationError(
             f"run {run_name} and the judgments share no query: the run has {_format_first_ids(run_query_ids)}, the "
-            f"judgments have {_format_first_ids(qrels.judgments)}; are both for the same query set?"
+            f"judgments have {_format_first_ids(qrels.judgments)}; pass a run and judgments of the same query set"
         )
     return dict(qrels.judgments) if complete else shared_judgments
 
@@ -263,7 +265,7 @@ def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, 
     if gdeval_measures and max_grade > _GDEVAL_MAX_GRADE:
         raise EvaluationError(
             f"cannot measure {gdeval_measures[0]}: it takes grades up to {_GDEVAL_MAX_GRADE}, but the judgments have "
-            f"{max_grade}"
+            f"the grade {max_grade}"
         )
     try:
         yield

@@ -113,7 +113,7 @@ class QueryRecord:
                 _validate_scores(candidate)
             return cls(value["query_id"], fields)
         except (KeyError, TypeError, AttributeError) as error:
-            raise EvaluationError(f"{describe_bad_value(error)}, so it is not a record of `osrerank run`") from None
+            raise EvaluationError(f"{describe_bad_value(error)}, so this is not a record of `osrerank run`") from None
 
     def as_json(self) -> dict[str, Any]:
         """Return the record's JSON object."""
@@ -186,4 +186,4 @@ def _validate_scores(candidate: Mapping[str, Any]) -> None:
         raise EvaluationError(f"the document id {candidate['doc_id']!r} is not a string")
     entries = [candidate, candidate["first_pass"], *candidate["stages"].values()]
     if not all(math.isfinite(entry["score"]) for entry in entries):
-        raise EvaluationError(f"document {candidate['doc_id']!r} has a score that is not a finite number")
+        raise EvaluationError(f"a score of document {candidate['doc_id']!r} is not a finite number")

@@ -18,6 +18,9 @@ from osrerank.formats.files import add_path_to_disk_errors, write_atomically
 
 FORMAT = 1
 """The version of the file format, ``osrerank_run`` in the first line."""
+NOT_A_SIDE_FILE_FIX = (
+    "pass a side file, which ends in .jsonl; if this is the side file, delete it and start the run again"
+)
 
 
 class SideFile:
@@ -111,7 +114,7 @@ class SideFile:
             if number == 1:
                 _check_same_options(self.path, value, options)
             else:
-                self._offsets[QueryRecord.from_json(value).query_id] = offset
+                self._offsets[_parse_record(self.path, number, value).query_id] = offset
             offset += len(line)
         self._file.truncate(offset)
         if offset == 0:
@@ -140,7 +143,7 @@ def read_records_with_offsets(path: Path) -> Iterator[tuple[int, QueryRecord]]:
             if n_lines == 1:
                 _parse_header(path, value)
             else:
-                yield offset, QueryRecord.from_json(value)
+                yield offset, _parse_record(path, n_lines, value)
             offset += len(line)
     if n_lines < 2:
         raise EvaluationError(f"{path} has no records: no query of this run has ended yet")
@@ -157,7 +160,7 @@ def read_record_at(path: Path, offset: int, query_id: str) -> QueryRecord:
         line = lines.readline()
     try:
         record = QueryRecord.from_json(json.loads(line))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, EvaluationError):
         record = None
     if record is None or record.query_id != query_id:
         raise EvaluationError(f"{path} was changed while this command was reading it; run the command again")
@@ -195,12 +198,18 @@ def _check_same_options(path: Path, header: Any, options: Mapping[str, Any]) -> 
         raise EvaluationError(f"{reason}; delete it or choose another output")
 
 
+def _parse_record(path: Path, number: int, value: Any) -> QueryRecord:
+    try:
+        return QueryRecord.from_json(value)
+    except EvaluationError as error:
+        raise EvaluationError(f"{path}, line {number}: {error}; {NOT_A_SIDE_FILE_FIX}") from None
+
+
 def _decode_line(path: Path, number: int, line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        fix = "pass a side file, which ends in .jsonl; if this is the side file, delete it and start the run again"
-        raise EvaluationError(f"{path}, line {number} is not JSON ({error}); {fix}") from None
+        raise EvaluationError(f"{path}, line {number} is not JSON ({error}); {NOT_A_SIDE_FILE_FIX}") from None
 
 
 def _encode_line(value: Mapping[str, Any]) -> bytes:

@@ -222,7 +222,9 @@ def _check_comparable(evaluations: Sequence[Evaluation]) -> None:
     if len(evaluations) < 2:
         raise EvaluationError("a comparison needs at least two runs; pass the baseline first")
     if len({evaluation.run for evaluation in evaluations}) != len(evaluations):
-        raise EvaluationError("two runs have the same name; rename a file or change its tag")
+        names = [evaluation.run for evaluation in evaluations]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise EvaluationError(f"two runs have the name {repeated!r}; rename one file, or change the tag in its lines")
     first = evaluations[0]
     for other in evaluations[1:]:
         for measure, values in first.per_query.items():
@@ -236,7 +238,7 @@ def _check_comparable(evaluations: Sequence[Evaluation]) -> None:
                 raise _different_queries_error(first.run, values, other.run, other.per_query[measure])
             if len(values) < 2:
                 raise EvaluationError(
-                    "a significance test needs at least two queries; only one query is judged and in the runs"
+                    "a significance test needs at least two queries, but only one query of the runs is judged"
                 )
 
 

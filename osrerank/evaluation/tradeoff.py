@@ -377,7 +377,7 @@ def _validate_ranks(query_id: str, ranks: Sequence[int]) -> None:
     if list(ranks) != list(range(1, len(ranks) + 1)):
         raise EvaluationError(
             f"the run does not contain all candidates of query {query_id} (its {len(ranks)} documents have ranks up to "
-            f"{max(ranks)}); run it again with --hits at least --depth"
+            f"{max(ranks)}); create it again by osrerank run with --hits at least as high as --depth"
         )
 
 

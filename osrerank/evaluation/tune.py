@@ -169,7 +169,7 @@ def cross_validate(
         training_values = [query_values[query_id] for query_id in other_ids if query_id in query_values]
         if not held_out_ids or not training_values:
             subject = f"the folds other than fold {number} have" if held_out_ids else f"fold {number} has"
-            raise EvaluationError(f"{subject} no judged query; check the folds' query ids")
+            raise EvaluationError(f"{subject} no judged query; use the query ids of the judgments in the folds")
         means = np.mean(training_values, axis=0)
         best = int(np.argmax(np.round(means, DECIMALS)))
         held_out_mean = float(np.mean([query_values[query_id][best] for query_id in held_out_ids]))

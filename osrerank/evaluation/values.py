@@ -75,7 +75,8 @@ def _parse_ranking(query_id: object, documents: Any) -> tuple[ScoredDocument, ..
         raise _type_error(f"run of query {query_id}", "{doc_id: score} or [doc_id, ...]", documents)
     ids = [str(getattr(document, "doc_id", document)) for document in documents]
     if len(set(ids)) != len(ids):
-        raise EvaluationError(f"the run of query {query_id} has a document twice; remove one")
+        repeated = next(doc_id for doc_id in ids if ids.count(doc_id) > 1)
+        raise EvaluationError(f"the run of query {query_id!r} has document {repeated!r} twice; remove one")
     return score_by_rank(ids)
 
 

@@ -121,8 +121,8 @@ def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> F
     """
     usable = [query for query in queries if query.doc_ids and any(grade > 0 for grade in query.relevance.values())]
     if len(usable) < FOLDS:
-        reason = f"only {len(usable)} queries have candidates and a relevant document; choosing a weight needs {FOLDS}"
-        raise EvaluationError(reason)
+        counts = f"{FOLDS} queries with candidates and a relevant document, and there are only {len(usable)}"
+        raise EvaluationError(f"choosing a weight needs {counts}; judge more queries")
     ndcgs = np.array(  # (weights, queries)
         [[query.ndcg(calibration, weight) for query in usable] for weight in FIRST_PASS_WEIGHTS]
     )
@@ -175,6 +175,8 @@ def fit_calibration(raw_scores: npt.NDArray[np.float32], is_relevant: npt.NDArra
     """
     positives, negatives = int(is_relevant.sum()), int((~is_relevant).sum())
     if not positives or not negatives:
-        raise EvaluationError(f"calibration needs relevant and other pairs; there are {positives} and {negatives}")
+        raise EvaluationError(
+            f"{positives} candidates are relevant and {negatives} are not; calibration needs some of both"
+        )
     platt = fit_platt(raw_scores, is_relevant)
     return Calibration(platt.scale, platt.offset)

@@ -147,7 +147,9 @@ def export_model(
     precision = options.precision or ("int8" if is_unconverted_encoder else "fp32")
     options = replace(options, precision=precision, name=options.name or output.name)
     if options.kind == "duo" and development_set is not None:
-        reason = "a duo model compares two documents, so judgments cannot calibrate it; leave them out"
+        reason = (
+            "a duo model compares two documents, so judgments cannot calibrate it; leave out candidates and judgments"
+        )
         raise ConfigError(reason, setting="candidates", source="argument")
     refuse_existing(output)
     require("torch", extra="onnx")
@@ -221,7 +223,9 @@ def refuse_existing(output: Path) -> None:
     """Raise `ConfigError` if the output directory exists."""
     if output.exists():
         raise ConfigError(
-            f"{output} exists; choose another directory, or remove it", setting="output", source="argument"
+            f"{output} already exists; choose another directory, or remove {output}",
+            setting="output",
+            source="argument",
         )
 
 

@@ -112,7 +112,7 @@ def _projected_width(directory: Path, description: saved_files.LateInteractionDe
     with require("safetensors", extra="torch").safe_open(file, framework="numpy") as tensors:
         rows = int(tensors.get_slice(MATRIX).get_shape()[0]) if MATRIX in tensors.keys() else 0  # noqa: SIM118 - no mapping
     if not rows:
-        raise ModelLoadError(f"{file} has no tensor {MATRIX}", path=str(file))
+        raise ModelLoadError(f"{file} has no tensor {MATRIX!r}; save or download the model again", path=str(file))
     if description.dimensions not in (0, rows):  # 0 if the config file does not say
         reason = f"{file} projects to {rows} dimensions, but the model's config file says {description.dimensions}"
         raise ModelLoadError(reason, path=str(file))
@@ -129,5 +129,7 @@ def _projection_matrix(file: Path, weights: Mapping[str, Any], projection: saved
         if projection.residual:
             matrix = matrix + weights[f"{projection.residual}.weight"].float()
     except KeyError as error:
-        raise ModelLoadError(f"{file} has no tensor {error}", path=str(file)) from None
+        raise ModelLoadError(
+            f"{file} has no tensor {error}; save or download the model again", path=str(file)
+        ) from None
     return matrix

@@ -100,7 +100,9 @@ def _write_fp32(source: Path, target: Path, card: ModelCard) -> None:
         try:
             graph = build_encoder(weights, config, card)
         except KeyError as error:
-            reason = f"{source} does not contain the weight {error}, which a {config['model_type']} needs"
+            reason = (
+                f"{source} does not contain the weight {error}, which a {config['model_type']} needs; save it again"
+            )
             raise ModelLoadError(reason, path=str(source)) from error
         require("onnx", extra="onnx").save(graph, target)
         return

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from osrerank._bad_value import describe_bad_value
 from osrerank.errors import LoaderError
 from osrerank.formats.ir_datasets import extract_fields, load_dataset
 from osrerank.formats.lines import quote_start
@@ -48,7 +49,7 @@ def parse_json_line(source: SourceFile, number: int, value: Fields) -> Entry:
         return Entry(number, str(value["query_id"]), query, documents)
     except (KeyError, TypeError, AttributeError) as error:
         expected = "expected query_id, query and candidates with doc_id, or rank_llm's query, docid and doc"
-        raise record_error(source, f"{expected}: {error}", line=number) from None
+        raise record_error(source, f"{describe_bad_value(error)}; {expected}", line=number) from None
 
 
 def read_json_array(source: SourceFile) -> Iterator[Entry]:
@@ -67,7 +68,8 @@ def read_json_array(source: SourceFile) -> Iterator[Entry]:
             query_id = str(hits[0]["qid"]) if hits else ""
             yield Entry(number, query_id, value["query"], tuple(_parse_rank_llm(hit, hit) for hit in hits))
         except (KeyError, TypeError, AttributeError) as error:
-            reason = f"entry {number}: expected rank_llm's query and hits with content, qid and docid: {error}"
+            expected = "expected rank_llm's query and hits with content, qid and docid"
+            reason = f"entry {number}: {describe_bad_value(error)}; {expected}"
             raise record_error(source, reason) from None
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from osrerank._bad_value import describe_bad_value
 from osrerank._removed import find_replacement
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
@@ -54,8 +55,9 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
         fields = _parse_card(content) if has_card else _infer_fields(add_defaults(content), directory)
         fields["name"] = name or fields.get("name") or directory.name
         return ModelCard(**fields)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ModelLoadError(f"{file}: {error}", model=name or directory.name, path=str(file)) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{file}: {describe_bad_value(error)}"
+        raise ModelLoadError(reason, model=name or directory.name, path=str(file)) from error
 
 
 def list_parameter_files(directory: Path) -> list[str]:

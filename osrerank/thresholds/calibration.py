@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from osrerank._bad_value import describe_bad_value
 from osrerank.errors import ConfigError
 from osrerank.formats.files import write_atomically
 from osrerank.options.rerank import Rerank
@@ -103,11 +104,11 @@ def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
     try:
         content = json.loads(file.read_text("utf-8"))
         if content["version"] != VERSION:
-            raise ValueError(f"version {content['version']}; this osrerank reads {VERSION}")  # noqa: TRY301 - converted below
+            raise ValueError(f"its version is {content['version']}, not {VERSION}")  # noqa: TRY301 - converted below
         return {index: IndexCalibration.from_json(entry) for index, entry in content["indexes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"{file} is not a valid calibration file ({type(error).__name__}: {error})"
-        fix = "delete it and run osrerank calibrate again"
+        reason = f"the calibration file {file} cannot be read ({describe_bad_value(error)})"
+        fix = "delete the file and run osrerank calibrate again"
         raise ConfigError(f"{reason}; {fix}", setting="calibration", source=str(file)) from None
 
 

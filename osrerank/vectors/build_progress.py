@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
+from osrerank._bad_value import describe_bad_value
 from osrerank.errors import FormatError
 
 LEASE_SIZE = 4096
@@ -99,7 +100,7 @@ class BuildProgress:
             leases = tuple(Lease(*lease) for lease in fields["leases"])
             return cls(shards, leases, tuple(fields["files"]), fields["newest"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise FormatError(f"it cannot be parsed ({type(error).__name__}: {error})") from error
+            raise FormatError(f"it cannot be parsed: {describe_bad_value(error)}") from error
 
     def to_bytes(self) -> bytes:
         content = {"shards": self.shards, "leases": self.leases, "files": self.files, "newest": self.highest_value}

@@ -348,7 +348,7 @@ def test_settings_that_are_missing_are_shown_as_a_request_and_not_changed(cluste
         before = state(cluster)
         refused = install()
         assert (refused.exit_code, state(cluster)) == (1, before)
-        assert "send the request above to it, then install again" in str(refused.exception)
+        assert "send the request above to the cluster, then run this command again" in str(refused.exception)
         line, _, body = refused.output.partition("\n")
         assert line == "PUT _cluster/settings"
         assert install("--dry-run").exit_code == 0
@@ -387,7 +387,7 @@ def test_the_installer_finds_the_text_fields_of_an_index_or_names_what_is_missin
     assert (run_result[0], installer.find().fields) == (0, ("headline", "body", "sku")), run_result
     assert (run("status")[0], installer.status()["missing_fields"]) == (0, [])
     for words, *arguments in (
-        ("the fields are missing: set --fields",),
+        ("no fields are set: list them with --fields",),
         ("there is no index nothing", "--index", "nothing"),
         ("the mapping has no text field, only sku", "--index", "codes"),
         ("the mapping has no bdy; the nearest name is body", "--index", "news", "--fields", "headline,bdy"),

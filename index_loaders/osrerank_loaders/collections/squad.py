@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from osrerank._bad_value import describe_bad_value
 from osrerank.errors import CorpusFormatError
 from osrerank.formats.common_layout import Judgment
 from osrerank.formats.lines import explain_invalid_id, read_json_file
@@ -35,7 +36,7 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
     try:
         articles = read_json_file(path)["data"]
     except (ValueError, KeyError, TypeError) as error:
-        raise CorpusFormatError(f"{path} is not a SQuAD file: {error}", file=str(path)) from error
+        raise CorpusFormatError(f"{path} is not a SQuAD file: {describe_bad_value(error)}", file=str(path)) from error
     for article in articles:
         for number, paragraph in enumerate(article["paragraphs"]):
             converted = _convert_paragraph(article["title"], number, paragraph)

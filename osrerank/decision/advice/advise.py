@@ -209,7 +209,7 @@ def advise(
     search_and_store(client, current)
     current_hits = hits_by_key[current.hits_key]
     if not any(query_hits.candidates for query_hits in current_hits):
-        raise EvaluationError(f"no query has hits in {index}; are the queries meant for this index?")
+        raise EvaluationError(f"no query has hits in the index {index}; pass queries that are meant for this index")
     reranked_setting = replace(current, pipeline=AUTO_PIPELINE) if current.is_first_pass else current
     for fields in alternatives.fields:
         setting = replace(reranked_setting, fields=tuple(fields))
@@ -278,7 +278,7 @@ def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
         if any(grade > 0 for grade in grades):
             queries_with_relevant.append(query)
     if not queries_with_relevant:
-        raise EvaluationError("no query has a document judged relevant; are queries and judgments from the same set?")
+        raise EvaluationError("no query has a document judged relevant; pass queries and judgments of the same set")
     return queries_with_relevant
 
 

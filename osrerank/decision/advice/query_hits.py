@@ -335,7 +335,7 @@ class _QuerySearcher:
         body = self.template.fill(query.text, size)
         response = self.client.search(index=self.index, body=body, rerank=replace(options, query=query.text))
         if response["hits"]["hits"] and not response["rerank"]["applied"]:
-            reason = f"searches by {self.template.name} are not reranked: {response['rerank']['reason']}"
+            reason = f"searches with the template {self.template.name} are not reranked: {response['rerank']['reason']}"
             raise ConfigError(reason, setting="template", source="flag")
         return response
 
@@ -358,7 +358,7 @@ def scoring_options(options: Rerank, depth: int) -> Rerank:
         ConfigError: the options rerank sentences or have a custom pipeline.
     """
     if not isinstance(options.pipeline, str) or options.sentences is not None:
-        reason = "advise compares depths of one model; remove the option sentences and your own pipeline"
+        reason = "advise compares depths without the rerank option sentences and a pipeline of your own; remove them"
         raise ConfigError(reason, setting="rerank", source="settings file")
     return replace(
         options,

@@ -102,7 +102,7 @@ def outcome_of(p_value: float, difference: float) -> Outcome:
 
 def too_few_queries_error(n_queries: int) -> EvaluationError:
     """Return the error for too few judged queries."""
-    return EvaluationError(f"{n_queries} judged queries are too few for a test; at least {MIN_QUERIES} are needed")
+    return EvaluationError(f"{n_queries} judged queries are too few for a test; judge at least {MIN_QUERIES}")
 
 
 def confidence_interval(values: Floats) -> tuple[float, float]:

@@ -42,11 +42,13 @@ class ShownPage:
 
     def __post_init__(self) -> None:
         if self.teams and (len(self.teams) != len(self.doc_ids) or not set(self.teams) <= {"A", "B"}):
-            raise ValueError(f"teams is {self.teams!r}; it must have A or B for each of {len(self.doc_ids)} documents")
+            raise ValueError(
+                f"teams is {self.teams!r}; it must have an A or a B for each of the {len(self.doc_ids)} documents"
+            )
         if self.first_rank < 1:
             raise ValueError(f"first_rank is {self.first_rank}; it must be at least 1")
         if not self.clicked <= set(self.doc_ids):
-            raise ValueError(f"document {min(self.clicked - set(self.doc_ids))!r} was clicked but is not on the page")
+            raise ValueError(f"clicks contains {min(self.clicked - set(self.doc_ids))!r}, which is not in documents")
 
 
 def read_clicks(path: Path) -> Iterator[ShownPage]:

@@ -81,8 +81,8 @@ def measure_preferences(
             counts[0] += clicked_teams.count("A")
             counts[1] += clicked_teams.count("B")
     if not clicks:
-        reason = "no page is interleaved; search with rerank={'interleave': ...} and ext.ubi, or pass lines with teams"
-        raise EvaluationError(reason)
+        fix = "search with rerank={'interleave': ...} and ext.ubi, or pass lines with the field teams"
+        raise EvaluationError(f"no page is interleaved, so there are no teams to compare; {fix}")
     return [
         _measure_preference(experiment, clicks[experiment], confidence=confidence, least_share=least_share)
         for experiment in sorted(clicks)

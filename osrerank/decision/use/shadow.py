@@ -156,7 +156,7 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
                         report.unreadable += 1
     if not report.searches and not report.dropped:
         fix = "set OSRERANK_SHADOW_FILE and search with rerank={'traffic': {'shadow': True}}"
-        raise EvaluationError(f"the files have no records; {fix}")
+        raise EvaluationError(f"the files have no records of shadow mode; {fix}")
     return report
 
 
@@ -178,7 +178,7 @@ def _validate_record(path: Path, number: int, line: Record | FormatError) -> Rec
     if "query" in line and line.get("applied") is not True and not isinstance(line.get("reason_code"), str):
         invalid.append("reason_code")
     if invalid:
-        raise line_error(path, number, f"{invalid[0]} is missing or invalid in a record of a search in shadow mode")
+        raise line_error(path, number, f"the field {invalid[0]!r} of a search in shadow mode is missing or invalid")
     return line
 
 

@@ -72,7 +72,7 @@ def _parse_request(body: bytes, validator: TypeAdapter[BaseModel], max_entries: 
     try:
         return validator.validate_python(content)
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        errors = error.errors(include_url=False, include_input=False)
         raise RefusedRequest(422, describe_errors(errors, skipped_parts=skipped_parts)) from None
 
 

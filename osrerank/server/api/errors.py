@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from osrerank._bad_value import describe_validation_error
 from osrerank.errors import (
     DeadlineExceeded,
     EndpointError,
@@ -88,7 +89,7 @@ def error_body(status: int, message: str) -> dict[str, str]:
 
 
 def describe_errors(errors: Sequence[Mapping[str, Any]], *, skipped_parts: int) -> str:
-    """Describe the first `MAX_REPORTED_ERRORS` validation errors in one line, such as "query: Field required".
+    """Describe the first `MAX_REPORTED_ERRORS` validation errors in one line, such as "query: it is missing".
 
     Args:
         errors: the errors, as ``ValidationError.errors`` returns them.
@@ -98,7 +99,7 @@ def describe_errors(errors: Sequence[Mapping[str, Any]], *, skipped_parts: int) 
     descriptions = []
     for error in errors[:MAX_REPORTED_ERRORS]:
         path = ".".join(map(str, error["loc"][skipped_parts:])) or "the body"
-        descriptions.append(f"{path}: {error['msg'].removeprefix('Value error, ')}")
+        descriptions.append(f"{path}: {describe_validation_error(error)}")
     return "; ".join(descriptions)
 
 

@@ -50,7 +50,7 @@ def test_evaluate_leaves_out_queries_without_a_value_and_names_the_measure(folde
     warning = "Warning: Accuracy(rel=2) is undefined for 1 of 2 queries of good, which are left out of its mean\n"
     assert result.stderr == warning
     refused = CliRunner().invoke(cli, [*files, "-m", "Accuracy(rel=3)"])
-    assert str(refused.exception) == "Accuracy(rel=3) has no value for any query of run good; leave it out"
+    assert str(refused.exception) == "Accuracy(rel=3) has no value for any query of run good; leave out Accuracy(rel=3)"
 
 
 def test_a_measure_of_a_missing_package_names_the_package(folder: Path) -> None:

@@ -68,7 +68,7 @@ def test_train_prepares_a_teachers_scores(examples: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("data OUT", "pass one of --data, --index and --squad"),
+        ("data OUT", "pass exactly one of --data, --index and --squad"),
         ("data OUT --index notes", "--index needs --queries and --qrels"),
         ("data OUT --data examples=IN --filter m", "also pass --passages"),
         ("data OUT --data examples=IN --passages auto", "auto works only in searches"),
@@ -90,16 +90,16 @@ def test_train_refuses_unusable_options_as_bad_usage(arguments, said, examples, 
 def test_distill_and_pretrain_need_exactly_one_start(examples, tmp_path, capsys):
     command = ("distill", "--init-from", MODEL, "--data", f"examples={examples}", "--output", tmp_path / "out")
     assert run(*command) == 2
-    assert "pass --layers or --student" in capsys.readouterr().err
+    assert "pass --layers, --student or both" in capsys.readouterr().err
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
     assert "--layers must list the teacher" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2
-    assert "must list layers in ascending order; the first layer is 1" in capsys.readouterr().err
+    assert "does not list layers in ascending order, beginning with 1 or above" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2
     assert "'all' is neither a number of layers" in capsys.readouterr().err
     command = ("pretrain", "--corpus", examples, "--output", tmp_path / "out")
     assert run(*command) == 2
-    assert "pass one of --init-from and --new" in capsys.readouterr().err
+    assert "pass either --init-from or --new" in capsys.readouterr().err
     pytest.importorskip("torch")
     assert run(*command, "--new", "depth=2") == 2
     assert "--new takes layers" in capsys.readouterr().err

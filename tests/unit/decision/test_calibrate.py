@@ -143,11 +143,11 @@ def test_calibrate_refuses_too_few_judgments_and_an_index_without_reranking(
     few = collection.queries[:5]
     with pytest.raises(EvaluationError, match="too few to fit probabilities"):
         calibrate(client, INDEX, few, collection.qrels)
-    with pytest.raises(EvaluationError, match="are queries and judgments meant for this index"):
+    with pytest.raises(EvaluationError, match="pass queries and judgments that are meant for this index"):
         calibrate(client, INDEX, few, Qrels({}))
     with (
         connect(collection.url, rerank={"pipeline": "none"}) as other,
-        pytest.raises(ConfigError, match="no probabilities can be calibrated"),
+        pytest.raises(ConfigError, match="which cannot be calibrated"),
     ):
         calibrate(other, INDEX, collection.queries, collection.qrels)
 
@@ -155,4 +155,4 @@ def test_calibrate_refuses_too_few_judgments_and_an_index_without_reranking(
 def test_a_damaged_calibration_file_is_named(calibrated_client: Client) -> None:
     calibrated_client.searcher.calibrations.file.write_text("{")
     response = calibrated_client.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
-    assert "osrerank.calibration.json is not a valid calibration file" in response["rerank"]["cuts"][0]["reason"]
+    assert "osrerank.calibration.json cannot be read" in response["rerank"]["cuts"][0]["reason"]

@@ -160,5 +160,5 @@ def test_a_run_with_fewer_hits_than_its_depth_is_refused() -> None:
         {"doc_id": doc_id, "score": 1.0, "first_pass": {"score": 1.0, "rank": rank}, "stages": {}}
         for doc_id, rank in (("a", 7), ("b", 1))
     ]
-    with pytest.raises(EvaluationError, match=r"ranks up to 7\); run it again with --hits at least --depth"):
+    with pytest.raises(EvaluationError, match=r"ranks up to 7\); create it again by osrerank run with --hits"):
         QueryScores.from_record(QueryRecord.from_parts("q", candidates, [], True, None, 0.0))

@@ -132,9 +132,9 @@ def test_the_published_folds_of_robust04_are_read(shared):
     ("content", "said"),
     [
         ("{", "not JSON"),
-        ("[1, 2]", "does not list the query ids"),
-        ('["ab"]', "does not list the query ids"),
-        ('{"s": {}}', "does not list the query ids"),
+        ("[1, 2]", "a number stands where a list is expected; list each fold's query ids"),
+        ('["ab"]', "a fold is the text 'ab', not a list; list each fold's query ids"),
+        ('{"s": {}}', "'predict' is missing; list each fold's query ids"),
         ('[["1"]]', "at least two"),
         ('[["1"], ["1", "2"]]', "has query 1 in two"),
     ],

@@ -62,7 +62,7 @@ def test_each_index_has_its_default_options(load):
         ("[index.a]\nmodel = 5", r"\[index.'a'\] model is 5; it must be a model's name"),
         ("[index.a]\nmodel = ' '", r"\[index.'a'\] model is ' '"),
         ("http = 5", r"toml \[http\]"),
-        ("[http]\nkey = 'x'", r"toml \[http\] key: unknown key; the known keys are url, dialect, scores, batch"),
+        ("[http]\nkey = 'x'", r"toml \[http\] key: there is no such key; the keys are url, dialect, scores, batch"),
         ("[http]\nbatch = '7'", r"toml \[http\] batch: "),
         ("[http]\ndialect = 'cohere'", r"toml \[http\] dialect: .*'cohere-v1', 'cohere-v2'"),
     ],

@@ -224,9 +224,9 @@ def test_a_users_catalogue_replaces_the_packages_list(file_server, tmp_path):
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"md6": "0"}, "mine.files.0.md6: Unexpected keyword argument"),
-        ({"name": "../passwd"}, "mine.files.0.name: String should match"),
-        ({"url": "file:///etc/passwd"}, "mine.files.0.url: String should match"),
+        ({"md6": "0"}, "mine.files.0.md6: there is no such field"),
+        ({"name": "../passwd"}, "mine.files.0.name: it must match the pattern"),
+        ({"url": "file:///etc/passwd"}, "mine.files.0.url: it must match the pattern"),
     ],
 )
 def test_an_error_in_a_catalogue_names_file_and_field(change: dict[str, str], field: str, tmp_path: Path) -> None:

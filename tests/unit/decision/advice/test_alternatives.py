@@ -147,7 +147,7 @@ def test_a_template_whose_searches_are_not_reranked_is_refused(url: str) -> None
     sorted_body = QueryTemplate("sorted.json", {"query": {"match": {"title": "{{query}}"}}, "sort": ["_doc"]})
     with (
         connect(url, scorer=FunctionScorer(by_name), encoder=Letters()) as client,
-        pytest.raises(ConfigError, match=r"searches by sorted\.json are not reranked: "),
+        pytest.raises(ConfigError, match=r"searches with the template sorted\.json are not reranked: "),
     ):
         advise(client, INDEX, QUERIES, QRELS, alternatives=Alternatives(template=sorted_body))
 

@@ -82,7 +82,7 @@ def test_the_report_of_an_interleaving_experiment(tmp_path: Path) -> None:
     [
         ({"query": " "}, "query is missing"),
         ({"documents": "d1"}, "documents is 'd1'; it must be a list of document ids"),
-        ({"clicks": ["d9"]}, "'d9' was clicked but is not on the page"),
+        ({"clicks": ["d9"]}, "clicks contains 'd9', which is not in documents"),
         ({"teams": "AC"}, "teams is 'AC'"),
         ({"first_rank": "1"}, "first_rank is '1'"),
         ({"first_rank": 0}, "it must be at least 1"),
