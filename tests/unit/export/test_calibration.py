@@ -77,9 +77,7 @@ def test_a_weight_is_chosen_where_the_first_pass_knows_better_and_of_enough_quer
     chosen = choose_weight([plain, plain, unsure] * 2, Calibration(1.0, 0.0))
     assert (chosen.weight, chosen.ndcg, chosen.cross_validated_ndcg) == (1.0, 1.0, 1.0)
     assert chosen.first_pass_ndcg == pytest.approx((1 + 1 + 0.5) / 3)  # a third place counts 1 / log2(4)
-    with pytest.raises(
-        EvaluationError, match="needs 5 queries with candidates and a relevant document, and there are only 4"
-    ):
+    with pytest.raises(EvaluationError, match="needs 5 queries with candidates and a relevant document"):
         choose_weight([judged([1.0, 0.0, 0.0], 0)] * 4, Calibration())
 
 
