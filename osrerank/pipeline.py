@@ -111,7 +111,11 @@ def with_failure(ranking: Ranking, stage: str, error: Exception, took_ms: float 
         limit = "at most one line a minute"
         note = f"{n_suppressed} more were not logged; {limit}" if n_suppressed else limit
         if reason.code in NO_MODEL_CODES:
-            logger.warning("[no-model] a model is missing, so searches keep the order without it: %s; %s", error, note)
+            logger.warning(
+                "[no-model] a model is missing, so searches keep the order that they have without this model: %s; %s",
+                error,
+                note,
+            )
         elif isinstance(error, OsrerankError):
             logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, error, note)
         else:  # the caller's own model raised it, or osrerank has a bug

@@ -180,7 +180,10 @@ class Reranker:
             ValueError: the numbers of queries and document lists differ. See `rank` for all other errors.
         """
         if len(queries) != len(documents):
-            raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
+            raise ValueError(
+                f"there are {len(queries)} queries and {len(documents)} lists of documents; pass one list for "
+                "each query"
+            )
         threads = DaemonThreads(MAX_QUERIES, "osrerank-rank")
         rank = partial(self.rank, top_k=top_k)
         try:
@@ -243,10 +246,12 @@ def _parse_document(index: int, document: Any) -> dict[str, Any]:
         return {"id": index, TEXT: document}
     text = document.get(TEXT) if isinstance(document, Mapping) else None
     if not isinstance(text, str):
-        raise _argument_error(f"documents[{index}].text", f"document {index} has no text")
+        raise _argument_error(
+            f"documents[{index}].text", f"documents[{index}] has no text; pass a text or {{'id', 'text'}}"
+        )
     title = document.get("title") or ""
     if not isinstance(title, str):
-        reason = f"the title of document {index} is {_describe_type(title)}; pass a text"
+        reason = f"the title of documents[{index}] is {_describe_type(title)}; pass a text"
         raise _argument_error(f"documents[{index}].title", reason)
     doc_id = next((document[name] for name in ID_FIELDS if name in document), index)
     return {"id": doc_id, TEXT: text, "title": title, "score": document.get("score")}
@@ -261,7 +266,9 @@ def _check_query_rows(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]
     """
     queries = {row[QUERY] for _number, row in rows}
     if len(queries) > 1:
-        raise _argument_error("frame", f"the DataFrame has {len(queries)} texts for query {query_id}; use one")
+        raise _argument_error(
+            "frame", f"the DataFrame has {len(queries)} different texts of query {query_id}; keep one text"
+        )
     doc_ids: set[Any] = set()
     for _number, row in rows:
         if row[DOCNO] in doc_ids:

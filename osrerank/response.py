@@ -76,14 +76,16 @@ def parse_hits(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     try:
         hits = response["hits"]["hits"]
     except (KeyError, TypeError):
-        reason = "the response has no $.hits.hits: is it a search response?"
+        reason = "the response has no $.hits.hits: pass the response of a search"
         raise ResponseFormatError(reason, path="$.hits.hits") from None
     if not isinstance(hits, list):
         raise ResponseFormatError(f"$.hits.hits is a {type(hits).__name__}, not a list", path="$.hits.hits")
     for index, hit in enumerate(hits):
         if not _is_object(hit) or not isinstance(hit.get("_id"), str):
             path = f"$.hits.hits[{index}]._id"
-            raise ResponseFormatError(f"{path} is missing: every hit needs its id to be reranked", path=path)
+            raise ResponseFormatError(
+                f"{path} is missing or not a string: a hit can be reranked only with its id", path=path
+            )
         for name in OBJECT_KEYS & hit.keys():
             if hit[name] is not None and not _is_object(hit[name]):
                 path = f"$.hits.hits[{index}].{name}"

@@ -31,10 +31,10 @@ class AppendedLines:
         file = os.open(self.path, FLAGS, 0o600)
         try:
             if os.fstat(file).st_size + len(content) > self._max_bytes:
-                raise OSError(f"the file has reached its limit of {self._max_bytes / 1e6:g} MB; move it away")
+                raise OSError(f"the file has reached its limit of {self._max_bytes / 1e6:g} MB; move the file away")
             written = os.write(file, content)
             if written < len(content):
                 os.write(file, b"\n")  # ends the incomplete line
-                raise OSError(f"{written} of {len(content)} bytes were written")
+                raise OSError(f"only {written} of {len(content)} bytes were written; free some space")
         finally:
             os.close(file)

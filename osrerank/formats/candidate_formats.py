@@ -101,7 +101,7 @@ def read_dataset(name: str) -> Iterator[Entry]:
         documents_by_id = store.get_many(list(scores))
         if missing := scores.keys() - documents_by_id.keys():
             raise LoaderError(
-                f"the dataset {name} has candidates for query {query_id} but no document {min(missing)!r}"
+                f"the dataset {name} has the candidate {min(missing)!r} for query {query_id!r}, but no text of it"
             )
         documents = [
             create_document(doc_id, {**_parse_texts(extract_fields(documents_by_id[doc_id])), SCORE: score})
@@ -132,7 +132,9 @@ def _parse_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[
     try:
         score = float(row[SCORE]) if row.get(SCORE) else None
     except ValueError:
-        raise record_error(source, f"the score {quote_start(row[SCORE])} is not a number", line=number) from None
+        raise record_error(
+            source, f"the score is {quote_start(row[SCORE])}; it must be a number", line=number
+        ) from None
     return create_document(row[DOCNO], {TEXT: row[TEXT], "title": row.get("title") or None, SCORE: score})
 
 

@@ -102,8 +102,8 @@ class CandidatesByQuery:
         if candidate_list is not None and _hash_line(_serialise(candidate_list)) == expected_digest:
             return candidate_list.documents
         raise FormatError(
-            f"the candidates of query {query_id} are not those that were read at first: their file has been changed "
-            "since; run the command again, and do not change the file meanwhile"
+            f"the file of the candidates of query {query_id!r} has been changed since this command began; run the "
+            "command again, and do not change the file meanwhile"
         )
 
     def _find_next(self, query_id: str) -> CandidateList | None:
@@ -158,13 +158,14 @@ def _read_lists(path: Path) -> Iterator[CandidateList]:
     for entry in _read_entries(path):
         reason = _explain_invalid_entry(entry)
         if entry.query_id in query_ids:
-            reason = f"query {entry.query_id} appears twice, or its rows are not adjacent; remove one"
+            reason = f"query {entry.query_id!r} appears again; put its rows together, or remove one"
         if reason:
             raise line_error(path, entry.line, reason)
         query_ids.add(entry.query_id)
         yield CandidateList(Query(entry.query_id, entry.query), entry.documents)
     if not query_ids:
-        raise FormatError(f"{path} has no candidates", file=str(path))
+        reason = f"{path} has no candidates; expected a line for each query, with query_id, query and candidates"
+        raise FormatError(reason, file=str(path))
 
 
 def _read_entries(path: Path) -> Iterator[Entry]:
@@ -216,11 +217,15 @@ def assemble_candidates(run: Path | str, corpus: Path | str | Texts, queries: Pa
     documents = IdTable.create_temporary(rows)  # reads the rows, which removes their ids from ``missing_ids``
     if missing_ids:
         count = len(missing_ids)
-        raise EvaluationError(f"{count} documents of {run} are not in {corpus_name}, such as {min(missing_ids)}")
+        raise EvaluationError(
+            f"{count} documents of {run} are not in {corpus_name}, such as {min(missing_ids)!r}; pass the "
+            "run's own corpus"
+        )
     missing_queries = rankings.keys() - queries_by_id.keys()
     if missing_queries:
         raise EvaluationError(
-            f"{len(missing_queries)} queries of {run} are not in {queries}, such as {min(missing_queries)}"
+            f"{len(missing_queries)} queries of {run} are not in {queries}, such as {min(missing_queries)!r}; pass the "
+            "run's own queries"
         )
 
     def read() -> Iterator[CandidateList]:
@@ -244,7 +249,10 @@ def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
     documents = {row.id: json.loads(str(row.value)) for row in _collect_from_file(corpus, doc_ids, missing_ids)}
     if missing_ids:
         count = len(missing_ids)
-        raise EvaluationError(f"{count} documents of the runs are not in {corpus}, such as {min(missing_ids)}")
+        raise EvaluationError(
+            f"{count} documents of the runs are not in {corpus}, such as {min(missing_ids)!r}; pass the runs' "
+            "own corpus"
+        )
     return {
         doc_id: " ".join(filter(None, (document.get("title"), document["text"])))
         for doc_id, document in documents.items()
@@ -267,10 +275,10 @@ def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[s
     for number, value in read_numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
         if doc_id is None:
-            raise line_error(path, number, "the document has no id")
+            raise line_error(path, number, "the document has no id; add the field id")
         if doc_id in doc_ids:
             if not isinstance(value.get("text"), str):
-                raise line_error(path, number, f"document {doc_id} has no text")
+                raise line_error(path, number, f"document {doc_id!r} has no text; add the field text")
             missing_ids.discard(doc_id)
             yield IdRow(doc_id, -number, json.dumps(create_document(doc_id, value)))
 
@@ -284,14 +292,15 @@ def _load_scored(documents: IdTable, doc_id: str, score: float) -> dict[str, Any
 def _explain_invalid_entry(entry: Entry) -> str:
     """Return why an entry is invalid, or ""."""
     if not isinstance(entry.query, str) or not entry.query.strip():
-        return f"query {entry.query_id} has no text"
+        return f"query {entry.query_id!r} has no text"
     doc_ids = [document["id"] for document in entry.documents]
     for reason in (explain_invalid_id(entry.query_id, is_query=True), *map(explain_invalid_id, doc_ids)):
         if reason:
             return reason
     if len(set(doc_ids)) != len(doc_ids):
-        return f"query {entry.query_id} has a document twice; remove one"
+        repeated = next(doc_id for doc_id in doc_ids if doc_ids.count(doc_id) > 1)
+        return f"query {entry.query_id!r} has document {repeated!r} twice; remove one"
     for document in entry.documents:
         if not isinstance(document.get("text"), str):
-            return f"document {document['id']} of query {entry.query_id} has no text"
+            return f"document {document['id']!r} of query {entry.query_id!r} has no text"
     return ""

@@ -34,7 +34,7 @@ def read_frame_rows(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, A
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         frame_columns = ", ".join(map(str, frame.columns)) or "none"
-        raise frame_error(f"the DataFrame lacks the column {missing[0]}; it has {frame_columns}")
+        raise frame_error(f"the DataFrame has no column {missing[0]!r}; its columns are {frame_columns}")
     rows: list[dict[Hashable, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return rows
 
@@ -115,7 +115,7 @@ def _read_complete_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[in
     for number, row in enumerate(read_frame_rows(frame, columns)):
         missing = [name for name in columns if row[name] is None]
         if missing:
-            raise frame_error(f"row {number} of the DataFrame has no {missing[0]}")
+            raise frame_error(f"row {number} of the DataFrame has no value in the column {missing[0]!r}")
         yield number, row
 
 

@@ -219,7 +219,10 @@ def _convert_read_errors(name: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        raise LoaderError(f"the sorted ids in {name} cannot be read ({error}); delete the file", file=name) from error
+        raise LoaderError(
+            f"the sorted ids in {name} cannot be read ({error}); delete the file, which is then written again",
+            file=name,
+        ) from error
 
 
 @contextlib.contextmanager

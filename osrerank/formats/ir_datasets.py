@@ -44,7 +44,9 @@ def load_dataset(name: str, part: Part) -> Any:
     try:
         dataset = library.load(collection)
     except KeyError:
-        reason = f"{name}: ir_datasets has no collection {collection}; see https://ir-datasets.com for its collections"
+        reason = (
+            f"{name}: ir_datasets has no collection {collection!r}; see https://ir-datasets.com for its collections"
+        )
         raise LoaderError(reason, file=name) from None
     if not getattr(dataset, f"has_{part}")():
         reason = f"{name}: this collection has no {_PART_NAMES[part]} in ir_datasets; name one that has, or a file"

@@ -90,11 +90,11 @@ def file_errors(source: SourceFile) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise record_error(source, f"is truncated or damaged ({error}); fetch it again") from error
+        raise record_error(source, f"is truncated or damaged ({error}); fetch the file again") from error
     except OSError as error:
         if error.errno is not None:  # an error of the disk; decompressors set no errno
             raise
-        raise record_error(source, f"is truncated or damaged ({error}); fetch it again") from error
+        raise record_error(source, f"is truncated or damaged ({error}); fetch the file again") from error
 
 
 class ByteCounter:
@@ -252,7 +252,7 @@ def _unpack(
             text = _buffer(_read_chunks(stream, head.removeprefix(codecs.BOM_UTF8), counter))
             yield SourceFile(name, text, wide_encoding_error(name, head))
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise FormatError(f"{name} is truncated or damaged ({error}); fetch it again", file=name) from error
+        raise FormatError(f"{name} is truncated or damaged ({error}); fetch the file again", file=name) from error
 
 
 def _buffer(chunks: Iterable[bytes]) -> io.BufferedReader:

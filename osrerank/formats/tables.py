@@ -36,10 +36,10 @@ def read_table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tupl
         missing = [name for name in columns if name not in header]
         if missing:
             names = ", ".join(filter(None, header))
-            raise record_error(source, f"the table lacks the column {missing[0]}; it has {names}", line=1)
+            raise record_error(source, f"the table has no column {missing[0]!r}; its columns are {names}", line=1)
         for row in reader:
             if None in row or None in row.values():  # `DictReader` marks too many and too few fields in this way
-                expected = f"expected {len(header)} fields, as in the header line"
+                expected = f"expected {len(header)} columns, as in the header line"
                 raise record_error(source, expected, line=reader.line_num)
             yield reader.line_num, row
     except csv.Error as error:

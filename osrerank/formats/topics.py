@@ -62,7 +62,7 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
     queries = tuple(query for _line, query in read_numbered_queries(paths, field=field))
     if not queries:
         source = paths if isinstance(paths, str | Path) else ", ".join(paths)
-        reason = f"{source} has no queries; expected `id<TAB>text`, JSON lines or TREC topics"
+        reason = f"{source} has no queries; expected lines `id<TAB>text`, JSON lines or TREC topics"
         raise FormatError(reason, file=str(source))
     return queries
 
@@ -80,9 +80,9 @@ def read_numbered_queries(
         with file_errors(source):
             for line, query_id, text in _parse_queries(source, field):
                 if query_id in query_ids:
-                    raise record_error(source, f"query {query_id} appears twice; remove one", line=line)
+                    raise record_error(source, f"query {query_id!r} appears twice; remove one", line=line)
                 if not query_id:
-                    raise record_error(source, "a query has no id", line=line)
+                    raise record_error(source, "the query has no id", line=line)
                 if not text.strip():
                     raise record_error(source, f"query {query_id!r} has no text", line=line)
                 reason = explain_invalid_id(query_id, is_query=True)
@@ -123,7 +123,11 @@ def _parse_car_ids(source: SourceFile) -> Iterator[tuple[int, str, str]]:
         try:
             text = unquote(_CAR_PREFIX.sub("", query_id).replace("/", " "), errors="strict")
         except UnicodeDecodeError:
-            raise record_error(source, f"the escapes of {quote_start(line)} are not UTF-8", line=number) from None
+            raise record_error(
+                source,
+                f"{quote_start(line)} has escapes that are not UTF-8; write é as %C3%A9, not as %E9",
+                line=number,
+            ) from None
         if query_id:
             yield number, query_id, text
 
@@ -150,13 +154,15 @@ def _parse_tagged(source: SourceFile, field: TopicField) -> Iterator[tuple[int, 
         name, body = topic[1], topic[2]
         id_tags = list(_ID_TAG.finditer(body))
         if len(id_tags) != 1:
-            reason = "a <top> or <DOC> has two numbers" if id_tags else "a topic has no <num> or <DOCNO>"
+            reason = (
+                "the topic has several <num> or <DOCNO>; keep one" if id_tags else "the topic has no <num> or <DOCNO>"
+            )
             raise record_error(source, reason, line=line)
         id_tag = id_tags[0]
         query_id = _normalise_topic_id(id_tag[1] or id_tag[2])
         text = _extract_field(body, field) if name.lower() == "top" else strip_tags(body[id_tag.end() :])
         if not text.strip():
-            raise record_error(source, f"topic {query_id} has no {field}", line=line)
+            raise record_error(source, f"topic {query_id!r} has no {field}", line=line)
         yield line, query_id, " ".join(text.split())
 
 

@@ -77,7 +77,7 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
         documents = rankings.setdefault(line.query_id, {})
         if line.doc_id in documents:
             if duplicates == "refuse":
-                raise line.error(f"query {line.query_id} has document {line.doc_id} twice; remove one")
+                raise line.error(f"query {line.query_id!r} has document {line.doc_id!r} twice; remove one")
             continue
         documents[line.doc_id] = line.score
         tag = tag or line.tag
@@ -141,7 +141,7 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
                 previous = grades_by_id.setdefault(doc_id, grade)
                 if previous != grade:
                     grades = f"{previous} and {grade}"
-                    reason = f"query {query_id} has document {doc_id} with the grades {grades}; remove one"
+                    reason = f"query {query_id!r} has document {doc_id!r} with the grades {grades}; remove one"
                     raise record_error(source, reason, line=number)
         if repeated:
             logger.warning(
@@ -179,7 +179,7 @@ def _parse_grade(source: SourceFile, number: int, text: str) -> int:
     try:
         grade = parse_whole_number(text)
     except ValueError:
-        raise record_error(source, f"the relevance {text!r} is not a whole number", line=number) from None
+        raise record_error(source, f"the relevance is {text!r}; it must be a whole number", line=number) from None
     if grade not in _INT32:
         raise record_error(source, f"the relevance {text} does not fit in 32 bits, as trec_eval requires", line=number)
     return grade
@@ -258,7 +258,7 @@ def make_strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
             previous = min(np.float32(score), np.nextafter(previous, np.float32(-np.inf)))
             decreasing.append(previous)
     if decreasing and not np.isfinite(decreasing[-1]):
-        raise EvaluationError("the scores cannot be made strictly decreasing in 32 bits; rescale them")
+        raise EvaluationError("the scores cannot be made strictly decreasing in 32 bits; rescale the scores")
     return decreasing
 
 
@@ -288,9 +288,11 @@ def _parse_run_line(source: SourceFile, number: int, fields: list[str], *, is_tr
     try:
         rank = parse_whole_number(rank_text)
     except ValueError:
-        raise record_error(source, f"the rank {rank_text!r} is not a whole number", line=number) from None
+        raise record_error(
+            source, f"the rank is {rank_text!r}; it must be a whole number from 1 on", line=number
+        ) from None
     if rank < 1:
-        raise record_error(source, f"rank {rank_text} is below 1", line=number)
+        raise record_error(source, f"the rank is {rank_text}; it must be a whole number from 1 on", line=number)
     return RunLine(source.name, number, query_id, doc_id, 1 / rank, rank, "")
 
 
@@ -324,9 +326,9 @@ def _parse_score(source: SourceFile, number: int, text: str) -> float:
     except ValueError:
         score = None
     if score is None or "_" in text or not text.isascii():  # Python reads 1_000 and other alphabets' digits as numbers
-        raise record_error(source, f"the score {text!r} is not a number", line=number)
+        raise record_error(source, f"the score is {text!r}; it must be a number", line=number)
     if not math.isfinite(score):
-        raise record_error(source, f"the score is {text}; every score must be finite", line=number)
+        raise record_error(source, f"the score is {text}; it must be a finite number", line=number)
     return score
 
 

@@ -226,7 +226,9 @@ class Builder:
                 the progress of a build.
         """
         if not self._side_indices and not isinstance(self._vectors.store, FileStore):
-            reason = "Redis may drop vectors, so it cannot store a build's progress: set OSRERANK_VECTORS=index or file"
+            reason = (
+                "Redis may drop vectors, so it cannot store a build's progress: set OSRERANK_VECTORS to index or file"
+            )
             raise ConfigError(reason, setting="vectors", source="environment")
         heads: Heads = self._client.perform_steps(read_heads(self._index, is_embedded=self._is_embedded))
         return {name: shards for name, shards in heads.items() if not self._side_indices or name in self._side_indices}
@@ -246,7 +248,7 @@ class Builder:
             ConfigError: the vectors do not go to a side index, or the field is not a date or number.
         """
         if not self._side_indices:
-            reason = "a date field can be followed only if the vectors go to a side index: use --follow without a field"
+            reason = "--follow can have a date field only if vectors go to a side index: leave out the field"
             raise ConfigError(reason, setting="follow", source="flag")
         changes_by_index = {}
         for name, side_index in self._side_indices.items():
@@ -304,7 +306,11 @@ class Builder:
         elif isinstance(store, FileStore):
             progress = FileProgress(store, key)
         else:
-            raise ConfigError(f"no store has the build progress of {name}", setting="vectors", source="environment")
+            raise ConfigError(
+                f"the build progress of {name} cannot be stored in Redis: set OSRERANK_VECTORS to index or file",
+                setting="vectors",
+                source="environment",
+            )
         progress.load()
         progress.change(partial(BuildProgress.with_shards, heads=heads))
         for shard in heads:
@@ -531,7 +537,7 @@ def _find_side_indices(
         stores = find_side_indices(client, [index], vectors.label)
         return {name: side_index for side_index in stores for name in side_index.indices}
     if to is not None and (vectors.store is None or vectors.store.name != to):
-        reason = f"vectors are not stored in {to}: set OSRERANK_VECTORS={to}"
+        reason = f"--to is {to}, but vectors are not stored there: set OSRERANK_VECTORS={to}, or leave out --to"
         raise ConfigError(reason, setting="vectors", source="--to")
     return {}
 

@@ -40,7 +40,11 @@ class DateFieldChanges(NamedTuple):
             raise ConfigError(reason, setting="follow", source="flag")
         types = _field_types(client, index, field)
         if len(types) != 1 or not types.issubset(DATE_AND_NUMBER_TYPES):
-            raise ConfigError(f"{field} is not a date or number field of {index}", setting="follow", source="flag")
+            raise ConfigError(
+                f"{index} has no date or number field {field!r}: pass the name of one to --follow",
+                setting="follow",
+                source="flag",
+            )
         body = {"size": 0, "aggs": {"highest": {"max": {"field": field}}}}
         highest = client.search(index=index, body=body)["aggregations"]["highest"]["value"]
         progress.load()

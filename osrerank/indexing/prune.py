@@ -39,7 +39,9 @@ def prune_indices(client: Client, names: Sequence[str]) -> int:
     if not uses_side_indices:
         if document_vectors(client, names[0]).store is None:
             raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
-        reason = "all indices share one store: prune it with --all, which keeps the current vectors of every index"
+        reason = (
+            "the vectors of all indices are in one store: pass --all, which keeps the current vectors of every index"
+        )
         raise ConfigError(reason, setting="index", source="--index")
     names_by_side_index: defaultdict[str, list[str]] = defaultdict(list)
     stores: dict[str, IndexStore] = {}

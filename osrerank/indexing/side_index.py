@@ -240,7 +240,7 @@ class IndexStore:
             response = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in ids])
             reason = describe_bulk_failure(response, "delete")
             if reason:
-                raise OsrerankError(f"{self.index} was pruned only in part: {reason}")
+                raise OsrerankError(f"only some of the old vectors in {self.index} were deleted: {reason}")
         return self.size().records
 
     def drop(self) -> int:

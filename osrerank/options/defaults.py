@@ -35,10 +35,14 @@ class Defaults:
     def __post_init__(self) -> None:
         for options in (self.base, *self.by_index.values()):
             if options.interleave is not None:
-                message = "interleave.key identifies one session, so it cannot be a default; pass it with each search"
+                message = (
+                    "interleave.key identifies one session, so it cannot be a default; pass interleave with each search"
+                )
                 raise ConfigError(message, setting="rerank.interleave", source="argument")
             if options.traffic is not None and options.traffic.key is not None:
-                message = "traffic.key identifies one session, so it cannot be a default; pass it with each search"
+                message = (
+                    "traffic.key identifies one session, so it cannot be a default; pass traffic.key with each search"
+                )
                 raise ConfigError(message, setting="rerank.traffic.key", source="argument")
 
     def options_for(self, index: Any) -> Rerank:
@@ -62,7 +66,7 @@ class Defaults:
         ``override`` describes this model or scorer in the log, such as "the model e5-small".
         """
         if self.models:
-            logger.info("%s is used for every index, and the settings file's models are ignored", override)
+            logger.info("%s is used for every index, and the models in the settings file are ignored", override)
         return replace(self, models={})
 
     def without_traffic(self) -> Self:

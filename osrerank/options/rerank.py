@@ -241,10 +241,15 @@ class Rerank:
         """Reject options that cannot be combined with ``sentences``."""
         has_blend = self.blend not in ("card", "replace") or self.blend_weight is not None
         if isinstance(self.passages, Passages) or has_blend:
-            message = "rerank option sentences replaces passages, blend and blend_weight; leave these out"
+            message = (
+                "rerank option sentences cannot be combined with passages, blend and blend_weight; leave these out"
+            )
             raise ConfigError(message, setting="rerank.sentences", source="argument")
         if self.pipeline in VECTORS_MONO:
-            message = f"rerank option sentences cannot be combined with the pipeline {self.pipeline}; leave it out"
+            message = (
+                f"rerank option sentences cannot be combined with the pipeline {self.pipeline}; leave out one of "
+                "the two"
+            )
             raise ConfigError(message, setting="rerank.sentences", source="argument")
 
     def _check_interleave(self, interleave: Interleave) -> None:
@@ -252,12 +257,13 @@ class Rerank:
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
                 reason = "one ranking's scores would remove the other ranking's hits"
-                message = f"rerank option {name} cannot be combined with interleave, because {reason}; leave it out"
+                message = f"rerank option {name} cannot be combined with interleave, because {reason}; leave out {name}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.in_shadow:
             reason = "nobody would see the interleaved page"
             message = (
-                f"rerank option traffic.shadow cannot be combined with interleave, because {reason}; leave one out"
+                f"rerank option traffic.shadow cannot be combined with interleave, because {reason}; leave out one "
+                "of the two"
             )
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
         second = self.rankings[1]

@@ -165,7 +165,7 @@ class FieldFinder:
         names = list_field_names(entry.leaves_by_index.values())
         if needs_defaults and names and not fields.query_fields and not fields.model_fields:
             listed_names = ", ".join(names[:MAX_LISTED_NAMES])
-            sentence = f"the mapping has no text field, only {listed_names}: the index's default fields are searched"
+            sentence = f"the mapping has no text field, only {listed_names}: the search uses the default fields"
             warning = SearchWarning(sentence, WarningCode.NO_TEXT_FIELD)
             self.warn(index, [warning])
             fields = SearchFields(warnings=(*warnings, warning))

@@ -212,12 +212,14 @@ class SearchFields:
             paths = option_names.paths.get(name, (name,))
             has_text = fields_with_text is not None and any(path in fields_with_text for path in paths)
             similar_name = option_names.similar.get(name)
-            hint = f"; the nearest name is {similar_name}" if similar_name else ""
+            hint = f"; the nearest name is {similar_name!r}" if similar_name else ""
             if name in option_names.missing and (is_searched or not has_text):
-                warnings.append(SearchWarning(f"the mapping has no {name}{hint}", WarningCode.FIELDS_MISSING))
+                warnings.append(SearchWarning(f"the mapping has no field {name!r}{hint}", WarningCode.FIELDS_MISSING))
             elif fields_with_text is not None and not has_text and is_read_by_model:
                 warnings.append(
-                    SearchWarning(f"{name} has no text in any of the hits{hint}", WarningCode.FIELDS_MISSING)
+                    SearchWarning(
+                        f"the field {name!r} has no text in any of the hits{hint}", WarningCode.FIELDS_MISSING
+                    )
                 )
         return warnings
 

@@ -177,7 +177,7 @@ def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = 
     texts = [text for text in dict.fromkeys(all_texts) if not is_blank(text)]
     if len(texts) == 1:
         return texts[0]
-    problem = "asks for several texts" if texts else "has no text to rerank by"
+    problem = "searches for several texts" if texts else "has no text to rerank by"
     raise ConfigError(
         f"the query {problem}; give the one that matters as rerank={{'query': ...}}, as "
         "ext.rerank.query_context.query_text in the body, or in a single match, multi_match or query_string clause",

@@ -60,7 +60,7 @@ def score_parts(
         texts = [part.text for part in not_blank]
         scores = scorer.score(query, texts, single_documents(len(texts)), deadline=deadline)
         if any(not np.isfinite(scores.values[index]) for index in scores.attempted if index not in scores.failures):
-            message = f"model {scorer.model} returned a score that is not a number"
+            message = f"the model {scorer.model} returned a score that is not a number"
             raise InferenceError(message, stage=stage, model=scorer.model)
         collector.add(group, not_blank, scores)
         if deadline.passed:

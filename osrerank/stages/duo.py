@@ -114,7 +114,7 @@ class DuoStage:
 
     def _score_pairs(self, query: str, scorable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
         if deadline.passed:
-            raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
+            raise DeadlineExceeded(f'the deadline passed before the stage "{self.name}" began', stage=self.name)
         texts = [model_text(candidate) for candidate in scorable]
         scores = self.scorer.score(query, texts, plan.tuples, deadline=deadline)
         if plan.count_compared(scores.reached) < 2:
@@ -127,7 +127,7 @@ class DuoStage:
         scored = [index for index in range(scores.reached) if index not in scores.failures]
         logits = scores.values[scored]
         if not np.isfinite(logits).all():
-            message = f"model {self.model} gave a score that is not a number"
+            message = f"the model {self.model} returned a score that is not a number"
             raise InferenceError(message, stage=self.name, model=self.model)
         if scored:
             first, second = np.array([plan.tuples[index] for index in scored]).T

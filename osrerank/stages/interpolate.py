@@ -118,7 +118,7 @@ def make_blend_stage(options: Rerank, model: Scorer | Encoder, depth: int = 0) -
     weight = model.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
     if options.blend_weight is None and weight == 0:
         raise ConfigError(
-            f"the card of {model.model} recommends no weight for a linear blend: set blend_weight",
+            f"the model {model.model} recommends no weight for a linear blend: set the rerank option blend_weight",
             setting="rerank.blend_weight",
             source="argument",
         )

@@ -51,7 +51,7 @@ class MonoStage:
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
         if deadline.passed:
-            raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
+            raise DeadlineExceeded(f'the deadline passed before the stage "{self.name}" began', stage=self.name)
         score = partial(self._score_block, ranking.query.text, deadline)
         return rank_block(self.scorer, ranking, score, stage=self.name, depth=self.depth)
 
@@ -83,7 +83,7 @@ class MonoStage:
             first_invalid = int(np.flatnonzero(~is_finite)[0])
             doc_id = scorable[scored[first_invalid]].doc_id
             raise InferenceError(
-                f"model {self.scorer.model} gave document {doc_id!r} a score that is not a number",
+                f"the model {self.scorer.model} returned a score of document {doc_id!r} that is not a number",
                 stage=self.name,
                 model=self.scorer.model,
             )

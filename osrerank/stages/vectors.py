@@ -75,7 +75,7 @@ class VectorStage:
             InferenceError: no document could be encoded.
         """
         if deadline.passed:
-            raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
+            raise DeadlineExceeded(f'the deadline passed before the stage "{self.name}" began', stage=self.name)
         vectors = ranking.vectors
         if vectors is None or vectors.model_key != self.document_vectors.records.model_key:
             vectors = self.read_vectors(ranking, self.depth, deadline)

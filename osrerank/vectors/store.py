@@ -13,7 +13,7 @@ from osrerank.errors import OsrerankError
 
 PAUSE_S = 10.0
 """The pause of a store's reads after a failed read, and of its writes after a failed write, in seconds."""
-VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file, index or redis"
+VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS to file, index or redis"
 """The message of errors that occur because the setting ``vectors`` is ``off``."""
 
 ERRORS = Counter(

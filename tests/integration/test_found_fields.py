@@ -253,4 +253,4 @@ def test_the_command_line_searches_fields_of_the_mapping(
     assert "1 hits in" in shown
     assert "; 1 of them below --min-score; mono" in shown
     main([*options, "--fields", "body,bdy"])
-    assert "warning: the mapping has no bdy; the nearest name is body" in capsys.readouterr().out
+    assert "warning: the mapping has no field 'bdy'; the nearest name is 'body'" in capsys.readouterr().out

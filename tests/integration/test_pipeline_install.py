@@ -390,7 +390,7 @@ def test_the_installer_finds_the_text_fields_of_an_index_or_names_what_is_missin
         ("no fields are set: list them with --fields",),
         ("there is no index nothing", "--index", "nothing"),
         ("the mapping has no text field, only sku", "--index", "codes"),
-        ("the mapping has no bdy; the nearest name is body", "--index", "news", "--fields", "headline,bdy"),
+        ("the mapping has no field 'bdy'; the nearest name is 'body'", "--index", "news", "--fields", "headline,bdy"),
     ):
         code, output = run("install", "--server", server, *arguments)
         assert (code, words in output) == (1, True), output

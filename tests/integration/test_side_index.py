@@ -214,7 +214,7 @@ def test_a_build_by_a_date_field_reads_what_has_changed(
     built = build_vectors(client, index_name, date_field="changed")
     assert (built.documents, built.encoded) == (2 + COUNT // 20, 2)  # the last day's once more, and those without one
     assert build_vectors(client, index_name, date_field="changed").documents == 2
-    with pytest.raises(ConfigError, match="title is not a date or number"):
+    with pytest.raises(ConfigError, match="has no date or number field 'title'"):
         build_vectors(client, index_name, date_field="title")
 
 

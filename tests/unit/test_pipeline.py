@@ -48,7 +48,7 @@ def test_a_stage_that_fails_at_each_search_is_logged_once_a_minute(caplog, monke
 def test_no_stage_begins_after_the_deadline():
     ranking = Pipeline((MonoStage(FunctionScorer()),)).rerank(ranking_of(["a", "b"]), deadline=Deadline(0.0))
     assert find_applied(ranking.reports) is False
-    assert "before stage mono began" in ranking.reports[0].reason
+    assert 'before the stage "mono" began' in ranking.reports[0].reason
 
 
 def test_a_stage_without_anything_to_rank_ends_the_pipeline():

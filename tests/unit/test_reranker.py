@@ -88,7 +88,7 @@ def test_a_failed_model_keeps_the_order_or_raises() -> None:
     ("documents", "top_k", "error", "message"),
     [
         (["a"], 0, ConfigError, "top_k is 0; it must be 1 or more"),
-        ([{"id": 1}], None, ConfigError, "document 0 has no text"),
+        ([{"id": 1}], None, ConfigError, r"documents\[0\] has no text"),
         (
             [{"id": 1, "text": "a"}, {"id": "1", "text": "b"}],
             None,

@@ -64,11 +64,11 @@ def changed(column: str, value: object) -> Any:
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (without("text"), "the DataFrame lacks the column text; it has qid, query, docno, score"),
-        (without("qid"), "the DataFrame lacks the column qid"),
-        (changed("text", None), "row 1 of the DataFrame has no text"),
+        (without("text"), "the DataFrame has no column 'text'; its columns are qid, query, docno, score"),
+        (without("qid"), "the DataFrame has no column 'qid'"),
+        (changed("text", None), "row 1 of the DataFrame has no value in the column 'text'"),
         (changed("docno", "a"), "has document a twice for query 1"),
-        (changed("query", "other"), "has 2 texts for query 1"),
+        (changed("query", "other"), "has 2 different texts of query 1"),
         ([{"qid": "1"}], "the frame is of the type list; pass a DataFrame"),
     ],
 )

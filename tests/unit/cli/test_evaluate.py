@@ -109,7 +109,7 @@ def test_runs_with_equal_file_names_are_distinguished_in_the_table(folder: Path)
         ("other Q0 a 1 1 t\n", [], "share no query"),
         ("q1 Q0 a 1 nan t\n", [], "line 1: the score is nan"),
         ("", [], "is empty; expected lines"),
-        ("q1 Q0 a 1 1 t\nq1 Q0 a 2 0 t\n", [], "line 2: query q1 has document a twice"),
+        ("q1 Q0 a 1 1 t\nq1 Q0 a 2 0 t\n", [], "line 2: query 'q1' has document 'a' twice"),
         ("q1 Q0 a 1 1 t\n", ["-m", "nDGC@10"], "there is no measure 'nDGC@10'"),
     ],
 )

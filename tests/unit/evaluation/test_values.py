@@ -54,7 +54,7 @@ def test_frames_are_runs_and_judgments() -> None:
     run = pd.DataFrame({"qid": ["q1", "q1", "q2"], "docno": ["a", "b", "c"], "score": [1.0, 2.0, 3.0]})
     qrels = pd.DataFrame({"qid": ["q1", "q2"], "docno": ["a", "c"], "label": [1, 2]})
     assert evaluate(qrels, run, ["RR@10"]).per_query == {"RR@10": {"q1": 0.5, "q2": 1.0}}
-    with pytest.raises(ConfigError, match="lacks the column label"):
+    with pytest.raises(ConfigError, match="has no column 'label'"):
         evaluate(run, run)
 
 
@@ -63,7 +63,7 @@ def test_frames_are_runs_and_judgments() -> None:
     [
         (QRELS, [("q1", "a")], "the run must be .*, not list"),
         (QRELS, {"q1": "a"}, "the run of query q1 must be .*, not str"),
-        (QRELS, {"q1": ["a", "a"]}, "the run of query q1 has a document twice"),
+        (QRELS, {"q1": ["a", "a"]}, "the run of query 'q1' has document 'a' twice"),
         (QRELS, {"q1": {"a": None}}, "the run of query q1 must be {doc_id: score}"),
         ({"q1": ["a"]}, {"q1": ["a"]}, "the judgments of query q1 must be"),
         ({"q1": {"a": 0.5}}, {"q1": ["a"]}, "the judgments of query q1 must be"),

@@ -25,7 +25,7 @@ def test_an_appended_file_is_private_and_stops_growing_at_its_limit(tmp_path: Pa
     path = tmp_path / "lines"
     file = AppendedLines(path, 10)
     file.append("12345678")
-    with pytest.raises(OSError, match=r"the file has reached its limit of 1e-05 MB; move it away"):
+    with pytest.raises(OSError, match=r"the file has reached its limit of 1e-05 MB; move the file away"):
         file.append("9")
     path.rename(tmp_path / "moved")
     file.append("9")

@@ -33,9 +33,9 @@ def test_candidates_are_read_with_all_their_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"query": " "}, "query 1 has no text"),
-        ({"candidates": [{"doc_id": "a", "text": "x"}] * 2}, "query 1 has a document twice"),
-        ({"candidates": [{"doc_id": "a"}]}, "document a of query 1 has no text"),
+        ({"query": " "}, "query '1' has no text"),
+        ({"candidates": [{"doc_id": "a", "text": "x"}] * 2}, "query '1' has document 'a' twice"),
+        ({"candidates": [{"doc_id": "a"}]}, "document 'a' of query '1' has no text"),
         ({"candidates": [{"text": "x"}]}, "expected query_id, query and candidates with doc_id"),
         ({"candidates": None}, "expected query_id, query and candidates with doc_id"),
     ],
@@ -50,7 +50,7 @@ def test_bad_candidates_are_refused_with_their_line(tmp_path: Path, changes: dic
 def test_candidates_with_a_repeated_query_or_no_query_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "candidates.jsonl"
     path.write_text(f"{json.dumps(LINE)}\n{json.dumps(LINE)}\n")
-    with pytest.raises(FormatError, match="line 2: query 1 appears twice"):
+    with pytest.raises(FormatError, match="line 2: query '1' appears again"):
         list(candidate_lists(path))
     path.write_text("")
     with pytest.raises(FormatError, match="no candidates"):
@@ -68,14 +68,14 @@ def test_run_corpus_and_queries_are_joined_and_the_last_text_of_a_document_count
         {"id": "a", "text": "A", "title": "T", "score": 1.0},
     )
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n')
-    with pytest.raises(EvaluationError, match=r"1 documents of .* are not in .*, such as b"):
+    with pytest.raises(EvaluationError, match=r"1 documents of .* are not in .*, such as 'b'"):
         assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n{"id": "b"}\n')
-    with pytest.raises(FormatError, match="document b has no text"):
+    with pytest.raises(FormatError, match="document 'b' has no text"):
         assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     (tmp_path / "queries").write_text("2\ttwo\n")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n{"id": "b", "text": "B"}\n')
-    with pytest.raises(EvaluationError, match=r"1 queries of .* are not in .*, such as 1"):
+    with pytest.raises(EvaluationError, match=r"1 queries of .* are not in .*, such as '1'"):
         assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     (tmp_path / "run").write_text("1 Q0 a 1 2.0 t\n")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "old"}\n{"id": "a", "text": "new \\ud800"}\n')
@@ -97,7 +97,7 @@ def test_candidates_that_change_while_they_are_read_are_noticed(tmp_path: Path) 
     path.write_bytes(lines(2))
     candidates_by_query = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(2).replace(b'"0 0', b'"1 0'))
-    with pytest.raises(FormatError, match="the candidates of query q0 are not those that were read at first"):
+    with pytest.raises(FormatError, match="the file of the candidates of query 'q0' has been changed"):
         candidates_by_query.get_documents("q0")
     candidates_by_query = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(1))

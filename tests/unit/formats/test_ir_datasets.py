@@ -79,7 +79,7 @@ def test_queries_judgments_and_candidates_of_ir_datasets_are_read(collection_nam
 
 
 def test_a_candidate_whose_document_ir_datasets_lacks_is_named(collection_name: str) -> None:
-    with pytest.raises(LoaderError, match="-fewer has candidates for query q1 but no document 'b'"):
+    with pytest.raises(LoaderError, match="-fewer has the candidate 'b' for query 'q1', but no text of it"):
         list(read_candidates(f"{collection_name}-fewer"))
 
 

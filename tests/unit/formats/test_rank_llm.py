@@ -48,7 +48,7 @@ def test_the_array_of_earlier_rank_llm_files_is_read(tmp_path: Path) -> None:
         ("[1, 2", "not a JSON array"),
         (
             json.dumps({**LINE, "candidates": [{"docid": "a", "doc": {"url": "u"}}]}),
-            "document a of query 7 has no text",
+            "document 'a' of query '7' has no text",
         ),
     ],
 )

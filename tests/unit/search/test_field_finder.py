@@ -182,10 +182,10 @@ def test_an_index_that_was_empty_is_searched_in_its_new_fields(client: Client) -
 
 
 NAMED = [
-    ({"query_fields": ["bdy^2"]}, ["the mapping has no bdy; the nearest name is body"]),
-    ({"query_fields": ["headline", "texts"]}, ["the mapping has no texts; the nearest name is note"]),
-    ({"fields": ["body", "urls"]}, ["the mapping has no urls; the nearest name is url"]),
-    ({"fields": ["body", "note"]}, ["note has no text in any of the hits; the nearest name is body"]),
+    ({"query_fields": ["bdy^2"]}, ["the mapping has no field 'bdy'; the nearest name is 'body'"]),
+    ({"query_fields": ["headline", "texts"]}, ["the mapping has no field 'texts'; the nearest name is 'note'"]),
+    ({"fields": ["body", "urls"]}, ["the mapping has no field 'urls'; the nearest name is 'url'"]),
+    ({"fields": ["body", "note"]}, ["the field 'note' has no text in any of the hits; the nearest name is 'body'"]),
     ({"fields": ["b*"], "query_fields": ["headline", "bo*^3"]}, []),
 ]
 
@@ -251,7 +251,7 @@ def test_an_index_without_text_fields_is_named_in_the_response(client: Client) -
     client.indices.create(index="codes", body={"mappings": {"properties": {"code": {"type": "keyword"}}}})
     fill(client, "codes", [{"code": "low"}])
     marks = client.search("low", index="codes", rerank=True)["rerank"]
-    no_text = "the mapping has no text field, only code: the index's default fields are searched"
+    no_text = "the mapping has no text field, only code: the search uses the default fields"
     assert marks["warnings"] == [no_text]
     unreadable = Mock(**{"find.side_effect": LookupError})
     client.searcher.fields = FieldFinder(build_fields=unreadable)

@@ -155,7 +155,7 @@ def test_a_model_of_the_callers_own_holds_for_every_index(open_client, models, c
     assert {model_of(named_model, index) for index in INDICES} == {"papers"}
     assert {model_of(python_scorer, index) for index in INDICES} == {"function"}
     assert marks(named_model, "*")["applied"] is marks(python_scorer, "*")["applied"] is True
-    warnings = [line for line in caplog.messages if line.endswith("the settings file's models are ignored")]
+    warnings = [line for line in caplog.messages if line.endswith("the models in the settings file are ignored")]
     assert [line.split(" is used")[0] for line in warnings] == [
         f"the model {models / 'papers'}",
         "the client's own scorer",

@@ -19,7 +19,7 @@ def match(text):
         ({"query": {"term": {"tag": "blood"}}}, "the query has no text to rerank by"),
         ({}, "the query has no text to rerank by"),
         ({"query": {"query_string": {"query": "*"}}}, "the query has no text to rerank by"),
-        ({"query": {"bool": {"must": [*map(match, ("low", "high"))]}}}, "the query asks for several texts"),
+        ({"query": {"bool": {"must": [*map(match, ("low", "high"))]}}}, "the query searches for several texts"),
     ],
 )
 def test_a_query_without_one_text_keeps_the_first_pass(body, reason):

@@ -206,7 +206,7 @@ def test_a_deadline_orders_the_candidates_whose_rivals_were_scored(reach):
 def test_a_deadline_before_the_first_pair_is_an_error(reach):
     with pytest.raises(DeadlineExceeded, match=f"after {reach} of 6 pairs"):
         DuoStage(Table(reach=reach)).rerank(ranking_of("abc"))
-    with pytest.raises(DeadlineExceeded, match="before stage duo began") as caught:
+    with pytest.raises(DeadlineExceeded, match='before the stage "duo" began') as caught:
         DuoStage(Table()).rerank(ranking_of("abc"), deadline=Deadline(0.0))
     assert caught.value.stage == "duo"
 

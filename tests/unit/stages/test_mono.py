@@ -126,7 +126,7 @@ def test_without_a_score_for_the_first_candidate_nothing_is_reordered(first):
     with pytest.raises(DeadlineExceeded, match="before any candidate was scored") as caught:
         MonoStage(Late()).rerank(ranking_of([first, "a", "b", "c", "d", "e"][first is not None :]))
     assert caught.value.stage == "mono"
-    with pytest.raises(DeadlineExceeded, match="before stage mono began"):
+    with pytest.raises(DeadlineExceeded, match='before the stage "mono" began'):
         MonoStage(BY_LENGTH).rerank(ranking_of(["a"]), deadline=Deadline(0.0))
 
 

@@ -129,7 +129,7 @@ def test_sentences_beyond_the_limit_and_the_deadline_are_not_scored():
 
 def test_sentences_are_scored_without_their_neighbours():
     for options in ({"passages": "maxp"}, {"blend": "rrf"}):
-        with pytest.raises(ConfigError, match="replaces passages, blend and blend_weight"):
+        with pytest.raises(ConfigError, match="cannot be combined with passages, blend and blend_weight"):
             Rerank(sentences=True, **options)
     assert Rerank(sentences={"weights": [1, 0.5]}).sentences.weights == (1, 0.5)
 
