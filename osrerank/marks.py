@@ -132,7 +132,7 @@ class RerankMarks(TypedDict):
         stages: the report of each stage.
         warnings: sentences about what was done otherwise than requested, or about wrong field names.
         fields: the fields whose texts the model scored. Absent if OpenSearch reranked, or if nothing was reranked.
-        fields_left_out: text fields that were not searched. Only if no fields are set and there are more than five.
+        fields_left_out: text fields that were not read. Only if no fields are set and there are more than five.
         fields_by_index: the scored fields of each index, such as ``{"news": ["title", "body"]}``. Only if no fields are
             set and the indices' fields differ.
         below_min_score: the number of reranked hits that ``min_score`` removed. Only with ``min_score``.

@@ -145,7 +145,7 @@ class SearchFields:
         query_fields: the fields that a query string searches. If empty, it searches the index's default fields.
         model_fields: the fields whose text the model scores. If empty, they are chosen from the hits.
         groups: groups of indices with the same fields. Empty if a search uses the same fields in all indices.
-        left_out: text fields that are not searched, because the caller names none and the mapping has too many.
+        left_out: text fields that are not read, because the caller names none and the mapping has too many.
         traits: what the mappings say about the fields.
         option_names: the field names in the options.
         warnings: warnings about the mapping request.
@@ -321,7 +321,8 @@ def resolve_fields(
         paths |= {name: _find_fields_with_same_text(mappings, name, model_fields) for name in searched_names}
     all_names = map(without_boost, (*choice.query_fields, *model_names))
     is_searched = {name: name in searched_names for name in all_names}
-    can_leave_out = not choice.query_fields and choice.searched_by_body is None
+    defaults_are_read = not choice.model_fields and model_fields == union(group.model_fields for group in defaults)
+    can_leave_out = not choice.query_fields and (choice.searched_by_body is None or defaults_are_read)
     have_different_fields = len({(group.query_fields, group.model_fields) for group in groups}) > 1
     return SearchFields(
         query_fields,
@@ -461,13 +462,19 @@ def _choose_query_text_fields(
 ) -> tuple[str, ...]:
     """Return the text fields that the caller's query searches, or else ``default``.
 
-    A pattern stands for the fields of ``default`` that match it, if there are any, and otherwise for all that match.
+    A pattern stands for all fields that match it, those of ``default`` first. If some fields of ``default`` match, the
+    pattern ``*`` stands for these alone, and no pattern for nested fields.
     """
     names = choice.find_text_names(mappings)
     patterns = [without_boost(name) for name in names if "*" in name]
     matching = [name for name in default if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    unmatched = [name for name in names if "*" not in name or not matching]
-    return _drop_repeated_texts(mappings, [*matching, *unmatched]) or default
+    chosen = list(matching)
+    for name in names:
+        if "*" not in name or not matching:
+            chosen.append(name)
+        elif without_boost(name) != "*":
+            chosen += [leaf.path for leaf in _resolve_all(mappings, name) if not leaf.nested]
+    return _drop_repeated_texts(mappings, chosen) or default
 
 
 def _expand_objects(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:

@@ -157,6 +157,16 @@ def test_fields_that_are_left_out_are_named_once_in_the_log_and_in_each_response
     assert "fields_left_out" not in report
 
 
+def test_a_pattern_in_the_query_is_read_in_all_its_fields(client: Client) -> None:
+    fill(client, "words", [{f"f{number}": "low blood pressure"} for number in range(7)])
+    names = [f"f{number}" for number in range(7)]
+    by_pattern, by_all = ({"multi_match": {**LOW, "fields": [pattern]}} for pattern in ("f*", "*"))
+    report = client.search(by_pattern, index="words", rerank=True)["rerank"]
+    assert (report["applied"], report["fields"], report.get("fields_left_out")) == (True, names, None)
+    report = client.search(by_all, index="words", rerank=True)["rerank"]
+    assert (report["applied"], report["fields"], report["fields_left_out"]) == ("partial", names[:5], names[5:])
+
+
 def test_the_mapping_of_a_recreated_index_is_read_again(client: Client) -> None:
     assert read(client) == (2, FOUND)
     for second in ("content", "text"):
