@@ -12,7 +12,11 @@ from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
 from osrerank.retrieval.boosts import SCORES_PARAM, Boosts
 from osrerank.retrieval.fields import SearchFields, union
-from osrerank.retrieval.retrievers import explain_unsupported_retriever, read_retriever_window
+from osrerank.retrieval.retrievers import (
+    explain_unsupported_retriever,
+    read_retriever_page_size,
+    read_retriever_window,
+)
 from osrerank.retrieval.search_pipelines import NO_PIPELINE, SearchPipeline, add_pipeline
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
@@ -222,7 +226,8 @@ def plan_first_pass(
         thresholds: the probabilities below which reranked hits are removed. If None, no hit is removed.
     """
     offset = read_count(params, body, ("from", "from_"), 0)
-    size = read_count(params, body, ("size",), DEFAULT_SIZE)
+    default_size = read_retriever_page_size(body, offset or 0) or DEFAULT_SIZE
+    size = read_count(params, body, ("size",), default_size)
     search_after = _read_search_after(body, params, pipeline)
     refusal = _find_refusal(body, params, offset, size, continued_depth=None if search_after is None else depth)
     if refusal is not None:

@@ -67,6 +67,16 @@ def read_retriever_window(body: Mapping[str, Any]) -> int | None:
     return min((window for window in windows if isinstance(window, int)), default=DEFAULT_WINDOW)
 
 
+def read_retriever_page_size(body: Mapping[str, Any], offset: int) -> int | None:
+    """Return the size of the page if a body names none, or None if it is the engine's usual default.
+
+    Retrievers that combine or reorder the hits of others show all hits that they rank, from ``offset`` on.
+    """
+    kind, _ = next(_walk_retrievers(body.get("retriever")), ("standard", {}))
+    window = None if kind in ("standard", "knn") or kind not in WINDOW_PARAMETERS else read_retriever_window(body)
+    return window - offset if window is not None and window > offset else None
+
+
 def _walk_retrievers(retriever: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the kind and the content of a retriever, then of the retrievers inside it."""
     if not isinstance(retriever, Mapping):

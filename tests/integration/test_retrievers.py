@@ -73,6 +73,16 @@ def test_a_retriever_with_a_window_is_reranked_within_it(client: Any, plain_clie
     assert ids(beyond) == first_hits(plain_client, retriever, size=4, from_=9)
 
 
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_without_a_size_all_hits_of_a_retriever_are_reranked(
+    client: Any, plain_client: Elasticsearch, kind: str
+) -> None:
+    for page in ({}, {"from_": 2}):
+        hits = first_hits(plain_client, WINDOWED[kind], **page)
+        response = client.search(index=INDEX, retriever=WINDOWED[kind], **page, rerank={"query": "blood"})
+        assert (response["rerank"]["applied"], len(ids(response))) == (True, len(hits))
+
+
 def test_a_standard_retriever_is_deepened_as_a_query_is(client: Any) -> None:
     assert ids(client.search(index=INDEX, retriever=STANDARD, size=3, rerank=True)) == ["29", "28", "27"]
 

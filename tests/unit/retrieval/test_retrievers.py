@@ -40,7 +40,7 @@ def planned(retriever: dict[str, Any], **body: Any) -> FirstPass | Reason:
     ],
 )
 def test_a_retriever_is_sent_with_its_window(retriever: dict[str, Any], size: int) -> None:
-    first = planned(retriever)
+    first = planned(retriever, size=10)
     assert isinstance(first, FirstPass)
     assert first.body == {"retriever": retriever, "from": 0, "size": size}
     if retriever != KNN:
@@ -69,3 +69,21 @@ def test_pages_beyond_a_retrievers_window_and_its_sorts_are_not_reranked(
     reason = planned(retriever, **body)
     assert isinstance(reason, Reason)
     assert reason.code == "retriever"
+
+
+@pytest.mark.parametrize(
+    ("retriever", "body", "size"),
+    [
+        ({"rrf": {"retrievers": [MATCH, KNN], "rank_window_size": 50}}, {}, 50),
+        ({"rrf": {"retrievers": [MATCH, KNN], "rank_window_size": 50}}, {"from": 20}, 30),
+        ({"rescorer": {"retriever": MATCH, "rescore": {"window_size": 40}}}, {"size": 4}, 4),
+        (KNN, {}, 10),
+        (MATCH, {}, 10),
+    ],
+)
+def test_without_a_size_a_retriever_that_ranks_others_hits_shows_its_window(
+    retriever: dict[str, Any], body: dict[str, Any], size: int
+) -> None:
+    first = planned(retriever, **body)
+    assert isinstance(first, FirstPass)
+    assert first.page.size == size
