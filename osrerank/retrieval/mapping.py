@@ -106,7 +106,7 @@ def read_leaves(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
     for target in copies.keys() & leaves.keys():  # on Elasticsearch, ``fields`` includes the copies, ``_source`` not
         leaves[target] = replace(leaves[target], copied_from=tuple(sorted(copies[target])), may_alter_values=True)
     for name, path in aliases.items():
-        if path in leaves:
+        if path in leaves and name not in leaves:
             leaves[name] = replace(leaves[path], path=name, is_alias_or_subfield=True)
     for kind in ("derived", "runtime", "runtime_mappings"):
         for name, field in (mapping.get(kind) or {}).items():
@@ -115,10 +115,17 @@ def read_leaves(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
 
 
 def _walk(properties: Mapping[str, Any], parent: str, nested: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Yield the full name, the definition and the enclosing nested object of each field that is not an object."""
+    """Yield the full name, the definition and the enclosing nested object of each field that is not an object.
+
+    The fields of an Elasticsearch object of the type ``passthrough`` have aliases without the object's name.
+    """
     for name, field in properties.items():
         path, kind = f"{parent}{name}", field.get("type", "object")
-        if kind in ("object", "nested"):
+        if kind == "passthrough":
+            for inner_path, inner_field, inner_nested in _walk(field.get("properties") or {}, f"{path}.", nested):
+                yield inner_path, inner_field, inner_nested
+                yield inner_path.removeprefix(f"{path}."), {"type": "alias", "path": inner_path}, inner_nested
+        elif kind in ("object", "nested"):
             yield from _walk(field.get("properties") or {}, f"{path}.", path if kind == "nested" else nested)
         else:
             yield path, field, nested

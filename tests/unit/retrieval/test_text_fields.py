@@ -120,6 +120,14 @@ def test_system_indices_are_left_out_and_data_streams_are_not() -> None:
     assert list(read_leaves_by_index({".hidden": mappings[".hidden"]})) == [".hidden"]
 
 
+def test_the_fields_of_a_passthrough_object_have_names_without_it() -> None:
+    attributes = {"type": "passthrough", "priority": 1, "properties": {"message": TEXT, "host": TEXT}}
+    properties = {"attributes": attributes, "host": {"type": "keyword"}}
+    assert chosen(properties) == ["attributes.host", "attributes.message"]
+    leaves = read_leaves({"properties": properties})
+    assert (leaves["message"].source, leaves["host"].kind) == ("attributes.message", "keyword")
+
+
 def test_named_fields_patterns_objects_and_aliases_are_looked_up_in_the_mapping() -> None:
     leaves = read_leaves(
         {
