@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from redis.exceptions import ClusterCrossSlotError, ClusterDownError, MasterDownError, MovedError, ResponseError
+from redis.exceptions import (
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    RedisError,
+    ResponseError,
+)
 
 from osrerank._optional import require
 from osrerank._redis import open_redis
@@ -94,6 +101,8 @@ def check_redis_mode(redis: Any) -> None:
 
 def explain_broker_failure(error: BaseException) -> str:
     """Return a sentence with the reason why the broker cannot be used, and the fix. It never contains the URL."""
+    if isinstance(error.__cause__, RedisError):  # Celery raises an error of its own, with that of redis-py as its cause
+        error = error.__cause__
     # A replica also raises MasterDownError, which redis-py derives from ClusterDownError.
     is_cluster_error = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
     if is_cluster_error or "unknown command" in str(error):  # a Sentinel knows few commands

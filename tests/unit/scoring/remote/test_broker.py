@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kombu.exceptions import OperationalError
 from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
@@ -107,7 +108,11 @@ def test_an_invalid_option_of_a_broker_url_is_named(url, reason):
     ],
 )
 def test_an_error_of_the_broker_is_named_by_its_code_with_a_remedy(answer, fix):
-    assert fix in explain_broker_failure(BaseParser.parse_error(answer))
+    error = BaseParser.parse_error(answer)
+    of_celery = OperationalError(str(error))
+    of_celery.__cause__ = error
+    assert fix in explain_broker_failure(error)
+    assert fix in explain_broker_failure(of_celery)
 
 
 def test_an_error_in_a_redis_pipeline_is_recognised_by_its_code():
