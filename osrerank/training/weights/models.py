@@ -65,7 +65,7 @@ class Trainee:
         pad_id: the padding token's id.
     """
 
-    network: nn.Module
+    network: Classifier | BiEncoderNetwork
     card: ModelCard
     builder: InputBuilder
     config: Mapping[str, Any]
@@ -99,7 +99,7 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name
     card = _create_card(source, recipe, kind, name or source.name)
     config = read_config(source)
     if card.is_bi_encoder:
-        network: nn.Module = _load_bi_encoder(source, config, card)
+        network: Classifier | BiEncoderNetwork = _load_bi_encoder(source, config, card)
     else:
         network, config = _load_classifier(source, card, recipe)
     if recipe.freeze == "embeddings":
@@ -110,14 +110,12 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name
     return Trainee(network, card, InputBuilder.load(source, card), config, source, pad_id)
 
 
-def collect_weights(network: nn.Module) -> dict[str, Tensor]:
+def collect_weights(network: Classifier | BiEncoderNetwork) -> dict[str, Tensor]:
     """Return the fp32 weights on the CPU, under the names of published checkpoints."""
     if isinstance(network, BiEncoderNetwork):
         weights = network.encoder.export_bert_weights()
-    elif isinstance(network, Classifier):
-        weights = dict(network.network.named_parameters())
     else:
-        weights = {}
+        weights = dict(network.network.named_parameters())
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in weights.items()}
 
 

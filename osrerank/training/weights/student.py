@@ -6,7 +6,7 @@ Layers are numbered from 0, except in messages, which number them from 1 as user
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from osrerank.errors import ConfigError
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
@@ -26,7 +26,9 @@ def select_layers(teacher: Trainee, kept_layers: tuple[int, ...], name: str) -> 
     weights = _renumber_layers(collect_weights(teacher.network), kept_layers)
     card = replace(teacher.card, name=name, onnx={})
     if card.is_bi_encoder:
-        network: nn.Module = BiEncoderNetwork(PaddedBiEncoder(config, card.pooling).load_bert(weights))
+        network: Classifier | BiEncoderNetwork = BiEncoderNetwork(
+            PaddedBiEncoder(config, card.pooling).load_bert(weights)
+        )
     else:
         network = Classifier(build_network(choose_network_class(card), config))
         load_weights(network.network, weights, teacher.source)
