@@ -163,7 +163,7 @@ def _list_rows(
     return rows
 
 
-def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
+def fit_probabilities(hits: JudgedHits) -> CalibrationFit:
     """Fit each kind of map, and choose the kind that fits held-out queries best.
 
     The calibration's digests of the model and the mapping stay empty, for the caller to set.
@@ -173,12 +173,12 @@ def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
     """
     scored = hits.scored
     n_relevant, n_queries = int(scored.relevant.sum()), len(hits.query_ids)
-    if n_relevant < MIN_RELEVANT or n_queries < 2 * n_folds or n_relevant == len(scored.relevant):
+    if n_relevant < MIN_RELEVANT or n_queries < 2 * FOLDS or n_relevant == len(scored.relevant):
         raise EvaluationError(
             f"{n_queries} judged queries with {n_relevant} relevant hits are too few to fit probabilities: at least "
-            f"{2 * n_folds} queries, {MIN_RELEVANT} relevant hits and a hit that is not relevant are needed; judge more"
+            f"{2 * FOLDS} queries, {MIN_RELEVANT} relevant hits and a hit that is not relevant are needed; judge more"
         )
-    folds = _fold_indices(hits.query_ids, n_folds)
+    folds = _fold_indices(hits.query_ids)
     held_out = {kind: held_out_probabilities(scored, fit_map, folds) for kind, fit_map in FITS.items()}
     losses = {kind: log_loss(probabilities, scored.relevant) for kind, probabilities in held_out.items()}
     best = min(losses, key=losses.__getitem__)
@@ -199,7 +199,7 @@ def fit_probabilities(hits: JudgedHits, n_folds: int = FOLDS) -> CalibrationFit:
     return CalibrationFit(calibration, tuple(before), tuple(after), losses)
 
 
-def _fold_indices(query_ids: Sequence[str], n_folds: int) -> list[Indices]:
+def _fold_indices(query_ids: Sequence[str]) -> list[Indices]:
     """Divide the queries into folds. Return the indices of each fold's queries in ``query_ids``."""
     indices = {query_id: index for index, query_id in enumerate(query_ids)}
-    return [np.array([indices[query_id] for query_id in fold]) for fold in split_into_blocks(query_ids, n_folds)]
+    return [np.array([indices[query_id] for query_id in fold]) for fold in split_into_blocks(query_ids, FOLDS)]
