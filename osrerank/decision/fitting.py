@@ -17,6 +17,8 @@ from osrerank.thresholds.platt import cross_entropy, fit_platt
 N_BINS = 15
 Z_95 = 1.645
 """The z-score of a one-sided 95% interval."""
+MAX_THRESHOLDS = 200
+"""The maximum number of thresholds. From each to the next, the number of relevant hits falls by about the same."""
 MIN_HITS = 25
 """A threshold's precision is reported if at least this many hits reach the threshold."""
 Flags = npt.NDArray[np.bool_]
@@ -130,7 +132,7 @@ def calibration_error(bins: Sequence[Bin]) -> float:
     return sum(bin_.hits * abs(bin_.predicted - bin_.measured) for bin_ in bins) / total
 
 
-def precision_thresholds(probabilities: Floats, relevant: Flags, max_count: int = 200) -> list[tuple[float, float]]:
+def precision_thresholds(probabilities: Floats, relevant: Flags) -> list[tuple[float, float]]:
     """Return pairs (threshold, precision of the hits with at least this probability), by rising threshold.
 
     The pair ``(0.6, 0.85)`` means that 85% of the hits with a probability of at least 0.6 are relevant. The precision
@@ -140,14 +142,12 @@ def precision_thresholds(probabilities: Floats, relevant: Flags, max_count: int 
     Args:
         probabilities: the hits' probabilities ``(n,)``, from maps that were fitted to other queries.
         relevant: whether each hit is relevant ``(n,)``.
-        max_count: the maximum number of thresholds. From each to the next, the number of relevant hits falls by about
-            the same amount.
     """
     order = np.argsort(-probabilities, kind="stable")
     values, relevant_so_far = probabilities[order], np.cumsum(relevant[order])
     last_of_value = np.flatnonzero(np.append(values[1:] < values[:-1], True))  # the last hit with each probability
     # choose the thresholds at which the number of relevant hits reaches equally spaced values
-    targets = np.linspace(0, relevant_so_far[-1], max_count + 1)[1:]
+    targets = np.linspace(0, relevant_so_far[-1], MAX_THRESHOLDS + 1)[1:]
     indices = np.unique(last_of_value[np.searchsorted(relevant_so_far[last_of_value], targets)])
     pairs = []
     for index in indices[::-1]:
