@@ -134,9 +134,7 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
     return float(interval.low), float(interval.high)
 
 
-def needed_sessions(
-    share: float, preference_rate: float, *, confidence: float = 0.95, power: float = POWER
-) -> int | None:
+def needed_sessions(share: float, preference_rate: float, *, confidence: float = 0.95) -> int | None:
     """Return the number of sessions needed to detect a share of preferences, or None if no number is enough.
 
     For a share p, the normal approximation of the binomial test needs
@@ -147,12 +145,11 @@ def needed_sessions(
         share: the fraction of preferences that are for one team, in [0, 1].
         preference_rate: the fraction of sessions that have a preference, in [0, 1].
         confidence: the confidence level of the interval.
-        power: the probability that the interval excludes 0.5.
     """
     if share == 0.5 or not preference_rate:
         return None
     stats = require("scipy.stats", extra="eval")
     z_confidence = float(stats.norm.ppf(1 - (1 - confidence) / 2))
-    z_power = float(stats.norm.ppf(power))
+    z_power = float(stats.norm.ppf(POWER))
     root_n = (z_confidence / 2 + z_power * math.sqrt(share * (1 - share))) / abs(share - 0.5)
     return math.ceil(root_n**2 / preference_rate)
