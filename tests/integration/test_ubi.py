@@ -72,7 +72,7 @@ def test_an_interleaved_page_is_recorded_with_its_teams(client: Client, index_na
     object_ = {"object_id": clicked["_id"], "object_id_field": "_id"}
     event["event_attributes"] = {"object": object_, "position": {"ordinal": 0}}  # counts from 0, which does not matter
     client.index(index="ubi_events", body=event, refresh=True)
-    (page,) = read_ubi(client).pages
+    (page,) = read_ubi(client, UbiSource()).pages
     assert read_ubi(client, UbiSource(since="2020-01-01T00:00:00Z")).pages == (page,)
     assert read_ubi(client, UbiSource(application="another")).pages == ()
     assert (page.query, page.clicked, page.teams) == ("Blood pressure?", {clicked["_id"]}, attributes["osrerank_teams"])

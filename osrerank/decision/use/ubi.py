@@ -65,16 +65,14 @@ class _Clicks:
     session: str = ""
 
 
-def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
+def read_ubi(client: Client, source: UbiSource) -> UbiPages:
     """Return the pages that users were shown, with the clicks on them.
 
-    If two records have the same ``query_id`` and first rank, the later one counts. Without a ``source``, all records of
-    the indices that UBI creates are read.
+    If two records have the same ``query_id`` and first rank, the later one counts.
 
     Raises:
         EvaluationError: an index is missing.
     """
-    source = source or UbiSource()
     clicks = _read_clicks(client, source)
     records: dict[tuple[str, int], Mapping[str, Any]] = {}  # by query id and first rank
     ignored_query_ids: set[str] = set()  # searches of other applications
