@@ -27,10 +27,11 @@ class Worker(celery_worker.Worker):  # type: ignore[misc]
     def install_platform_tweaks(self, worker: celery_worker.Worker) -> None:
         ignored = [number for number in END_SIGNALS if signal.getsignal(number) is signal.SIG_IGN]  # as with nohup
         super().install_platform_tweaks(worker)
-        # Celery installs its handler of SIGTERM in this way. It has no option for the exit code.
+        # Celery installs its handlers in this way. It has no option for the exit code.
         install = celery_worker._shutdown_handler  # noqa: SLF001
         install(worker, sig="SIGINT", callback=celery_worker.on_SIGINT)
-        install(worker, sig="SIGHUP")
+        for name in ("SIGTERM", "SIGHUP"):
+            install(worker, sig=name, verbose=False)  # what Celery prints is no line of the log
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
         if hasattr(faulthandler, "register"):  # not on Windows

@@ -152,6 +152,7 @@ class WorkerService:
 
     def close(self) -> None:
         """Leave the registry and close the model. Call this when all chunks are finished."""
+        logger.info("worker %s stops: all chunks that it accepted are finished", self.worker)
         self._is_closed.set()
         for thread in self._threads:
             thread.join(BEAT_S * 4)
