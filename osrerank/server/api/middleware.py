@@ -69,6 +69,8 @@ class RequestMiddleware:
         started_at_s = time.perf_counter()
         if scope["method"] == "HEAD":  # the GET route handles it, and uvicorn leaves out the body
             scope = {**scope, "method": "GET"}
+        if scope["path"].endswith("/"):  # Starlette would redirect, without TLS even if a proxy in front has it
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
         scope[ACCESS_RECORD] = {}
         response = _ResponseSender(send, request_id(_header(scope, REQUEST_ID_HEADER.lower().encode())))
         with server_span(scope, response.request_id, records_queries=self._trace_queries) as span:

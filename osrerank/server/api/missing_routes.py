@@ -21,7 +21,7 @@ MAX_SEGMENTS = max(path.count("/") for path in METHOD_BY_PATH)
 def explain_missing_route(path: str) -> str:
     """Return a message with the route that the client probably means, or else with all routes.
 
-    The paths ``/v1/rerank/``, ``/v1/v1/rerank`` and ``/api/v1/rerank`` all suggest ``/v1/rerank``.
+    The paths ``//v1/rerank``, ``/v1/v1/rerank`` and ``/api/v1/rerank`` all suggest ``/v1/rerank``.
     """
     segments = [segment for segment in path.split("/") if segment]
     without_repeats = [segment for segment, _repeats in groupby(segments)]

@@ -306,6 +306,13 @@ def test_an_unknown_path_is_answered_with_the_known_routes(client, path, words):
     check(client.post(f"http://testserver{path}", json=BODY), 404, words)
 
 
+def test_a_path_with_a_slash_at_its_end_is_answered_without_a_redirect(client):
+    for path in ("/v1/rerank/", "/v1/rerank//", "/health/"):
+        method = "POST" if "rerank" in path else "GET"
+        answer = client.request(method, path, json=BODY, follow_redirects=False)
+        assert answer.status_code == 200, answer.text
+
+
 def test_a_body_without_a_content_type_is_json(client):
     for path in ("/v1/rerank", "/voyage/v1/rerank", "/rerank"):
         answer = client.post(path, content=json.dumps(BODY))
