@@ -128,11 +128,11 @@ def paired_t_test(differences: Differences) -> float:
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
-def randomisation_test(differences: Differences, *, seed: int = 0, samples: int = SAMPLES) -> float:
+def randomisation_test(differences: Differences, *, seed: int = 0) -> float:
     """Return the two-tailed p-value of Fisher's randomisation test for differences ``(n,)``.
 
     Under the null hypothesis, both signs of each difference are equally probable. For up to 16 queries, the p-value is
-    exact, over all ``2 ** n`` sign patterns. For more queries, it is estimated from ``samples`` random patterns and the
+    exact, over all ``2 ** n`` sign patterns. For more queries, it is estimated from `SAMPLES` random patterns and the
     observed one.
     """
     n_queries = len(differences)
@@ -144,11 +144,11 @@ def randomisation_test(differences: Differences, *, seed: int = 0, samples: int 
     generator = np.random.default_rng(seed)
     chunk_size = max(1, _CHUNK_ELEMENTS // n_queries)
     n_extreme = 0
-    for start in range(0, samples, chunk_size):
-        n_patterns = min(chunk_size, samples - start)
+    for start in range(0, SAMPLES, chunk_size):
+        n_patterns = min(chunk_size, SAMPLES - start)
         signs = 1.0 - 2.0 * generator.integers(0, 2, size=(n_patterns, n_queries), dtype=np.int8)
         n_extreme += int(np.count_nonzero(np.abs(signs @ differences) >= threshold))
-    return (n_extreme + 1) / (samples + 1)
+    return (n_extreme + 1) / (SAMPLES + 1)
 
 
 def format_p_value(p_value: float) -> str:
