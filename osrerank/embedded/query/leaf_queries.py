@@ -42,6 +42,8 @@ INDEX = "_index"
 class LeafQueries:
     """Compiles query clauses that contain no other clauses, for one snapshot of an index.
 
+    The subclass `osrerank.embedded.query.compile.Compiler` calls the method of each clause, such as `_match`.
+
     Attributes:
         terms: the terms to highlight in each field, such as ``{"title": {"tea"}}``. They are added during compilation.
     """
@@ -49,7 +51,7 @@ class LeafQueries:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._schema: tantivy.Schema = snapshot.shard.schema
-        self._columns = snapshot.shard.columns
+        self._columns = snapshot.shard.columns  # path of an indexed field -> its column in the search index
         self.terms: dict[str, set[str]] = {}
 
     # Full text
@@ -104,11 +106,11 @@ class LeafQueries:
             return self._match_field(path, options["query"], boost=1.0, lenient=False)
         terms = [term for _, term in positioned_terms]
         self._add_highlight_terms(path, terms)
-        first_position = positioned_terms[0][0]
-        offsets: list[str | tuple[int, str]] = [
+        first_position, _ = positioned_terms[0]
+        terms_with_offsets: list[str | tuple[int, str]] = [
             (position - first_position, term) for position, term in positioned_terms
         ]
-        phrase = TQuery.phrase_query(self._schema, self._columns[path], offsets)
+        phrase = TQuery.phrase_query(self._schema, self._columns[path], terms_with_offsets)
         totals = self._snapshot.searcher.totals(path)
         if totals.n_documents == self._snapshot.count_documents(ALL_DOCUMENTS):
             return TQuery.boost_query(phrase, 1 / (K1 + 1))
@@ -117,8 +119,9 @@ class LeafQueries:
     def _score_phrase(self, path: str, phrase: TQuery, terms: list[str], totals: FieldTotals) -> TQuery:
         """Return the query for a phrase, scored by Lucene's BM25, if not all documents have the field.
 
-        This runs the search. The phrase's frequency in a document is derived from tantivy's score and the field's
-        length, and gives Lucene's score. The returned query lists the sequence numbers of each score's documents.
+        The phrase is searched now. For each hit, tantivy's score and the field's length give the phrase's frequency,
+        and the frequency gives Lucene's score. The returned query lists each score with the sequence numbers of its
+        documents.
         """
         searcher, shard = self._snapshot.searcher, self._snapshot.shard
         # tantivy also counts the documents without the field
@@ -173,7 +176,7 @@ class LeafQueries:
                 paths = [field.path for field in self._snapshot.fields.find(pattern) if field.is_indexed]
             else:
                 paths = [pattern]
-            for path in paths:
+            for path in paths:  # if several patterns match a field, their boosts are multiplied
                 weighted[path] = weighted.get(path, 1.0) * boost
         return weighted
 
@@ -245,9 +248,9 @@ class LeafQueries:
         if any(value is None or isinstance(value, dict | list) for value in requested):
             raise parsing_error(f"No value specified for terms query on [{path}]")
         if path == ID:
-            return self._match_ids(requested, 1.0)
+            return self._match_ids(requested, boost=1.0)
         if path == INDEX:
-            return self._match_index(requested, 1.0)
+            return self._match_index(requested, boost=1.0)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._columns:
             return self._match_nothing(path, field)
@@ -255,14 +258,14 @@ class LeafQueries:
             terms = [values.as_text(value) for value in requested]
             self._add_highlight_terms(path, terms)
             return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._columns[path], terms), 1.0)
-        clauses = [(Occur.Should, self._match_value(field, value, 1.0)) for value in requested]
-        if len(clauses) < 2:  # a single boolean keeps its score
-            return clauses[0][1] if clauses else TQuery.empty_query()
-        return TQuery.const_score_query(TQuery.boolean_query(clauses), 1.0)
+        clauses = [self._match_value(field, value, boost=1.0) for value in requested]
+        if len(clauses) == 1:  # a boolean keeps its BM25 score
+            return clauses[0]
+        return TQuery.const_score_query(_any_of(clauses), 1.0)
 
     def _ids(self, body: Json) -> TQuery:
         reject_unknown_keys("ids", body, frozenset({"values"}))
-        return self._match_ids(as_list(body.get("values")), 1.0)
+        return self._match_ids(as_list(body.get("values")), boost=1.0)
 
     def _match_ids(self, requested: list[Any], boost: float) -> TQuery:
         doc_ids = [values.as_text(value) for value in requested]
@@ -296,7 +299,7 @@ class LeafQueries:
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._columns:
             return self._match_nothing(path, field)
-        return self._range_query(field, options, 1.0)
+        return self._range_query(field, options, boost=1.0)
 
     def _sequence_range(self, options: Json) -> TQuery:
         """Return the query for a range of sequence numbers. Requests count them from 0, and the store from 1."""
@@ -305,8 +308,7 @@ class LeafQueries:
         low, high = (math.floor(parse_number(options[name], name)) for name in ("gte", "lte"))
         if high < 0 or low > high:
             return TQuery.empty_query()
-        bounds = max(0, low) + 1, high + 1
-        query = TQuery.range_query(self._schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
+        query = TQuery.range_query(self._schema, SEQ, tantivy.FieldType.Unsigned, max(0, low) + 1, high + 1)
         return TQuery.const_score_query(query, 1.0)
 
     def _range_query(self, field: Field, options: Json, boost: float) -> TQuery:
@@ -331,13 +333,14 @@ class LeafQueries:
         bounds: list[Any] = []
         for names in (("gte", "gt"), ("lte", "lt")):
             name = next((key for key in names if options.get(key) is not None), None)
-            value = None if name is None else options[name]
-            if value is not None and field.kind == "date":
-                value = self._date_bound(field, value, takes_last=name in ("gt", "lte"))
-            elif value is not None:
-                value = self._number_bound(field, value, rounds_up=name in ("gte", "lt"))
-            bounds.append(value)
-        return bounds[0], bounds[1]
+            if name is None:
+                bounds.append(None)
+            elif field.kind == "date":
+                bounds.append(self._date_bound(field, options[name], takes_last=name in ("gt", "lte")))
+            else:
+                bounds.append(self._number_bound(field, options[name], rounds_up=name in ("gte", "lt")))
+        low, high = bounds
+        return low, high
 
     def _number_bound(self, field: Field, value: Any, *, rounds_up: bool) -> Any:
         """Convert a bound to the type of the column. In a column of whole numbers, 7.5 is rounded up or down."""
@@ -363,11 +366,11 @@ class LeafQueries:
 
     def _keyword_range(self, field: Field, options: Json) -> TQuery:
         """Return the query for all values of a keyword field that are within the bounds."""
-        name = self._columns[field.path]
-        terms = (term for term, _ in self._snapshot.searcher.terms_with_prefix(name, ""))
+        column = self._columns[field.path]
+        terms = (term for term, _ in self._snapshot.searcher.terms_with_prefix(column, ""))
         matching = [term for term in terms if is_in_range(term, options)]
         self._add_highlight_terms(field.path, matching)
-        return TQuery.term_set_query(self._schema, name, matching)
+        return TQuery.term_set_query(self._schema, column, matching)
 
     # Shared
 

@@ -38,7 +38,7 @@ OVERHEAD_TOKENS = 16
 CHECK_TIMEOUT_S = 0.03
 """How long a readiness check waits for the result of checking the model, in seconds."""
 REMOTE_CHECK_TIMEOUT_S = 0.5
-"""The same if the model runs in another rerank server behind this one."""
+"""How long it waits if the model runs in another rerank server behind this one."""
 SERVER_CHECK_TIMEOUT_MS = 6_000.0
 """The timeout of the request that checks the rerank server behind this one. It is longer than
 `REMOTE_CHECK_TIMEOUT_S`, because the next readiness check can use a late result."""
@@ -73,7 +73,7 @@ class _RequestContext(NamedTuple):
 
     Attributes:
         deadline: when to stop scoring.
-        scored_counts: the number of documents that each finished task has scored. Each task appends its number.
+        scored_counts: the number of documents that each task has scored. A task appends its number when it ends.
         refuses_truncation: whether a text that is longer than the model's input is an error.
     """
 
@@ -231,10 +231,10 @@ class ApiService:
             raise Busy(reason, excess_s, timeout_s)
 
     async def _score_all(
-        self, questions: Sequence[Question], context: _RequestContext, *, task_tokens: int = 0
+        self, questions: Sequence[Question], context: _RequestContext, *, splits_questions: bool = True
     ) -> list[ScoredQuestion]:
-        """Score questions in tasks of at most ``task_tokens`` tokens, or of the queue's preferred size if it is 0."""
-        max_tokens = task_tokens or self._queue.task_tokens
+        """Score questions, each in tasks of the queue's preferred size, or each in one task."""
+        max_tokens = self._queue.task_tokens if splits_questions else UNLIMITED_TOKENS
         parts_by_question = [_split(question, max_tokens) for question in questions]
         tasks = [
             QueuedTask(_estimate_tokens(part), bind_trace(functools.partial(self._score, part, context)))
@@ -243,11 +243,11 @@ class ApiService:
         ]
         outcomes = await self._queue.run(tasks)
         identities = {outcome.identity for outcome in outcomes if isinstance(outcome, Scores) and outcome.identity}
-        was_replaced = len(identities) > 1
-        if was_replaced and not task_tokens:
+        model_was_replaced = len(identities) > 1
+        if model_was_replaced and splits_questions:
             # The scores of two models cannot be compared: score again, with each question in one task.
             context.scored_counts.clear()
-            return await self._score_all(questions, context, task_tokens=UNLIMITED_TOKENS)
+            return await self._score_all(questions, context, splits_questions=False)
         model = self.reranker.model
         remaining_outcomes = iter(outcomes)
         scored_questions = []
@@ -311,23 +311,22 @@ def _join_scores(outcomes: Sequence[Scores | InferenceError], parts: Sequence[Qu
     if not scored:
         raise next(outcome for outcome in outcomes if isinstance(outcome, InferenceError))
     values: list[npt.NDArray[np.float32]] = []
-    indices: list[range] = []
+    indices_of_parts: list[range] = []
     failures: dict[int, str] = {}
-    start = 0
+    start = 0  # the index of the part's first document in the question
     for outcome, part in zip(outcomes, parts, strict=True):
-        size = len(part.documents)
+        n_documents = len(part.documents)
         if isinstance(outcome, Scores):
             values.append(outcome.values)
             part_failures = outcome.failures
         else:
-            values.append(np.full(size, np.nan, dtype=np.float32))
-            part_failures = dict.fromkeys(range(size), str(outcome))
+            values.append(np.full(n_documents, np.nan, dtype=np.float32))
+            part_failures = dict.fromkeys(range(n_documents), str(outcome))
         failures |= {start + index: failure for index, failure in part_failures.items()}
-        indices.append(range(start, start + size))
-        start += size
+        indices_of_parts.append(range(start, start + n_documents))
+        start += n_documents
     scores_or_none = [outcome if isinstance(outcome, Scores) else None for outcome in outcomes]
-    n_documents = start
-    odds = Scores.merge_log_odds(scores_or_none, indices, n_documents)
+    odds = Scores.merge_log_odds(scores_or_none, indices_of_parts, sum(len(part.documents) for part in parts))
     return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(scored))
 
 
@@ -339,19 +338,20 @@ def build_scored_question(model: Scorer | Encoder, scores: Scores) -> ScoredQues
     """
     n_documents = len(scores.values)
     scored = [index for index in range(n_documents) if index not in scores.failures]
+    unscored = [index for index in range(n_documents) if index in scores.failures]
     failure = next((failure for failure in scores.failures.values() if failure != BLANK_TEXT), "")
     if failure and not scored:
         raise InferenceError(f"no document could be scored: {failure}", model=model.model)
-    unscored = [index for index in range(n_documents) if index in scores.failures]
     log_odds = scores.log_odds[scored]
     best_first = np.argsort(-log_odds.astype(np.float64), kind="stable")
     order = (*(scored[position] for position in best_first), *unscored)
+    # best first: all documents with a score, then those without one
     logits = [float(logit) for logit in log_odds[best_first]]
-    probabilities = [float(probability) for probability in model.probabilities(log_odds)[best_first]]
     sort_keys = logits + [-math.inf] * len(unscored)
     lowest_logit = logits[-1] if logits else 0.0
-    probabilities += [0.0] * len(unscored)
     logits += [lowest_logit] * len(unscored)
+    probabilities = [float(probability) for probability in model.probabilities(log_odds)[best_first]]
+    probabilities += [0.0] * len(unscored)
     return ScoredQuestion(
         order=order,
         probabilities=_in_request_order(round_without_ties(probabilities, sort_keys, lowest=0.0), order),

@@ -1,4 +1,4 @@
-"""Install, inspect and remove a search pipeline with which OpenSearch itself reranks by calling osrerank serve.
+"""Install, inspect and remove a search pipeline, with which OpenSearch itself reranks by calling osrerank serve.
 
 An installation consists of a model of the ml-commons plugin (`ml_commons`), the search pipeline that calls it, and
 optional search templates (`templates`).
@@ -27,7 +27,7 @@ from osrerank.server.opensearch.ml_commons import CallLimits, Model, Models
 from osrerank.server.opensearch.templates import Templates, build_template
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
-"""The index setting that names the search pipeline of all searches that name none."""
+"""The index setting that names the search pipeline of searches that do not name one themselves."""
 DESCRIPTION_PREFIX = f"{OSRERANK_DESCRIPTION} Made, and to be removed, by osrerank pipeline. With: "
 """The beginning of the description of a search pipeline that osrerank created. JSON follows: ``{"index": "books"}``."""
 
@@ -149,7 +149,7 @@ class Installer:
         return find_missing_settings(self._client, spec.server)
 
     def example_search(self, spec: PipelineSpec) -> str:
-        """Return a search that the pipeline reranks, to be pasted into Dev Tools."""
+        """Return a search that the pipeline reranks, to be pasted into OpenSearch Dashboards' Dev Tools."""
         query = "what lowers blood pressure"
         context = {"query_context": {"query_text": query}}
         body = {"query": {"match": {spec.fields[0]: query}}, "ext": {"rerank": context}}
@@ -174,18 +174,19 @@ class Installer:
             new_templates = set(planned.templates) - set(self._templates.read_sources())
             for name in new_templates:  # `_clean_up` overwrites the others, which still fit the stored pipeline
                 self._templates.put(name, planned.template_source())
-            replaceable_ids = {model_id, self._find_model_id()}  # `_clean_up` keeps the one that the pipeline calls
+            replaced_id = self._find_model_id()
             self._store(planned)
         except BaseException:
             with contextlib.suppress(InstallError):  # the first failure is the one to report
                 self._undo(model_id, planned)
             raise
-        if not self._clean_up_and_check(spec, replaceable_ids):
+        removable_ids = {model_id, replaced_id}  # `_clean_up` keeps the one that the pipeline calls
+        if not self._clean_up_and_check(spec, removable_ids):
             reason = f"someone else removed or changed the search pipeline {self._name} at the same time"
             raise InstallError(f"{reason}: run osrerank pipeline status, then install again")
-        unused_ids = {*self._models.list_ids()} - replaceable_ids
-        self._models.remove_orphans(unused_ids, find_used_id=self._find_model_id)
-        self._clean_up(replaceable_ids)  # another run might have replaced this run's model in the pipeline meanwhile
+        other_ids = set(self._models.list_ids()) - removable_ids
+        self._models.remove_orphans(other_ids, find_used_id=self._find_model_id)
+        self._clean_up(removable_ids)  # another run might have replaced this run's model in the pipeline meanwhile
 
     def _store(self, installation: Installation) -> None:
         """Create or overwrite the search pipeline."""
@@ -205,21 +206,21 @@ class Installer:
                     self._templates.remove(name)
         self._models.remove({model_id})
 
-    def _clean_up_and_check(self, spec: PipelineSpec, replaceable_ids: Collection[str | None]) -> bool:
+    def _clean_up_and_check(self, spec: PipelineSpec, removable_ids: Collection[str | None]) -> bool:
         """Clean up, and return whether the installation then matches the specification and can score."""
         while True:
-            installation = self._clean_up(replaceable_ids)
+            installation = self._clean_up(removable_ids)
             if installation is None:
                 return False
             is_installed = self._is_installed(installation, spec)
             if installation == self.find():  # otherwise, another run changed the installation while it was checked
                 return is_installed
 
-    def _clean_up(self, replaceable_ids: Collection[str | None]) -> Installation | None:
+    def _clean_up(self, removable_ids: Collection[str | None]) -> Installation | None:
         """Overwrite templates that do not fit the search pipeline, and remove models that it does not call.
 
         Args:
-            replaceable_ids: the ids of the models to remove. The model that the search pipeline calls is not removed.
+            removable_ids: the ids of the models to remove. The model that the search pipeline calls is not removed.
 
         Returns:
             The installation that was found, or None if the search pipeline no longer exists.
@@ -234,7 +235,7 @@ class Installer:
             for name in changed_templates:
                 self._templates.put(name, installation.template_source())
         used_id = None if installation is None else installation.model_id
-        self._models.remove(replaceable_ids, keep=used_id)
+        self._models.remove(removable_ids, keep=used_id)
         return installation
 
     def _find_model_id(self) -> str | None:
@@ -280,9 +281,8 @@ class Installer:
         """Return a report on the installation, after scoring two texts through it.
 
         Args:
-            index: the index that must contain the pipeline's fields. If it is empty, the index of the installation is
-                checked. If there is no such index either, the indices whose default pipeline this is are checked. If
-                there are none, all indices are checked.
+            index: the index that must contain the pipeline's fields. If it is empty, these are checked: the index of
+                the installation, else the indices whose default pipeline this is, else all indices.
         """
         installation = self.find()
         if installation is None:
@@ -339,7 +339,12 @@ class Installer:
         """
         model_id = installation.model_id
         expected = _plan_installation(spec, installation, model_id)
-        expected_model = Model("DEPLOYED", spec.server, spec.token is not None, spec.limits.client_config())
+        expected_model = Model(
+            state="DEPLOYED",
+            server=spec.server,
+            sends_token=spec.token is not None,
+            client_config=spec.limits.client_config(),
+        )
         if installation != expected or self._models.find(model_id) != expected_model:
             return False
         return self._find_failure(model_id) is None

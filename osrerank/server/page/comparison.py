@@ -136,12 +136,14 @@ def compare(
         judged: the id and judgments of the query, such as ``("7", {"doc1": 2})``, or None if it has no judgments.
         blend: the method that blends the first-pass score with the model's, or None if there is no blend.
     """
-    query_id, relevance = judged or ("", {})
+    query_id, grades = judged or ("", {})
     title_field = next((name for name in fields if is_title(name)), "")
     report = response["rerank"]
-    fields_by_index = report.get("fields_by_index", {})
+    fields_by_index = report.get("fields_by_index", {})  # only if the indices of the search differ in their fields
     documents = [
-        _compare_document(hit, rank, fields_by_index.get(hit.get("_index"), fields), title_field, relevance)
+        _compare_document(
+            hit, rank, fields=fields_by_index.get(hit.get("_index"), fields), title_field=title_field, grades=grades
+        )
         for rank, hit in enumerate(parse_hits(response), start=1)
     ]
     reasons = [reason for reason in (report["reason"], *report.get("warnings", ())) if reason]
@@ -157,7 +159,7 @@ def compare(
         blend=blend,
         stages=[ComparedStage.model_validate(stage) for stage in report["stages"]],
         documents=documents,
-        judged=None if judged is None else _compute_measures(query_id, relevance, documents),
+        judged=None if judged is None else _compute_measures(query_id, grades, documents),
     )
 
 
@@ -168,10 +170,11 @@ def highlight_body() -> dict[str, Any]:
 
 
 def _compare_document(
-    hit: Mapping[str, Any], rank: int, fields: Sequence[str], title_field: str, relevance: Mapping[str, int]
+    hit: Mapping[str, Any], rank: int, *, fields: Sequence[str], title_field: str, grades: Mapping[str, int]
 ) -> ComparedDocument:
-    """Describe the hit at ``rank`` in the reranked order. The entry ``_rerank`` has each stage's score and rank."""
-    trace = hit.get("_rerank") or {}  # such as {"first_pass": {"score": 8.5, "rank": 3}, "mono": {"score": 2.1, ...}}
+    """Describe the hit at ``rank`` in the reranked order. ``grades`` are the query's, such as ``{"doc1": 2}``."""
+    # such as {"first_pass": {"score": 8.5, "rank": 3}, "mono": {"score": 2.1, "rank": 1}, "failure": "..."}
+    trace = hit.get("_rerank") or {}
     first_pass = trace.get(FIRST_PASS) or {"score": hit.get("_score"), "rank": rank}
     stages = {name: entry for name, entry in trace.items() if name != FIRST_PASS and isinstance(entry, Mapping)}
     passage = None
@@ -199,7 +202,7 @@ def _compare_document(
             for name, entry in stages.items()
         ],
         failure=trace.get("failure"),
-        relevance=relevance.get(hit["_id"]),
+        relevance=grades.get(hit["_id"]),
     )
 
 
@@ -287,11 +290,9 @@ def _split_text(
     return parts
 
 
-def _compute_measures(
-    query_id: str, relevance: Mapping[str, int], documents: Sequence[ComparedDocument]
-) -> QueryMeasures:
+def _compute_measures(query_id: str, grades: Mapping[str, int], documents: Sequence[ComparedDocument]) -> QueryMeasures:
     """Compute the measures of both orders from the grades, such as ``{"doc1": 2}``, and the reranked documents."""
-    relevant_ids = {doc_id for doc_id, grade in relevance.items() if grade > 0}
+    relevant_ids = {doc_id for doc_id, grade in grades.items() if grade > 0}
     reranked_ids = [document.doc_id for document in documents]
     first_pass_ids = [document.doc_id for document in sorted(documents, key=lambda document: document.before)]
     return QueryMeasures(
@@ -301,8 +302,8 @@ def _compute_measures(
         measures=[
             ComparedMeasure(
                 name=f"{name}@{CUTOFF}",
-                before=measure(first_pass_ids, relevance, CUTOFF),
-                after=measure(reranked_ids, relevance, CUTOFF),
+                before=measure(first_pass_ids, grades, CUTOFF),
+                after=measure(reranked_ids, grades, CUTOFF),
             )
             for name, measure in MEASURES.items()
         ],

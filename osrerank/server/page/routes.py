@@ -48,7 +48,7 @@ MAX_QUERIES = 1_000
 MAX_CONCURRENT = 8
 """The maximum number of requests that use the search engine or write judgments at the same time. Others wait."""
 MAX_WAITING = 32
-"""The maximum number of requests that wait for these. Further requests get status 429."""
+"""The maximum number of requests that wait meanwhile. Further requests get status 429."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -124,8 +124,7 @@ class ComparisonPage:
 
     Attributes:
         client: the client that searches and reranks. The caller closes it.
-        pipelines: the pipelines that the page offers, as `check_pipelines` returns them: the value is "" if the
-            pipeline can be used, and otherwise says why it cannot.
+        pipelines: the name of each pipeline that the page offers -> why it cannot be used, or "" if it can.
         indexes: the indices that the page offers, of which the first is the default. If there are none, the page
             offers all indices that the client can read.
         judgments: the queries that the page offers, and their judgments.
@@ -197,10 +196,13 @@ class ComparisonPage:
             response = self._search_with_highlighting(query, index, depth, options)
         except TransportError as error:
             raise explain_engine_error(error, name_engine(self.client), index) from error
-        shown_request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
-        model_fields = response["rerank"].get("fields") or ()
-        blend = self._blend_method(response, index, options)
-        return compare(response, shown_request, model_fields, self.judgments.find_judgments(query), blend)
+        return compare(
+            response,
+            request={"query": query, "index": index, "pipeline": pipeline, "depth": depth},
+            fields=response["rerank"].get("fields") or (),
+            judged=self.judgments.find_judgments(query),
+            blend=self._find_blend_method(response, index, options),
+        )
 
     def _search_with_highlighting(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
         """Search with highlighted query terms, or without them if the engine refuses, as for very long texts."""
@@ -209,13 +211,13 @@ class ComparisonPage:
         except RequestError:
             return self.client.search(query, index=index, size=depth, rerank=options)
 
-    def _blend_method(self, response: Any, index: str, options: RerankOptions) -> str | None:
+    def _find_blend_method(self, response: Any, index: str, options: RerankOptions) -> str | None:
         """Return the method that blended the scores of a response's hits, or None if no scores were blended."""
         if not any(stage["name"] == BLEND_STAGE and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
         with self.client.searcher.service_for(index) as service:
             blend = service.identity(self.client.options_of(index, rerank=options))["blend"]
-        if not isinstance(blend, list):
+        if not isinstance(blend, list):  # a blend is a list of its method and the method's parameters
             return None
         method, *_parameters = blend
         return str(method)
@@ -241,7 +243,7 @@ def _load_models(reranker: RerankService, pipeline: str) -> str:
     options = Rerank(pipeline=pipeline)
     try:
         reranker.warm_up(options, server_ms=SERVER_STARTUP_MS)
-        _pipeline, mismatch = reranker.resolve_pipeline(options)  # a warning if the model does not fit it
+        _pipeline, warning = reranker.resolve_pipeline(options)  # warns if the model does not fit the pipeline
     except (ConfigError, ModelLoadError, MissingDependencyError) as error:
         return str(error)
     except WorkerError:  # workers can start later
@@ -250,7 +252,7 @@ def _load_models(reranker: RerankService, pipeline: str) -> str:
         if reranker.settings.backend != HTTP:
             raise
         return ""  # the rerank server can start later
-    return str(mismatch)
+    return str(warning)
 
 
 def explain_engine_error(error: TransportError, engine: str, index: str = "") -> RefusedRequest:
