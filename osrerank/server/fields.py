@@ -30,23 +30,22 @@ def choose_fields(client: Client, index: str, field_names: Sequence[str] = ()) -
     if field_names:
         options = {"fields": list(field_names), "query_fields": list(field_names)}
     with explain_failures(STEP):
-        if not _read_leaves(client, index):
+        if not _read_mappings(client, index):
             raise InstallError(f"there is no index {index}: create it first, or use another index", step=STEP)
         fields = client.fields_of(index, rerank=options)
     problems: list[str] = [*fields.warnings, *fields.check_names(fields_with_text=None)]
     if client.engine.reranks_by_endpoint:  # as Elasticsearch does
         nested = [name for name in fields.model_fields if name in fields.traits.nested]
         if nested:
-            problems.append(f"Elasticsearch's retriever does not support nested fields, such as {', '.join(nested)}")
+            problems.append(f"Elasticsearch's retriever does not support the nested fields {', '.join(nested)}")
     else:
         absent_from_source = [name for name in fields.model_fields if name in fields.traits.absent_from_source]
         if absent_from_source:
-            problems.append(
-                f"OpenSearch's processor needs _source, which does not contain {', '.join(absent_from_source)}"
-            )
+            names = ", ".join(absent_from_source)
+            problems.append(f"OpenSearch's processor reads only _source, which does not contain {names}")
     if problems or not fields.model_fields:
-        names = ", ".join(fields.model_fields) or "no text field"
-        reason = "; ".join([f"the model's input would be {names} of the index {index}", *problems])
+        names = f"the fields {', '.join(fields.model_fields)}" if fields.model_fields else "no field"
+        reason = "; ".join([f"the model would read {names} of the index {index}", *problems])
         raise InstallError(f"{reason}: set other fields with --fields", step=STEP)
     return fields.model_fields
 
@@ -61,7 +60,7 @@ def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequenc
     """
     with explain_failures(STEP):
         try:
-            mappings = _read_leaves(client, index or "*")
+            mappings = _read_mappings(client, index or "*")
         except AuthorizationException:
             if not index:  # the user is not allowed to read the mappings of all indices
                 return []
@@ -77,8 +76,8 @@ def describe_missing_fields(client: OpenSearch, index: str, field_names: Sequenc
     return sentences
 
 
-def _read_leaves(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
-    """Return a dict of fields, by names such as "author.name", for each index that matches a name, alias or pattern."""
+def _read_mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
+    """Return, for each index that matches a name, alias or pattern, its fields by names such as "author.name"."""
     try:
         return list(read_leaves_by_index(client.indices.get_mapping(index=index)).values())
     except NotFoundError:
