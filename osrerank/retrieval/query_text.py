@@ -62,13 +62,17 @@ def shorten_text(text: str, fields: SearchFields) -> str:
     field_lists = [group.query_fields for group in fields.groups] or [fields.query_fields]
     n_fields = max(map(_count_fields, field_lists))
     max_words = max(MAX_CLAUSES // n_fields, 1)
-    if len(text) <= max_words or sum(max(len(_find_word_ends(part)), 1) for part in text.split()) <= max_words:
+    if len(text) <= max_words:  # fast, because a word has at least one character
+        return text
+    n_words = sum(max(len(_find_word_ends(part)), 1) for part in text.split())  # a part without a word counts as one
+    if n_words <= max_words:
         return text
     shortened = []
     n_words_left = max_words
     for part in dict.fromkeys(text.split()):
-        word_ends = _find_word_ends(part)  # several if the part has punctuation or no spaces between words
-        shortened.append(part if len(word_ends) <= n_words_left else part[: word_ends[n_words_left - 1]])
+        word_ends = _find_word_ends(part)  # several words if the part has punctuation or is Thai or Chinese
+        fits = len(word_ends) <= n_words_left
+        shortened.append(part if fits else part[: word_ends[n_words_left - 1]])
         n_words_left -= max(len(word_ends), 1)
         if n_words_left <= 0:
             break
@@ -81,7 +85,7 @@ def _find_word_ends(text: str) -> list[int]:
 
 
 def _count_fields(names: Sequence[str]) -> int:
-    """Return the number of fields that names and patterns stand for, as far as it can be known without a mapping."""
+    """Return about how many fields names and patterns stand for. No names stand for an index's default fields."""
     return sum(ASSUMED_FIELD_COUNT if "*" in name else 1 for name in names) or ASSUMED_FIELD_COUNT
 
 
@@ -118,13 +122,14 @@ def _build_text_query(text: str, field_names: Sequence[str], fields: SearchField
             names_by_clause.setdefault((path, semantic_field), []).append(name)
     if not field_names:
         names_by_clause["", ""] = []  # the clause searches the index's default fields
+    # a field of numbers or dates refuses other texts, unless the clause is lenient
     lenient = {"lenient": True} if fields.traits.needs_lenient or not field_names else {}
     clauses = []
     for (path, semantic_field), names in names_by_clause.items():
         clause: dict[str, Any]
         if semantic_field:
-            _, is_boosted, boost = names[0].partition("^")
-            options = {"boost": float(boost)} if is_boosted else {}
+            _, caret, boost = names[0].partition("^")
+            options = {"boost": float(boost)} if caret else {}
             clause = {"match": {semantic_field: {"query": text, **options}}}
         elif len(names) == 1 and "^" not in names[0] and "*" not in names[0]:
             clause = {"match": {names[0]: {"query": text, **lenient}}}
@@ -157,9 +162,9 @@ def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = 
 
     - ``ext.rerank.query_context.query_text``.
     - The text at the path ``ext.rerank.query_context.query_text_path``.
-    - The one text of the query's scoring clauses, such as ``match`` and ``neural``. A text without a letter or digit,
-      such as ``*``, is ignored. If other clauses have a text, those that only boost, or that search only
-      ``non_text_fields``, are ignored, too.
+    - The one text of the query's scoring clauses, such as ``match`` and ``neural``. Texts without a letter or digit,
+      such as ``*``, do not count. Texts that only boost, or are searched only in ``non_text_fields``, count only if
+      the query has no other text.
 
     Raises:
         ConfigError: the body has no query text, or several.
@@ -187,25 +192,26 @@ def find_query_text(body: Mapping[str, Any], non_text_fields: Collection[str] = 
 
 
 def explain_unfinished_query(body: Mapping[str, Any]) -> str:
-    """Return why a query seems to be unfinished, as in search as you type. Empty if it seems to be complete.
+    """Return why a query seems to be unfinished, as in search as you type. Return "" if it seems to be complete.
 
     A query whose text is given in ``ext.rerank.query_context`` is complete.
     """
     if _read_query_context(body):
         return ""
-    clauses = _walk_leaf_clauses(read_queries(body))
-    prefix_searches = (_describe_prefix_search(name, content) for name, content in clauses)
-    evidence = next((description for description in prefix_searches if description), "")
+    signs = [_describe_prefix_search(name, content) for name, content in _walk_leaf_clauses(read_queries(body))]
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
-    if not evidence and any(isinstance(suggester, Mapping) and "completion" in suggester for suggester in suggesters):
-        evidence = "a completion suggester"
+    if any(isinstance(suggester, Mapping) and "completion" in suggester for suggester in suggesters):
+        signs.append("a completion suggester")
+    first_sign = next(filter(None, signs), "")
+    if not first_sign:
+        return ""
     fix = "to rerank it anyway, pass the query text with rerank={'query': ...}"
-    return f"the query is still being typed ({evidence}): {fix}" if evidence else ""
+    return f"the query is still being typed ({first_sign}): {fix}"
 
 
 def _describe_prefix_search(name: str, content: Mapping[str, Any]) -> str:
-    """Return what makes a clause search for the beginning of a word, such as "match_bool_prefix". Empty if nothing."""
+    """Return what makes a clause search for the beginning of a word, such as "match_bool_prefix", or "" if nothing."""
     if name in _PREFIX_CLAUSES:
         return name
     if name in _TEXT_CLAUSES and content.get("type") in _PREFIX_TYPES:
@@ -258,6 +264,7 @@ def _list_ranking_texts(clause: Any, non_text_fields: Collection[str]) -> list[s
             texts += chain.from_iterable(texts_by_key.values())
         else:
             for text, fields in _read_clause_texts(name, content):
+                # a clause without fields is neural, or searches the index's default fields
                 if not fields or any(without_boost(field) not in non_text_fields for field in fields):
                     texts.append(text)
     return texts
@@ -279,7 +286,7 @@ def _walk_outer_clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for item in clause:
             yield from _walk_outer_clauses(item)
         return
-    clause = clause.to_dict() if hasattr(clause, "to_dict") else clause
+    clause = clause.to_dict() if hasattr(clause, "to_dict") else clause  # a query object of opensearch-py
     if isinstance(clause, Mapping):
         yield from ((name, content) for name, content in clause.items() if isinstance(content, Mapping))
 
