@@ -45,21 +45,22 @@ def template_steps(
         EngineError: the search engine refused the template or its search.
         PropagatedError: as for a search.
     """
-    template = decode_body(body)
-    rendered = yield from _render(template)
+    rendered = yield from _render(decode_body(body))
     if isinstance(rendered, EngineError):
-        outcome: Any = rendered
+        error = rendered
     else:
         search_params = {name: value for name, value in params.items() if name not in IGNORED_PARAMS}
-        content = json.dumps(rendered) if isinstance(body, str | bytes) else rendered
-        outcome = yield from _return_bad_request(
-            search_steps(searcher, None, content, search_params, index=index, rerank=rerank, headers=headers)
+        search_body = json.dumps(rendered) if isinstance(body, str | bytes) else rendered  # JSON stays JSON
+        steps = search_steps(
+            searcher, query=None, body=search_body, params=search_params, index=index, rerank=rerank, headers=headers
         )
-    if not isinstance(outcome, EngineError):
-        adds_status = isinstance(outcome, Mapping) and not params.get("filter_path")
-        return {**outcome, "status": 200} if adds_status else outcome  # as the engine does
+        response_or_error = yield from _return_bad_request(steps)
+        if not isinstance(response_or_error, EngineError):
+            adds_status = isinstance(response_or_error, Mapping) and not params.get("filter_path")
+            return {**response_or_error, "status": 200} if adds_status else response_or_error  # as the engine does
+        error = response_or_error
     response = yield SearchRequest(body, params, is_template=True)
-    return (yield from run_one(_report_unrendered(searcher, response, outcome, index, rerank), searcher.vectors))
+    return (yield from run_one(_report_unrendered(searcher, response, error, index, rerank), searcher.vectors))
 
 
 def multi_template_steps(
@@ -81,39 +82,40 @@ def multi_template_steps(
         ConfigError: the body has a header without a template, or the rerank options cannot be used.
         EngineError: the search engine refused the request.
     """
-    lines, is_json = parse_lines(body), isinstance(body, str | bytes)
+    lines = parse_lines(body)
+    is_json = isinstance(body, str | bytes)
     headers, templates = lines[::2], lines[1::2]  # the lines alternate
-    rendered: list[Mapping[str, Any] | EngineError] = []
+    bodies_or_errors: list[Mapping[str, Any] | EngineError] = []
     for template in templates:
-        rendered_body = yield from _render(decode_body(template or {}))
-        rendered.append(rendered_body)
+        rendered = yield from _render(decode_body(template or {}))
+        bodies_or_errors.append(rendered)
 
     def search_rendered(positions: Sequence[int]) -> ClientSteps:
         """Perform a multi-search of the rendered searches at these positions."""
-        search_lines = [line for position in positions for line in (headers[position], rendered[position])]
-        content = "".join(f"{json.dumps(line)}\n" for line in search_lines) if is_json else search_lines
-        return multi_search_steps(searcher, content, index, rerank=rerank, params=params)
+        search_lines = [line for position in positions for line in (headers[position], bodies_or_errors[position])]
+        search_body = "".join(f"{json.dumps(line)}\n" for line in search_lines) if is_json else search_lines
+        return multi_search_steps(searcher, search_body, index, rerank=rerank, params=params)
 
-    if not any(isinstance(search_body, EngineError) for search_body in rendered):
-        outcome = yield from _return_bad_request(search_rendered(range(len(rendered))))
-        if not isinstance(outcome, EngineError):
-            return outcome
+    if not any(isinstance(body_or_error, EngineError) for body_or_error in bodies_or_errors):
+        response_or_error = yield from _return_bad_request(search_rendered(range(len(bodies_or_errors))))
+        if not isinstance(response_or_error, EngineError):
+            return response_or_error
     unranked_response = yield MultiSearchRequest(lines, is_template=True)
     url_params = {**(params.get("params") or {}), **params}  # the engine's clients accept both
     if not isinstance(unranked_response, Mapping) or url_params.get("filter_path"):
         return unranked_response
     responses = list(unranked_response["responses"])
     succeeded = [position for position, response in enumerate(responses) if "error" not in response]
-    rerankable = [position for position in succeeded if not isinstance(rendered[position], EngineError)]
+    rerankable = [position for position in succeeded if not isinstance(bodies_or_errors[position], EngineError)]
     if rerankable:
         reranked_response = yield from search_rendered(rerankable)
         for position, response in zip(rerankable, reranked_response["responses"], strict=True):
             responses[position] = response
-    for position in succeeded:
-        rendering_error = rendered[position]
-        if isinstance(rendering_error, EngineError):
+    for position in succeeded:  # the report of an unrendered search says why it is not reranked
+        error = bodies_or_errors[position]
+        if isinstance(error, EngineError):
             searched_index = headers[position].get("index", index)
-            steps = _report_unrendered(searcher, responses[position], rendering_error, searched_index, rerank)
+            steps = _report_unrendered(searcher, responses[position], error, searched_index, rerank)
             responses[position] = yield from run_one(steps, searcher.vectors)
     return {**unranked_response, "responses": responses}
 

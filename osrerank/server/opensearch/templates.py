@@ -21,27 +21,27 @@ PAGE_DEFAULTS = {"from": 0, "size": 10}
 def build_template(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
     """Return the Mustache source of a template that searches the fields and reranks the hits.
 
-    Its parameters are ``query``, ``from`` and ``size``. In the source, ``from`` is
-    ``"from":{{#from}}{{from}}{{/from}}{{^from}}0{{/from}}``: the parameter, or 0 if it is not set.
+    Its parameters are ``query``, ``from`` and ``size``. The source begins with
+    ``{"from":{{#from}}{{from}}{{/from}}{{^from}}0{{/from}},``: the parameter ``from``, or 0 if it is not set.
     """
     body = {
         "query": {"multi_match": {"query": "{{query}}", "fields": list(fields)}},
         "search_pipeline": processors,
         "ext": {"rerank": {"query_context": {"query_text": "{{query}}"}}},
     }
-    page_parameters = ""
+    page_entries = ""
     for name, default in PAGE_DEFAULTS.items():
         entry = '"NAME":{{#NAME}}{{NAME}}{{/NAME}}{{^NAME}}DEFAULT{{/NAME}},'
-        page_parameters += entry.replace("NAME", name).replace("DEFAULT", str(default))
-    # the page parameters become JSON only when the template is rendered, so they cannot be in ``body``
-    body_without_brace = json.dumps(body, separators=(",", ":")).removeprefix("{")
-    return "{" + page_parameters + body_without_brace
+        page_entries += entry.replace("NAME", name).replace("DEFAULT", str(default))
+    # these entries are not JSON before the template is rendered, so they are joined to the JSON of the other entries
+    other_entries = json.dumps(body, separators=(",", ":")).removeprefix("{")
+    return "{" + page_entries + other_entries
 
 
 class Templates:
     """The search templates of a search pipeline.
 
-    A Mustache comment at the beginning of a template's source says that osrerank created it, and for which pipeline.
+    The source of each begins with a comment ``{{! ... }}`` that names the pipeline. Other templates are left alone.
     """
 
     def __init__(self, client: OpenSearch, pipeline: str) -> None:
