@@ -17,17 +17,20 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, hash_files, tokenizer_file
 
 GROUP_SIZES = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
-"""How many sequences each kind of model tokenises as a group, while the backend computes the previous group."""
+"""How many sequences a model tokenises as a group, by its kind. The backend then computes one group while the next is
+tokenised. For a GPU, whose batches are larger, a group has as many sequences as fit into a batch."""
+MAX_GROUP_SIZE = 256
+"""The maximum number of sequences in a group."""
 GROUP_CHARACTERS = 1 << 17
 """The maximum number of characters in a group. A longer text is tokenised alone."""
-MAX_GROUP_SIZE = 256
-"""The maximum number of sequences in a group, even for a GPU with larger batches."""
 TYPICAL_TOKENS = 128
 """The assumed number of tokens in a sequence, to estimate how many sequences fit into a batch."""
 
 
 class LocalModel:
     """A model in this process. Several threads can call it, and their sequences can share batches.
+
+    A sequence is one input of the model: the tokens of a text, or of a query with one or two documents.
 
     Args:
         directory: the model's directory.
@@ -65,20 +68,20 @@ class LocalModel:
         return self._backend
 
     @property
-    def group_size(self) -> int:
-        """The number of sequences in a group: the kind's, or as many as fit into a larger batch."""
+    def _group_size(self) -> int:
+        """The maximum number of sequences in a group."""
         n_in_batch = self.backend.budget_tokens // TYPICAL_TOKENS
         return max(GROUP_SIZES[self.card.kind], min(MAX_GROUP_SIZE, n_in_batch))
 
     def tokenisation_groups(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Yield a slice, such as ``slice(0, 16)``, for each group of sequences to tokenise together.
+        """Yield the indices of each group of sequences to tokenise together, such as ``slice(0, 16)``.
 
         Args:
             lengths: the length of each sequence's texts, in characters.
         """
         start = 0
         while start < len(lengths):
-            running_totals = accumulate(lengths[start : start + self.group_size])
+            running_totals = accumulate(lengths[start : start + self._group_size])
             n_fitting = sum(total <= GROUP_CHARACTERS for total in running_totals)
             end = start + max(1, n_fitting)
             yield slice(start, end)
@@ -86,7 +89,7 @@ class LocalModel:
 
     @property
     def merges_calls(self) -> bool:
-        """Whether the sequences of concurrent calls share batches. With a budget of 1, a batch is a single sequence."""
+        """Whether the sequences of concurrent calls share batches. If the budget is 1, a batch is a single sequence."""
         return self.backend.budget_tokens > 1
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

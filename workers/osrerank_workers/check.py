@@ -15,8 +15,8 @@ from osrerank_workers.service import HANGS_AFTER_S
 def check_worker(settings: Settings) -> str:
     """Return a sentence that describes a ready worker of the settings' model on this host.
 
-    A worker is ready if its last heartbeat is at most two seconds old, it accepts chunks, and its model passed a check
-    within the last minute.
+    A worker is ready if its last heartbeat is at most two seconds old and says that the worker accepts chunks (parts of
+    requests), and that it has scored a pair as a check within the last minute.
 
     Raises:
         WorkerError: no worker is ready, or Redis does not respond.
@@ -30,18 +30,18 @@ def check_worker(settings: Settings) -> str:
     finally:
         redis.close()
     local_heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat.host == socket.gethostname()]
+    problems = []
     for heartbeat in local_heartbeats:
-        since_check_s = heartbeat.probed_s
-        does_hang = since_check_s >= HANGS_AFTER_S
-        if heartbeat.taking and not does_hang:
+        accepts_chunks, since_check_s = heartbeat.taking, heartbeat.probed_s
+        if not accepts_chunks:
+            problems.append(f"{heartbeat.worker} accepts no chunks")
+        elif since_check_s >= HANGS_AFTER_S:
+            problems.append(f"{heartbeat.worker} hangs")
+        else:
             return f"worker {heartbeat.worker} is ready: {heartbeat.model}, checked {since_check_s:.0f} s ago"
     if not local_heartbeats and registry.refusal:
         raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refusal}")
     message = f"no worker of {settings.model} is ready on {socket.gethostname()}"
-    if local_heartbeats:
-        states = []
-        for heartbeat in local_heartbeats:
-            problem = "hangs" if heartbeat.taking else "accepts no chunks"
-            states.append(f"{heartbeat.worker} {problem}")
-        message += f": {'; '.join(states)}"
+    if problems:
+        message += f": {'; '.join(problems)}"
     raise WorkerError(message)

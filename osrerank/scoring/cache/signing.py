@@ -1,8 +1,8 @@
-"""Sign cached scores, so that nobody without a signing key can forge a score in Redis, or move it to another pair.
+"""Sign cached scores, so that nobody without a signing key can forge a score in Redis.
 
 A signature is HMAC-SHA256 (RFC 2104) over a score's cache key and value, truncated to 16 bytes. The cache key is a
-digest of model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid only for the pair
-that was scored.
+digest of model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so that a signed score of one document
+is not valid for another.
 """
 
 import hmac
@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from osrerank._log_throttle import LogThrottle
 
 PURPOSE = b"osrerank scores 1"
-"""What signing keys are derived for, so that a signed score is no valid message between clients and workers."""
+"""The keys for scores are derived from the signing keys and this text.
+
+Messages between clients and workers are signed with other derived keys, so none of them is accepted as a score.
+"""
 SIGNATURE_BYTES = 16
 LOG_EVERY_S = 60.0
 """Minimum time between two log lines with the same reason, in seconds."""
@@ -21,32 +24,37 @@ REFUSALS = {
     "wrong_key": "it is not signed with a known OSRERANK_SIGNING_KEY, or it was altered",
     "no_key": "it is signed, and this process has no OSRERANK_SIGNING_KEY",
 }
-"""Why a cached score is refused, by the reason's short name."""
+"""Why a cached score is refused, for the log, by a short name."""
 
 logger = logging.getLogger(__name__)
 
 
 class EntrySigner:
-    """Signs cached values, and verifies their signatures.
+    """Signs the values of a cache, and verifies their signatures.
 
     Args:
-        keys: signing keys. The first key signs values, and a signature by any key is accepted. If there are none,
-            values are not signed, and signed values are refused.
+        signing_keys: the first key signs values, and a signature by any key is accepted. If there are none, values are
+            not signed, and signed values are refused.
+
+    Attributes:
+        added_bytes: how many bytes a signature adds to a value. 0 without signing keys.
     """
 
-    def __init__(self, keys: Sequence[bytes] = ()) -> None:
-        self._keys = [hmac.digest(key, PURPOSE, "sha256") for key in keys]
-        self.added_bytes = SIGNATURE_BYTES if keys else 0
+    def __init__(self, signing_keys: Sequence[bytes] = ()) -> None:
+        self._derived_keys = [hmac.digest(key, PURPOSE, "sha256") for key in signing_keys]
+        self.added_bytes = SIGNATURE_BYTES if signing_keys else 0
         self._log_limit = LogThrottle(LOG_EVERY_S)
 
-    def sign(self, key: bytes, value: bytes) -> bytes:
+    def sign(self, cache_key: bytes, value: bytes) -> bytes:
         """Return the value of a cache key, followed by its signature."""
-        return value + _signature(self._keys[0], key, value) if self._keys else value
+        if not self._derived_keys:
+            return value
+        return value + _signature(self._derived_keys[0], cache_key, value)
 
-    def verify(self, key: bytes, signed: bytes, size: int) -> bytes | None:
+    def verify(self, cache_key: bytes, signed_value: bytes, size: int) -> bytes | None:
         """Return the value, the first ``size`` bytes. If the signature is invalid, log that and return None."""
-        value, signature = signed[:size], signed[size:]
-        reason = self._refusal_reason(key, value, signature)
+        value, signature = signed_value[:size], signed_value[size:]
+        reason = self._refusal_reason(cache_key, value, signature)
         if not reason:
             return value
         if self._log_limit.should_log(reason):
@@ -57,15 +65,17 @@ class EntrySigner:
             )
         return None
 
-    def _refusal_reason(self, key: bytes, value: bytes, signature: bytes) -> str:
-        """Return the reason to refuse a value, as a key of `REFUSALS`. Returns "" if the signature is valid."""
+    def _refusal_reason(self, cache_key: bytes, value: bytes, signature: bytes) -> str:
+        """Return why the value is refused, as a key of `REFUSALS`, or "" if it is accepted."""
         if not signature:
-            return "unsigned" if self._keys else ""
-        if not self._keys:
+            return "unsigned" if self._derived_keys else ""
+        if not self._derived_keys:
             return "no_key"
-        is_valid = any(hmac.compare_digest(signature, _signature(secret, key, value)) for secret in self._keys)
-        return "" if is_valid else "wrong_key"
+        for derived_key in self._derived_keys:
+            if hmac.compare_digest(signature, _signature(derived_key, cache_key, value)):
+                return ""
+        return "wrong_key"
 
 
-def _signature(secret: bytes, key: bytes, value: bytes) -> bytes:
-    return hmac.digest(secret, key + value, "sha256")[:SIGNATURE_BYTES]
+def _signature(derived_key: bytes, cache_key: bytes, value: bytes) -> bytes:
+    return hmac.digest(derived_key, cache_key + value, "sha256")[:SIGNATURE_BYTES]
