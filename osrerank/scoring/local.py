@@ -89,7 +89,7 @@ class LocalModel:
 
     @property
     def merges_calls(self) -> bool:
-        """Whether the sequences of concurrent calls share batches. If the budget is 1, a batch is a single sequence."""
+        """Whether the sequences of concurrent calls share batches, because the backend computes several in a batch."""
         return self.backend.budget_tokens > 1
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -66,7 +66,7 @@ _MASKED_LONG_WORD = b"x" * (MAX_WORD_LENGTH + 1)
 _FIRST_BYTES_OF_SPACES = _ASCII_SPACES + b"\xc2\xe1\xe2\xe3"
 """The first bytes of white space. Some other characters begin with the same bytes, so a count is an upper bound."""
 _FIRST_BYTES_OF_SPACELESS = bytes({0xE0, 0xE1, *range(0xE3, 0xF5)})
-"""The first bytes of characters in scripts without spaces. 0xE2 is left out: dashes and quotation marks begin so."""
+"""The first bytes of characters in scripts without spaces. 0xE2 is left out, because dashes begin with it."""
 
 
 def is_dense(text: str) -> bool:
@@ -145,9 +145,9 @@ def split_into_windows(
     max_words = None if max_windows is None else (max_windows - 1) * stride + words_per_window
     word_spans = list(islice(split_words(text), max_words))
     windows = []
-    for first in islice(range(0, len(word_spans), stride), max_windows):
-        last = min(first + words_per_window, len(word_spans)) - 1
-        (start, _), (_, end) = word_spans[first], word_spans[last]
+    for first_word in islice(range(0, len(word_spans), stride), max_windows):
+        last_word = min(first_word + words_per_window, len(word_spans)) - 1
+        (start, _), (_, end) = word_spans[first_word], word_spans[last_word]
         windows.append((start, end))
     return windows
 

@@ -119,8 +119,8 @@ class StageScore(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """Return the stage's entry in a hit's ``_rerank``, such as ``{"score": 1.2, "rank": 3, "logit": 1.2}``."""
         passage = {} if self.passage is None else {"passage": self.passage.as_json()}
-        cut = {"truncated": True} if self.cut else {}
-        return {"score": self.score, "rank": self.rank, **self.parts, **passage, **cut}
+        truncated = {"truncated": True} if self.cut else {}
+        return {"score": self.score, "rank": self.rank, **self.parts, **passage, **truncated}
 
 
 class Candidate(NamedTuple):
