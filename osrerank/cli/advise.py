@@ -76,7 +76,8 @@ def advise(context: click.Context, /, **options: Any) -> None:
     from osrerank.formats.topics import read_queries
     from osrerank.formats.trec import read_qrels
 
-    index, output = options["index"], options["output"]
+    index = options["index"]
+    output = options["output"]
     refuse_existing(output, force=options["force"])
     judgments = read_qrels(options["qrels"])
     queries = judged_queries(read_queries(options["queries"]), judgments)

@@ -173,7 +173,8 @@ def index_sample(client: Client, sample: Sample) -> None:
     from opensearchpy.helpers import bulk
 
     actions = (
-        {"_index": INDEX, "_id": doc["id"], "title": doc["title"], "text": doc["text"]} for doc in sample.documents
+        {"_index": INDEX, "_id": document["id"], "title": document["title"], "text": document["text"]}
+        for document in sample.documents
     )
     bulk(client, actions, refresh=True)
     count = client.count(index=INDEX)["count"]
@@ -239,10 +240,10 @@ def _print_report(rows: Sequence[DemoRow], questions: Sequence[str], relevance: 
     from rich.console import Console
 
     console = Console(width=max(Console().width, 100))
-    first_pass, reranked = rows[0].responses, rows[-1].responses
-    comparisons = list(zip(first_pass, reranked, relevance, strict=True))
+    # for each question: BM25's response, the last reranked response, and the relevance
+    comparisons = list(zip(rows[0].responses, rows[-1].responses, relevance, strict=True))
     gains = [_gain(*comparison) for comparison in comparisons]
-    indices_by_gain = sorted(range(len(gains)), key=gains.__getitem__)
+    indices_by_gain = sorted(range(len(gains)), key=lambda index: gains[index])
     headings = {
         indices_by_gain[-1]: "Gained most",
         indices_by_gain[-2]: "Gained second most",

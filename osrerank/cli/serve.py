@@ -83,7 +83,8 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
     require("uvicorn", extra="server")
     if options["ui"]:
         judgments = _read_judgments(options["queries"], options["qrels"], options["save_judgments"])
-        limits, access = _create_limits(options), _create_access(options)
+        limits = _create_limits(options)
+        access = _create_access(options)
         serve_page(context, options["indexes"], judgments, host=host, port=port, limits=limits, access=access)
         return
     for name, option in PAGE_OPTIONS.items():
@@ -184,8 +185,8 @@ def _warm_up(reranker: Any) -> None:
         can_become_ready = error.retryable or isinstance(error, WorkerError | DeadlineExceeded)
         if not can_become_ready:
             raise
-        scorer = "a worker" if isinstance(error, WorkerError) else "that server"  # the error names the server
-        click.echo(f"The server cannot score yet ({error}): it responds with 503 until {scorer} is ready.", err=True)
+        waits_for = "a worker" if isinstance(error, WorkerError) else "that server"  # the error names the server
+        click.echo(f"The server cannot score yet ({error}): it responds with 503 until {waits_for} is ready.", err=True)
 
 
 def _is_loopback(host: str) -> bool:

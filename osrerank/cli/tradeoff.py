@@ -148,11 +148,11 @@ def _open_runs(run: Path, *other_runs: Path) -> "list[ScoredRun]":
                 raise EvaluationError(f"the pairs of the two runs cannot be combined, because {name} is {values}")
     blend = tuple(options["blend"]) if options.get("blend") else None
     if blend:
-        name = blend[0]
-        fix = find_replacement(f"rerank.blend.{name}")
+        method, _weight = blend
+        fix = find_replacement(f"rerank.blend.{method}")
         if fix:
             raise EvaluationError(
-                f'{run} was made with the blend "{name}", which was removed; {fix}, and create the run again'
+                f'{run} was made with the blend "{method}", which was removed; {fix}, and create the run again'
             )
     return [ScoredRun(path, blend) for path in (run, *other_runs)]
 

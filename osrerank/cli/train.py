@@ -150,7 +150,7 @@ def duo(**options: Any) -> None:
     """
     from osrerank.training.fit import train as fit
 
-    print_output(fit(create_training_request(options, "duobert"), "duo"))
+    print_output(fit(create_training_request(options, "duobert"), kind="duo"))
 
 
 def _parse_shares(_context: click.Context, _parameter: click.Parameter, value: str | None) -> list[float] | None:

@@ -52,7 +52,7 @@ GRID_STEPS = 10
 @click.option("--plot", type=OUTPUT_FILE, help="Plot AP against a, the first pass's weight, to a .svg, .png or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
-def tune(obj: dict[str, Any], /, **options: Any) -> None:
+def tune(global_options: dict[str, Any], /, **options: Any) -> None:
     """Learn the weights of sentences and first pass by cross-validation (Birch), from the scores of a run.
 
     \b
@@ -73,7 +73,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     write_run(output, build_held_out_run(sentence_scores, folds, output.stem))
     summary = json.dumps(_summary(folds), indent=2)
     write_atomically(output.with_name(f"{output.name}.weights.json"), [f"{summary}\n"])
-    if options["as_json"] or obj["as_json"]:
+    if options["as_json"] or global_options["as_json"]:
         click.echo(summary)
     else:
         _print_folds(folds)

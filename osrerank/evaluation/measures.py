@@ -104,7 +104,8 @@ class Evaluator:
     """
 
     def __init__(self, qrels: Qrels, measures: Sequence[str], averaging: Averaging | None = None) -> None:
-        self._qrels, self._averaging = qrels, averaging or Averaging()
+        self._qrels = qrels
+        self._averaging = averaging or Averaging()
         level = self._averaging.relevance_level
         self._measures = parse_measures([name for name in measures if name != MSMARCO], level)
         names = (*self._measures, *([MSMARCO] if MSMARCO in measures else []))

@@ -53,7 +53,14 @@ class QueryRecord:
         """
         candidates = [_candidate_from_hit(hit, rank) for rank, hit in enumerate(response["hits"]["hits"], start=1)]
         summary = response.get("rerank") or {"applied": False, "reason": None, "stages": []}
-        return cls.from_parts(query_id, candidates, summary["stages"], summary["applied"], summary["reason"], began_s)
+        return cls.from_parts(
+            query_id,
+            candidates=candidates,
+            stages=summary["stages"],
+            applied=summary["applied"],
+            reason=summary["reason"],
+            began_s=began_s,
+        )
 
     @classmethod
     def from_ranking(cls, query_id: str, ranking: Ranking, began_s: float) -> Self:
@@ -71,7 +78,14 @@ class QueryRecord:
         reasons = [report.reason for report in ranking.reports if report.reason and not report.skipped]
         reason = "; ".join(reasons) or None
         stages = [asdict(report) for report in ranking.reports]
-        return cls.from_parts(query_id, candidates, stages, find_applied(ranking.reports), reason, began_s)
+        return cls.from_parts(
+            query_id,
+            candidates=candidates,
+            stages=stages,
+            applied=find_applied(ranking.reports),
+            reason=reason,
+            began_s=began_s,
+        )
 
     @classmethod
     def from_parts(

@@ -22,7 +22,8 @@ BM25 = "BM25"
 ROUNDING = 5e-5
 """The maximum difference to a published value that comes from its rounding to four decimals."""
 RUN_FILES = ("BM25.txt", "runs/BM25.txt")
-CORPUS, QUERIES = "corpus.jsonl", "queries.tsv"
+CORPUS = "corpus.jsonl"
+QUERIES = "queries.tsv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,15 @@ def find_materials(folder: Path, collection: Collection, depth: int, texts: Text
     published = collection.candidates[depth]
     candidates_file = folder / published.name
     run = next((folder / name for name in RUN_FILES if (folder / name).is_file()), None)
-    corpus, queries = folder / CORPUS, folder / QUERIES
+    corpus = folder / CORPUS
+    queries = folder / QUERIES
     if candidates_file.is_file() and texts is None:
         _verify_checksum(candidates_file, published)
-        files, candidates = [candidates_file], candidate_lists(candidates_file)
+        files = [candidates_file]
+        candidates = candidate_lists(candidates_file)
     elif run is not None and queries.is_file() and (texts is not None or corpus.is_file()):
-        files, candidates = [run, queries], assemble_candidates(run, texts or corpus, queries)
+        files = [run, queries]
+        candidates = assemble_candidates(run, texts or corpus, queries)
     else:
         missing = [published] if qrels is not None else [published, collection.qrels]
         raise _missing_files_error(folder, collection, missing)

@@ -138,7 +138,7 @@ def randomisation_test(differences: Differences, *, seed: int = 0) -> float:
     n_queries = len(differences)
     threshold = abs(differences.sum()) - _TOLERANCE
     if n_queries <= _MAX_EXACT_QUERIES:
-        bits = np.arange(2**n_queries)[:, None] >> np.arange(n_queries) & 1  # row i: the binary digits of i
+        bits = (np.arange(2**n_queries)[:, None] >> np.arange(n_queries)) & 1  # row i: the binary digits of i
         signs_of_patterns = 1 - 2 * bits
         return float(np.mean(np.abs(signs_of_patterns @ differences) >= threshold))
     generator = np.random.default_rng(seed)
@@ -162,9 +162,10 @@ def correct_by_holm(p_values: Sequence[float]) -> list[float]:
     The i-th smallest of m p-values is multiplied by m - i + 1. A corrected value is at most 1, and at least that of the
     next smaller p-value.
     """
+    ascending_indices = sorted(range(len(p_values)), key=lambda index: p_values[index])
     corrected = [0.0] * len(p_values)
     previous = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__), start=1):
+    for rank, index in enumerate(ascending_indices, start=1):
         previous = min(1.0, max(previous, (len(p_values) - rank + 1) * p_values[index]))
         corrected[index] = previous
     return corrected
@@ -249,7 +250,8 @@ def _collect_query_ids(evaluation: Evaluation) -> set[str]:
 def _different_queries_error(
     first: str, first_values: Mapping[str, float], second: str, second_values: Mapping[str, float]
 ) -> EvaluationError:
-    n_first, n_second = len(first_values.keys() - second_values.keys()), len(second_values.keys() - first_values.keys())
+    n_first = len(first_values.keys() - second_values.keys())
+    n_second = len(second_values.keys() - first_values.keys())
     return EvaluationError(
         f"{first} and {second} have different judged queries ({n_first} only in the first, {n_second} only in "
         "the second); set --complete to average over all judged queries, where a missing query counts as 0"
@@ -257,7 +259,8 @@ def _different_queries_error(
 
 
 def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int) -> RunComparison:
-    values, baseline_values = run.per_query[measure], baseline.per_query[measure]
+    values = run.per_query[measure]
+    baseline_values = baseline.per_query[measure]
     differences = np.array([values[query_id] - baseline_values[query_id] for query_id in baseline_values])
     return RunComparison(
         baseline=baseline.run,

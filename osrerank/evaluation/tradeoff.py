@@ -83,7 +83,8 @@ class QueryScores:
         Raises:
             EvaluationError: first-pass candidates are missing, so rankings at smaller depths cannot be computed.
         """
-        mono_depth, pairs = _read_mono_depth(record), _read_pairs(record)
+        mono_depth = _read_mono_depth(record)
+        pairs = _read_pairs(record)
         if _is_vectors_mono(record):
             ids_by_vectors, mono = _read_vectors_mono(record)
             return cls(record.query_id, first_pass_ids=ids_by_vectors, mono=mono, mono_depth=mono_depth, pairs=pairs)
@@ -143,7 +144,8 @@ class ScoredRun:
     """
 
     def __init__(self, path: Path, blend: Blend | None = None) -> None:
-        self._path, self._blend = path, blend
+        self._path = path
+        self._blend = blend
         self._offsets: dict[str, int] = {}
         self.depths: list[QueryDepths] = []
         self.is_vectors_mono = False
@@ -267,7 +269,8 @@ class _Trial:
     """Measures the rankings with a setting, one batch of queries at a time."""
 
     def __init__(self, setting: RerankSetting, evaluator: Evaluator) -> None:
-        self._setting, self._evaluator = setting, evaluator
+        self._setting = setting
+        self._evaluator = evaluator
         self._n_inferences = 0
         self._n_queries = 0
 
@@ -334,7 +337,7 @@ def _blend_with_first_pass(scored: QueryScores, mono_ids: Sequence[str]) -> list
     for rank, doc_id in enumerate(order, start=1):
         if doc_id in scored_ids:
             score = scored.mono[doc_id]
-            model_entry = StageScore("model", score=0.0, rank=rank, unit=0.0)
+            model_entry = StageScore("model", score=0.0, rank=rank, unit=0.0)  # the stage does not read its values
             trace: tuple[StageScore, ...] = (first_pass[doc_id], model_entry)
         else:
             score = first_pass[doc_id].score

@@ -163,7 +163,7 @@ class DevelopmentSet:
     def _aggregate(self, scores: Sequence[float], trainee: Trainee) -> float:
         """Return a document's score from the scores of its passages."""
         if self.passages is None or self.passages.aggregation in RAW_SCORE_AGGREGATIONS:
-            return max(scores)
+            return max(scores)  # for firstp, of a single passage
         calibration = trainee.card.calibration
         logits = calibration.scale * np.asarray(scores, dtype=np.float32) + calibration.offset
         probabilities = logistic(logits)
@@ -226,7 +226,8 @@ def plan_schedule(development: DevelopmentSet, training_cost: float, kind: Kind,
         costs.append(estimate_cost(example.query, texts, n_sequences, kind, max_tokens))
     # a tenth of the cost of training and measuring together
     max_cost = MAX_MEASURING_FRACTION / (1 - MAX_MEASURING_FRACTION) * training_cost
-    total_cost, n_queries = sum(costs), len(costs)
+    total_cost = sum(costs)
+    n_queries = len(costs)
     if total_cost * (MAX_MEASUREMENTS + 1) <= max_cost:  # one is before the first step
         note = f"{n_queries} queries choose the best weights"
         return Schedule(development, MAX_MEASUREMENTS, measures_untrained=True, note=note)

@@ -114,7 +114,8 @@ def distill(request: TrainingRequest, *, layers: int | Sequence[int] = 0, studen
             last layer and learns to imitate it.
             A list: each kept layer also learns to do the work of the dropped layers after it. Of 4 layers, [1, 3]
             keeps 1, which learns to compute the output of 2, and 3, which learns to compute that of 4.
-        student: another checkpoint that the student starts from. ``layers`` then only chooses the layers to imitate.
+        student: another checkpoint that the student starts from. A list of ``layers`` then only chooses the layers to
+            imitate, and a number has no effect.
 
     Raises:
         ConfigError: the output exists; the recipe does not fit the data or the checkpoints, or sets ``soft``; or the
@@ -159,17 +160,17 @@ def _create_step_builder(
 ) -> StepBuilder:
     """Create the builder of training steps. It builds the teacher's inputs if the teacher tokenises differently."""
 
-    def sequence_builder(builder: InputBuilder) -> SequenceBuilder:
+    def create_sequence_builder(input_builder: InputBuilder) -> SequenceBuilder:
         if trainee.card.kind != "duo":
-            return MonoSequenceBuilder(builder)
+            return MonoSequenceBuilder(input_builder)
         learns_from_labels = recipe.hard or not recipe.soft
-        return DuoSequenceBuilder(builder, skips_equal_labels=learns_from_labels)
+        return DuoSequenceBuilder(input_builder, skips_equal_labels=learns_from_labels)
 
     teacher_builder = None
     if teacher is not None and _build_tokenisation_key(teacher) != _build_tokenisation_key(trainee):
-        teacher_builder = sequence_builder(teacher.builder)
+        teacher_builder = create_sequence_builder(teacher.builder)
     return StepBuilder(
-        sequence_builder(trainee.builder),
+        create_sequence_builder(trainee.builder),
         recipe.batch,
         recipe.budget_tokens or machine.budget_tokens,
         trainee.pad_id,

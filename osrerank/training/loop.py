@@ -98,15 +98,14 @@ class Machine:
 
     def __init__(self, precision: str) -> None:
         accelerate: Any = require("accelerate", extra="torch")
-        # Accelerate joins processes on the CPU only if `cpu` is set.
         current = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         device_type = current.type if current is not None else "cpu"
         if accelerate.utils.parse_flag_from_env("ACCELERATE_USE_CPU"):
             device_type = "cpu"
-        self.precision = precision = _choose_precision(precision, device_type)
+        precision = _choose_precision(precision, device_type)
         try:
             self.accelerator = accelerate.Accelerator(
-                cpu=device_type == "cpu",
+                cpu=device_type == "cpu",  # without it, Accelerate does not join processes on the CPU
                 # In fp16 the loop scales the loss itself, because a checkpoint has to keep the scale.
                 mixed_precision="bf16" if precision == "bf16" else "no",
                 kwargs_handlers=[accelerate.InitProcessGroupKwargs(timeout=MAX_WAIT)],
@@ -114,6 +113,7 @@ class Machine:
         except ValueError as error:
             reason = f"{precision} cannot be used: this process has already used another precision ({error})"
             raise ConfigError(reason, setting="recipe.precision") from error
+        self.precision = precision
         self.process_count = int(self.accelerator.num_processes)
         self.process_index = int(self.accelerator.process_index)
         if self.process_count > 1:
@@ -240,7 +240,7 @@ class Training:
         machine.broadcast_parameters(self._parameters.values())
         self._curve = Curve(plan.folder / CURVE_FILE, self.state.step)
         self._began_at_s = self._saved_at_s = plan.clock()
-        self._sequence_count = self._token_count = 0
+        self._n_sequences = self._n_tokens = 0  # of the steps of this call
 
     def run(self, steps: Iterator[TrainingStep], last_step: int, measure: Callable[[], float] | None) -> bool:
         """Train up to step ``last_step``, and return whether it was reached before time ran out.
@@ -323,7 +323,7 @@ class Training:
             self._machine.accelerator.backward(self._scaler.scale(loss))
             for name, value in losses.items():
                 sums[name] += value.detach() * micro_batch.weight
-        self._machine.sum_gradients([*self._parameters.values()])
+        self._machine.sum_gradients(list(self._parameters.values()))
         parts = self._machine.sum_losses({name: float(value) for name, value in sums.items()})
         total = math.fsum(parts.values())
         if not math.isfinite(total):
@@ -332,10 +332,12 @@ class Training:
                 f"the loss of step {index + 1} is {total}; lower the learning rate (rate), or inspect {locations}"
             )
         self._update_weights(recipe.clip)
-        self._sequence_count += step.n_sequences
-        self._token_count += step.n_tokens
-        row = {"step": index + 1, "rate": rate, "loss": total}
-        return row | parts if len(parts) > 1 else row  # a single part is the loss itself
+        self._n_sequences += step.n_sequences
+        self._n_tokens += step.n_tokens
+        row: dict[str, Any] = {"step": index + 1, "rate": rate, "loss": total}
+        if len(parts) > 1:  # a single part is the loss itself
+            row |= parts
+        return row
 
     def _update_weights(self, clip: float) -> None:
         """Let the optimiser update the weights. If gradients overflowed in fp16, lower the loss's scale instead."""
@@ -365,7 +367,5 @@ class Training:
         elapsed_s = max(self.plan.clock() - self._began_at_s, 1e-9)
         measured = f", {self.plan.recipe.measure} {row['measure']:.4f}" if "measure" in row else ""
         skipped = f", {self.state.skipped} steps skipped" if self.state.skipped else ""
-        speed = (
-            f"{self._sequence_count / elapsed_s:.1f} sequences and {self._token_count / elapsed_s:.0f} tokens a second"
-        )
+        speed = f"{self._n_sequences / elapsed_s:.1f} sequences and {self._n_tokens / elapsed_s:.0f} tokens a second"
         self.plan.report(f"step {step} of {self.plan.total_steps}: loss {row['loss']:.4f}{measured}{skipped}; {speed}")

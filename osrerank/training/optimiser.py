@@ -81,20 +81,23 @@ class Adam(torch.optim.Optimizer):
 
     def _update(self, group: Mapping[str, Any], parameters: list[Tensor]) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        first, second = ([self._get_moment(parameter, name) for parameter in parameters] for name in MOMENTS)  # m and v
+        first_moments = [self._get_moment(parameter, "first") for parameter in parameters]  # m
+        second_moments = [self._get_moment(parameter, "second") for parameter in parameters]  # v
         beta1, beta2 = group["betas"]
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
-        first_correction, second_correction = 1.0, 1.0
+        torch._foreach_lerp_(first_moments, gradients, 1 - beta1)
+        torch._foreach_mul_(second_moments, beta2)
+        torch._foreach_addcmul_(second_moments, gradients, gradients, 1 - beta2)
+        first_correction = 1.0
+        second_correction = 1.0
         if group["bias_correction"]:
-            first_correction, second_correction = 1 - beta1 ** group["steps"], 1 - beta2 ** group["steps"]
-        denominators = torch._foreach_sqrt(second)  # noqa: SLF001 - torch's own optimisers call it, too
+            first_correction = 1 - beta1 ** group["steps"]
+            second_correction = 1 - beta2 ** group["steps"]
+        denominators = torch._foreach_sqrt(second_moments)  # noqa: SLF001 - torch's own optimisers call it, too
         torch._foreach_div_(denominators, second_correction**0.5)
         torch._foreach_add_(denominators, group["eps"])
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_addcdiv_(parameters, first, denominators, -group["lr"] / first_correction)
+        torch._foreach_addcdiv_(parameters, first_moments, denominators, -group["lr"] / first_correction)
 
     def _get_moment(self, parameter: Tensor, name: str) -> Tensor:
         """Return a running mean of a parameter. It starts at 0."""

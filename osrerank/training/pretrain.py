@@ -155,7 +155,8 @@ class MaskedStepBuilder:
                 buffer.append(separator)
             buffer += piece_ids
             while len(buffer) >= self._max_pieces:
-                part, buffer = buffer[: self._max_pieces], buffer[self._max_pieces :]
+                part = buffer[: self._max_pieces]
+                buffer = buffer[self._max_pieces :]
                 if part[-1] == separator:
                     part.pop()
                 if buffer[:1] == [separator]:
@@ -165,15 +166,15 @@ class MaskedStepBuilder:
 
     def build(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[TrainingStep]:
         """Yield steps without end. The first ``skip`` steps are left out, because a resumed training did them."""
-        for number, sequences in enumerate(self._group_sequences(texts)):
-            if number >= skip:
-                yield self._build_step(sequences, np.random.default_rng([self.recipe.seed, number]))
+        for step_index, sequences in enumerate(self._group_sequences(texts)):
+            if step_index >= skip:
+                yield self._build_step(sequences, np.random.default_rng([self.recipe.seed, step_index]))
 
     def _group_sequences(self, texts: Callable[[], Iterable[str]]) -> Iterator[list[Ids]]:
         """Yield the sequences of each step. A step can span two passes."""
         batch: list[Ids] = []
-        for pass_number in itertools.count():
-            rng = random.Random(f"{self.recipe.seed}/{pass_number}")  # noqa: S311 - a repeatable order
+        for pass_index in itertools.count():
+            rng = random.Random(f"{self.recipe.seed}/{pass_index}")  # noqa: S311 - a repeatable order
             for ids in self.build_sequences(shuffle(texts(), self.recipe.shuffle, rng)):
                 batch.append(ids)
                 if len(batch) == self.recipe.batch:
@@ -212,8 +213,8 @@ class MaskedStepBuilder:
         masked_ids[masked_positions[draws < MASK_FRACTION]] = mask_id
         is_random = (draws >= MASK_FRACTION) & (draws < MASK_FRACTION + RANDOM_FRACTION)
         random_positions = masked_positions[is_random]
-        first_id, end_id = len(SPECIAL_TOKENS), self.tokenizer.get_vocab_size()  # lower ids are special tokens
-        masked_ids[random_positions] = rng.integers(first_id, end_id, len(random_positions))
+        first_id = len(SPECIAL_TOKENS)  # in a vocabulary of `train_tokenizer`, lower ids are special tokens
+        masked_ids[random_positions] = rng.integers(first_id, self.tokenizer.get_vocab_size(), len(random_positions))
         return masked_ids, targets
 
 

@@ -120,7 +120,7 @@ class MonoSequenceBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _StepLists:
-    """A step's lists of sequences before padding. The teacher's are all empty if it reads those of the student."""
+    """A step's lists of sequences before padding. The teacher's are empty if `StepBuilder` has no builder for it."""
 
     student: list[list[LabelledSequence]] = field(default_factory=list)
     teacher: list[list[Tokens]] = field(default_factory=list)
@@ -151,8 +151,8 @@ class StepBuilder:
 
     def build(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
         """Yield steps until the examples end. The first ``skip`` steps are left out, without tokenising them."""
-        for number, group in enumerate(self._group_examples(examples)):
-            if number >= skip:
+        for step_index, group in enumerate(self._group_examples(examples)):
+            if step_index >= skip:
                 yield self._build_step(group)
 
     def _group_examples(self, examples: Iterator[Example]) -> Iterator[list[Example]]:
@@ -160,14 +160,15 @@ class StepBuilder:
         group: list[Example] = []
         n_sequences = 0
         for example in examples:
-            count = self.sequence_builder.count(example)
-            if not count:
+            n_added = self.sequence_builder.count(example)
+            if not n_added:
                 continue
             group.append(example)
-            n_sequences += count
+            n_sequences += n_added
             if n_sequences >= self.min_sequences:
                 yield group
-                group, n_sequences = [], 0
+                group = []
+                n_sequences = 0
         if group:
             yield group
 
@@ -224,17 +225,18 @@ def plan_batches(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multi
         budget_tokens: the maximum number of tokens in a batch, including padding. A longer list is a batch by itself.
         multiple: the width of a batch is a multiple of this.
     """
-    longest = [max(len(tokens.ids) for tokens in sequences) for sequences in lists]
+    max_lengths = [max(len(tokens.ids) for tokens in sequences) for sequences in lists]
     batch: list[int] = []
-    rows = 0
-    for index in sorted(range(len(lists)), key=lambda index: (-longest[index], index)):
-        longest_in_batch = longest[batch[0]] if batch else 0  # its first list is the longest
-        width = math.ceil(longest_in_batch / multiple) * multiple
-        if batch and width * (rows + len(lists[index])) > budget_tokens:
+    n_sequences = 0
+    for index in sorted(range(len(lists)), key=lambda index: (-max_lengths[index], index)):
+        max_length = max_lengths[batch[0]] if batch else 0  # of the batch: its first list is the longest
+        width = math.ceil(max_length / multiple) * multiple
+        if batch and width * (n_sequences + len(lists[index])) > budget_tokens:
             yield batch
-            batch, rows = [], 0
+            batch = []
+            n_sequences = 0
         batch.append(index)
-        rows += len(lists[index])
+        n_sequences += len(lists[index])
     if batch:
         yield batch
 

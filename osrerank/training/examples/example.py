@@ -121,7 +121,9 @@ def read_examples(path: Path) -> Iterator[Example]:
     """
     for number, value in read_numbered_objects(path):
         try:
-            query, documents, relevance = value["query"], tuple(value["documents"]), tuple(value["relevance"])
+            query = value["query"]
+            documents = tuple(value["documents"])
+            relevance = tuple(value["relevance"])
         except (KeyError, TypeError) as error:
             reason = f"{describe_bad_value(error)}; expected a query, a list of documents and a list of relevances"
             raise line_error(path, number, reason) from None
@@ -142,7 +144,16 @@ def read_examples(path: Path) -> Iterator[Example]:
         missed = value.get("missed", 0)
         if type(missed) is not int or missed < 0:
             raise line_error(path, number, f"missed is {missed!r}; it must be a whole number from 0 on")
-        yield Example(query, documents, relevance, f"{path}, line {number}", scores, titles, doc_ids, missed)
+        yield Example(
+            query,
+            documents,
+            relevance,
+            location=f"{path}, line {number}",
+            scores=scores,
+            titles=titles,
+            doc_ids=doc_ids,
+            missed=missed,
+        )
 
 
 def _check_documents(documents: Sequence[Any], relevance: Sequence[Any]) -> None:

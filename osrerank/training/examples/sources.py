@@ -308,7 +308,8 @@ FILE_OPTIONS: Mapping[str, Callable[[Path], Any]] = {
     "qrels": Path,
     "tweets": Path,
 }
-"""For each option that is a file's path, the function that opens the file. Other options are numbers or booleans."""
+"""For each option that is a file's path, the function from the path to the reader's argument. Other options are numbers
+or booleans."""
 BOOLEAN_OPTIONS = frozenset({"inject"})
 KINDS: Mapping[str, SourceKind] = {
     "examples": SourceKind(read_examples),

@@ -122,7 +122,7 @@ def collect_weights(network: Classifier | BiEncoderNetwork) -> dict[str, Tensor]
 def _create_card(source: Path, recipe: Recipe, kind: Kind | None, name: str) -> ModelCard:
     """Return the card of the model to train: the source's card, with the kind, head and lengths that are requested."""
     source_card = _read_source_card(source, name)
-    # the default for a duo model is a cross-encoder that starts from its weights
+    # unless a kind is requested, training on from a duo model makes a cross-encoder
     default_kind: Kind = source_card.kind if source_card and source_card.kind != "duo" else "cross-encoder"
     new_kind = kind or recipe.kind or default_kind
     if new_kind == "bi-encoder":
@@ -342,19 +342,21 @@ def load_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> N
     prefix = f"{network.base_model_prefix}."
     named_weights = _normalise_names(weights, prefix)
     parameters = dict(network.named_parameters())
-    missing = [
+    initialised_names = [
         name
         for name, tensor in parameters.items()
         if name not in named_weights or named_weights[name].shape != tensor.shape
     ]
-    missing_encoder_weights = [name for name in missing if not name.removeprefix(prefix).startswith(HEAD_PREFIXES)]
+    missing_encoder_weights = [
+        name for name in initialised_names if not name.removeprefix(prefix).startswith(HEAD_PREFIXES)
+    ]
     if missing_encoder_weights:
         names = ", ".join(sorted(missing_encoder_weights)[:3])
         reason = f"in {source}, weights that its config requires are missing or differ in shape: {names}"
         raise ModelLoadError(reason, path=str(source))
     with torch.no_grad():
         for name, tensor in parameters.items():
-            if name not in missing:
+            if name not in initialised_names:
                 tensor.copy_(named_weights[name])
             elif name.lower().endswith("norm.weight"):
                 tensor.fill_(1.0)
