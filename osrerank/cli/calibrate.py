@@ -48,7 +48,8 @@ def calibrate(
 
     if plot:
         check_plot(plot)
-    query_set, judgments = read_queries(queries), read_qrels(qrels)
+    query_set = read_queries(queries)
+    judgments = read_qrels(qrels)
     with closing(open_client(context)) as client:
         fitted = fit_calibration(client, index, query_set, judgments, track=track)
         file = output or client.searcher.calibrations.file

@@ -21,7 +21,7 @@ class Traffic:
     Attributes:
         share: the fraction of the searches that are reranked, in [0, 1]. The other searches return the first pass.
         key: the id of the user or session. Either all searches with the same key are reranked, or none of them is. If
-            None, each search sets it to its query. A settings file cannot set it.
+            None, the query is the key. A settings file cannot set it.
         shadow: whether every search returns the first pass. The chosen searches are then reranked in the background, to
             record how reranking would change the order. It cannot be combined with ``interleave``.
     """
@@ -56,5 +56,6 @@ class Traffic:
     @property
     def is_chosen(self) -> bool:
         """Whether searches with this key are reranked. A chosen key remains chosen if ``share`` is increased."""
+        # before a search reads this, it has replaced the key None by its query
         digest = hashlib.sha256(f"{SALT}\0{self.key or ''}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8]) < self.share * 2**64

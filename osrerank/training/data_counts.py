@@ -39,22 +39,23 @@ def count_data(sources: Sequence[ExampleSource], recipe: Recipe, builder: Sequen
         EvaluationError: the data has nothing to learn from.
     """
     example_counts: list[int] = []
-    total_sequences, total_cost = 0, 0.0
+    total_sequences = 0
+    total_cost = 0.0
     max_tokens = builder.input_builder.max_tokens
-    rng = random.Random(recipe.seed)  # noqa: S311 - draws documents, guards no secret
+    rng = random.Random(recipe.seed)  # noqa: S311 - draws documents, no secret
     for source in sources:
-        example_count = 0
+        n_examples = 0
         for example in source.read():
-            example_count += 1
+            n_examples += 1
             if recipe.soft and example.documents and not example.scores:
                 raise EvaluationError(
                     f"{example.location}: soft=true learns from scores, but the example has no scores"
                 )
             for sample in sample_documents(example, recipe, rng):
-                sequence_count = builder.count(sample)
-                total_sequences += sequence_count
-                total_cost += estimate_cost(sample.query, sample.documents, sequence_count, kind, max_tokens)
-        example_counts.append(example_count)
+                n_sequences = builder.count(sample)
+                total_sequences += n_sequences
+                total_cost += estimate_cost(sample.query, sample.documents, n_sequences, kind, max_tokens)
+        example_counts.append(n_examples)
     if not total_sequences:
         names = "; ".join(source.name for source in sources)
         needs_negatives = recipe.draw in {"balanced", "list"}

@@ -258,7 +258,8 @@ def _run_steps(
 
     With the recipe's draw ``list``, the steps after ``mine_at`` use negatives that the model itself has chosen.
     """
-    recipe, total_steps = request.recipe, training.plan.total_steps
+    recipe = request.recipe
+    total_steps = training.plan.total_steps
     sources = [source.read for source in request.data]
     mining_step = round(total_steps * recipe.mine_at) if recipe.draw == "list" else 0  # 0: nothing is mined
     if mining_step:
@@ -278,7 +279,8 @@ def _run_steps(
         )
         if mined is None:
             return False
-        sources, source_counts = [mined.read], (mined.count,)
+        sources = [mined.read]
+        source_counts = (mined.count,)
     examples = repeat_passes(sources, source_counts, recipe)
     steps = step_builder.build(examples, skip=training.state.step - mining_step)
     return training.run(steps, total_steps, measure_network)

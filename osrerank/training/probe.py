@@ -51,7 +51,9 @@ class NetworkProbe:
 
     def run(self, inputs: dict[str, Tensor]) -> Tensor:
         """Run the network on the inputs, record the pass, and return the logits."""
-        self.states, self.attention, self._projections = [], [], []
+        self.states = []
+        self.attention = []
+        self._projections = []
         self._is_recording = True
         try:
             logits: Tensor = self._classifier(**inputs)
@@ -67,7 +69,8 @@ class NetworkProbe:
         if not self._is_recording:
             return
         # The hooks in this layer have appended its query, and then its key.
-        key, query = self._projections.pop(), self._projections.pop()
+        key = self._projections.pop()
+        query = self._projections.pop()
         self.attention.append(self._attention_logits(query, key))
         self.states.append(output[0] if isinstance(output, tuple) else output)
 

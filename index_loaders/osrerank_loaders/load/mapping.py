@@ -57,7 +57,7 @@ def build_index_body(
     properties: dict[str, Any] = {"title": text_field, "text": text_field}
     if options.contents:
         properties[CONTENTS] = text_field
-    for name, field in loader.fields.items():
+    for name, field in loader.fields.items():  # English fields also get the language of the options
         properties[name] = text_field if field.get("analyzer") == ENGLISH else field
     mappings = {"_meta": meta, "dynamic": loader.allows_other_fields, "properties": properties}
     settings: dict[str, Any] = {"number_of_shards": options.shards, **_LOADING_SETTINGS}

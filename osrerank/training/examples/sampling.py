@@ -70,14 +70,14 @@ def interleave(sources: Sequence[ReadSource], counts: Sequence[int], rng: random
         yield next(iterators[source_index])
 
 
-def read_pass(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe, number: int) -> Iterator[Example]:
-    """Yield the examples of one pass over the data, in training order. `interleave` describes ``counts``."""
-    rng = random.Random(f"{recipe.seed}/{number}")  # noqa: S311 - a repeatable draw, no secret
+def read_pass(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe, index: int) -> Iterator[Example]:
+    """Yield the examples of the pass with this index, in training order. `interleave` describes ``counts``."""
+    rng = random.Random(f"{recipe.seed}/{index}")  # noqa: S311 - a repeatable draw, no secret
     for example in shuffle(interleave(sources, counts, rng), recipe.shuffle, rng):
         yield from sample_documents(example, recipe, rng)
 
 
 def repeat_passes(sources: Sequence[ReadSource], counts: Sequence[int], recipe: Recipe) -> Iterator[Example]:
     """Yield the examples of one pass after another, without end."""
-    for number in count():
-        yield from read_pass(sources, counts, recipe, number)
+    for pass_index in count():
+        yield from read_pass(sources, counts, recipe, pass_index)

@@ -269,7 +269,8 @@ def _rename_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> d
     if trained_head == card.head:
         return weights
     if are_equivalent(trained_head, card.head) and read_config(source).get("model_type") == "bert":
-        old_prefix, new_prefix = TWO_LOGIT_HEADS[trained_head], TWO_LOGIT_HEADS[card.head]
+        old_prefix = TWO_LOGIT_HEADS[trained_head]
+        new_prefix = TWO_LOGIT_HEADS[card.head]
         renamed = {}
         for name, tensor in weights.items():
             is_head = name.startswith(old_prefix)
