@@ -32,6 +32,7 @@ from osrerank.service import RerankService
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types import NEVER, Deadline
 from osrerank.types.reasons import Reason, ReasonCode, SearchWarning, WarningCode
+from osrerank.types.values import is_blank
 
 logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()
@@ -408,7 +409,7 @@ def _with_text(plan: Plan) -> Plan:
     Raises:
         ConfigError: the query has no text, and ``on_failure`` is ``"raise"``.
     """
-    if plan.text or plan.options.query is not None:
+    if plan.options.query is not None or not is_blank(plan.text):
         return plan
     reason = explain_unfinished_query(plan.body)
     if reason:

@@ -35,6 +35,13 @@ def test_a_query_without_one_text_keeps_the_first_pass(body, reason):
         client.search(index="i", body=body, rerank={"on_failure": "raise"})
 
 
+def test_a_text_without_a_letter_or_digit_keeps_the_first_pass():
+    client = client_for(["a 💊", "bbb 💊"])
+    response = client.search("💊", index="i", rerank=True)
+    assert (ids(response), response["rerank"]["reason_code"]) == (["d0", "d1"], "no_query")
+    assert client.search("💊", index="i", rerank={"query": "pill"})["rerank"]["applied"] is True
+
+
 @pytest.mark.parametrize(
     "body",
     [
