@@ -7,9 +7,10 @@ from typing import Any
 from opensearchpy import OpenSearch
 
 from osrerank.errors import ConfigError
+from osrerank.formats.files import hash_file
 from osrerank.formats.sources import list_files
 from osrerank_loaders.collections.registry import LOADERS
-from osrerank_loaders.download import compute_sha256, fetch, read_catalogue
+from osrerank_loaders.download import fetch, read_catalogue
 from osrerank_loaders.load.bulk import BulkOptions
 from osrerank_loaders.load.job import LoadOptions, Summary, load
 from osrerank_loaders.load.mapping import IndexOptions
@@ -87,5 +88,5 @@ def download_collection(
                 path = fetch(file, folder, report=report)
             note = ""
             if not file.md5:
-                note = f"{path} is not verified: no MD5 is published; its SHA-256 is {compute_sha256(path)}"
+                note = f"{path} is not verified: no MD5 is published; its SHA-256 is {hash_file(path)}"
             yield path, note

@@ -1,6 +1,5 @@
 """Download the official files of collections, resuming interrupted downloads and checking sizes and MD5s."""
 
-import hashlib
 import http.client
 import re
 import urllib.error
@@ -15,6 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from osrerank._bad_value import describe_validation_error
 from osrerank.errors import ChecksumError, LoaderError
+from osrerank.formats.files import hash_file
 from osrerank_loaders.load.retry import RetryBudget
 
 _CHUNK_BYTES = 1 << 20
@@ -128,12 +128,6 @@ def fetch(
 
 def _has_version(version_file: Path, version: str) -> bool:
     return bool(version) and version_file.exists() and version_file.read_text("utf-8") == version
-
-
-def compute_sha256(path: Path) -> str:
-    """Return a file's SHA-256, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _request_size_and_version(remote: RemoteFile, retry_budget: RetryBudget) -> tuple[int, str]:
@@ -275,6 +269,5 @@ def _find_difference(path: Path, remote: RemoteFile) -> str:
         return f"the size is {size:,} bytes, but {remote.bytes:,} are published"
     if remote.md5 is None:
         return ""
-    with path.open("rb") as file:
-        md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    md5 = hash_file(path, "md5")
     return "" if md5 == remote.md5 else f"the MD5 is {md5}, but {remote.md5} is published"

@@ -3,7 +3,6 @@
 `evaluation.published` lists the collections, their files and the values.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from osrerank.evaluation.published import MEASURE, Collection, PublishedFile, Pu
 from osrerank.evaluation.significance import RunComparison, compare_runs
 from osrerank.evaluation.values import score_by_rank
 from osrerank.formats.candidates import CandidateList, CandidateLists, Texts, assemble_candidates, candidate_lists
+from osrerank.formats.files import hash_file
 from osrerank.formats.trec import read_qrels
 from osrerank.types import Qrels, Run
 
@@ -184,7 +184,7 @@ def _find_by_checksum(folder: Path, published: PublishedFile) -> Iterator[Path]:
     """Yield the files in a folder with the size and MD5 checksum of a published file, whatever their names are."""
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in paths:
-        if path.is_file() and path.stat().st_size == published.bytes and _hash_file(path, "md5") == published.md5:
+        if path.is_file() and path.stat().st_size == published.bytes and hash_file(path, "md5") == published.md5:
             yield path
 
 
@@ -192,14 +192,9 @@ def _verify_checksum(path: Path, published: PublishedFile) -> None:
     """Raise an error if the file's SHA-256 is not the published one. If none is published, nothing is checked."""
     if not published.sha256:
         return
-    digest = _hash_file(path, "sha256")
+    digest = hash_file(path)
     if digest != published.sha256:
         raise ChecksumError(
             f"{path} is not the published file: its SHA-256 is {digest}, not {published.sha256}; download it again "
             f"from {published.url}"
         )
-
-
-def _hash_file(path: Path, kind: str) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, kind).hexdigest()

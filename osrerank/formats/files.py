@@ -1,8 +1,9 @@
-"""Write text files so that no reader sees an incomplete file, and create the error for a bad line of a file."""
+"""Write text files so that no reader sees an incomplete file, hash files, and create the error for a bad line."""
 
 import contextlib
 import errno
 import gzip
+import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,12 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def line_error(path: Path, line: int, reason: str) -> FormatError:
     """Return the error for a bad line. Its message starts with file and line."""
     return FormatError(f"{path}, line {line}: {reason}", file=str(path), line=line)
+
+
+def hash_file(path: Path, kind: str = "sha256") -> str:
+    """Return a file's checksum, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
 def write_atomically(path: Path, lines: Iterable[str | bytes]) -> None:

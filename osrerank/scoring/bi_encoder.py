@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.formats.files import hash_file
 from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.backends.onnx import PRECISIONS
 from osrerank.scoring.batcher import CallOutcome
@@ -64,7 +65,7 @@ class BiEncoder(LocalModel):
         """
         components = (
             weights_digest(self._directory, self.card),
-            _file_digest(tokenizer_file(self._directory)),
+            hash_file(tokenizer_file(self._directory)),
             self.card.document_prefix,
             str(self.card.max_tokens),
             # the default is left out, so that vectors stay valid that were stored before there was another value
@@ -162,12 +163,7 @@ def weights_digest(directory: Path, card: ModelCard) -> str:
         if not graph:
             continue
         if (directory / CARD_FILE).exists():  # osrerank exported the graph
-            return _file_digest(directory / graph)
+            return hash_file(directory / graph)
         files = [name for name in (graph, f"{graph}_data") if (directory / name).exists()]
         return f"{hash_files(directory, files)}/{card.pooling}"
     return f"{hash_files(directory, list_parameter_files(directory))}/{card.pooling}"
-
-
-def _file_digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

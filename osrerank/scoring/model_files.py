@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from osrerank.errors import ModelLoadError
+from osrerank.formats.files import hash_file
 from osrerank.scoring.card import is_inside
 from osrerank.scoring.json_file import read_json
 
@@ -156,8 +157,7 @@ def hash_files(directory: Path, files: Iterable[str]) -> str:
     """Return the SHA-256 of the names and contents of files in a directory. The order of ``files`` does not matter."""
     total = hashlib.sha256()
     for name in sorted(files):
-        with (directory / name).open("rb") as stream:
-            total.update(f"{name}:{hashlib.file_digest(stream, 'sha256').hexdigest()};".encode())
+        total.update(f"{name}:{hash_file(directory / name)};".encode())
     return total.hexdigest()
 
 

@@ -20,6 +20,7 @@ import torch
 
 from osrerank.errors import ConfigError
 from osrerank.export.export_model import refuse_existing
+from osrerank.formats.files import hash_file
 from osrerank.options.passages import Passages
 from osrerank.scoring.card import Kind
 from osrerank.scoring.card_file import list_parameter_files, read_card
@@ -183,7 +184,7 @@ def _create_step_builder(
 def _build_tokenisation_key(trainee: Trainee) -> tuple[Any, ...]:
     """Return a key that two models share if they convert every query and document to the same sequences."""
     card = trainee.card
-    tokenizer = hashlib.sha256(tokenizer_file(trainee.source).read_bytes()).hexdigest()
+    tokenizer = hash_file(tokenizer_file(trainee.source))
     return tokenizer, card.kind, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
 
 

@@ -1,6 +1,5 @@
 """Peers: other libraries with the same weights, which run in processes of an environment of their own."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from osrerank.export.export_model import export_model
 from osrerank.export.write_graphs import write_onnx
 from osrerank.scoring.backends.torch import load_network
 from osrerank.scoring.checkpoints.self_check import examples
+from osrerank.scoring.model_files import hash_files
 from osrerank.scoring.modular.description import has_weighted_modules
 from tools.bench.race import BenchQuery, FloatArray
 from tools.bench.runner.table import BATCH_SIZES, PEERS
@@ -227,12 +227,8 @@ def _export_padded(checkpoint: Path, folder: Path) -> Path:
 
 def _fingerprint(checkpoint: Path) -> str:
     """Return a digest of the checkpoint's files, 16 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for path in sorted((*checkpoint.glob("*.json"), *checkpoint.glob("*.safetensors"))):
-        digest.update(path.name.encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
+    files = (*checkpoint.glob("*.json"), *checkpoint.glob("*.safetensors"))
+    return hash_files(checkpoint, [path.name for path in files])[:16]
 
 
 def _environment(home: Path, threads: int) -> dict[str, str]:
