@@ -83,7 +83,7 @@ def index(global_options: dict[str, Any] | None, /, **options: Any) -> None:
     global_options = global_options or {}
     url = options["url"] or global_options.get("url")
     as_json = options["as_json"] or global_options.get("as_json")
-    summary = load_collection(connect, {**options, "url": url})
+    summary = load_collection({**options, "url": url})
     if not as_json:
         for note in summary.notes:
             click.echo(note, err=True)

@@ -1,11 +1,10 @@
 """Load or download a collection with the options of the commands `index` and `download`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opensearchpy import OpenSearch
-
+from osrerank.client import connect
 from osrerank.errors import ConfigError
 from osrerank.formats.files import hash_file
 from osrerank.formats.sources import list_files
@@ -18,13 +17,8 @@ from osrerank_loaders.load.progress import download_progress, load_progress
 from osrerank_loaders.load.retry import RetryBudget
 
 
-def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
-    """Load a collection into a search engine.
-
-    Args:
-        connect: connects to a search engine, given its URL and the size of the connection pool.
-        options: the options of the command, such as ``{"loader": "beir", "paths": ("corpus.jsonl",), ...}``.
-    """
+def load_collection(options: Mapping[str, Any]) -> Summary:
+    """Load a collection, with options such as ``{"loader": "beir", "paths": ("corpus.jsonl",), ...}``."""
     loader = LOADERS[options["loader"]]
     # two connections more than the bulk requests need, for checkpoints
     client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)

@@ -41,9 +41,7 @@ class LoadState:
     duplicates: int = 0
 
     @classmethod
-    def begin(
-        cls, loader: str, files: Sequence[str], options: tuple[str, ...] = (), digests: tuple[str, ...] = ()
-    ) -> Self:
+    def begin(cls, loader: str, files: Sequence[str], options: tuple[str, ...], digests: tuple[str, ...]) -> Self:
         """Return the state of a load before its first record."""
         names = (name if is_virtual_path(name) else f"{Path(name).name}:{Path(name).stat().st_size}" for name in files)
         return cls(loader, tuple(names), options, digests)
