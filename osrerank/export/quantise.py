@@ -43,9 +43,7 @@ class QuantisationRecipe:
     min_outlier_gain: float = 1.25
 
 
-def quantise(
-    source: Path, target: Path, recipe: QuantisationRecipe | None = None, sequences: Sequence[Tokens] = ()
-) -> None:
+def quantise(source: Path, target: Path, recipe: QuantisationRecipe, sequences: Sequence[Tokens] = ()) -> None:
     """Write an int8 copy of an fp32 graph. Each activation tensor has one scale.
 
     The sample sequences show which channels are outliers. Without sequences, no channel is an outlier.
@@ -53,7 +51,6 @@ def quantise(
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
-    recipe = recipe or QuantisationRecipe()
     onnx = require("onnx", extra="onnx")
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
     graph = onnx.load(source)
