@@ -27,6 +27,8 @@ TOKENIZER_FILES = ("config.json", "tokenizer_config.json", "special_tokens_map.j
 """The files that other libraries read beside a graph."""
 TRANSFORMERS_PEER = "transformers torch fp32"
 RUNNER_CODE = "import sys; sys.path.append(sys.argv[1]); from runner.run import main; main()"
+CALIBRATION_PAIRS = 100
+"""The number of pairs for static quantisation."""
 TRIAL_DOCUMENTS = 64
 """The number of documents with which a batch size is tried."""
 
@@ -97,22 +99,18 @@ class Peer:
     """A peer in its process.
 
     Attributes:
-        label: the peer's name in the table of peers.
+        name: the peer's name in the table of peers.
         library: the versions of the library and its engine.
         process: the peer's process, which other peers share.
         batch: the batch size.
         spent_s: the processor time of the peer's scores so far, in seconds.
     """
 
-    label: str
+    name: str
     library: str
     process: PeerProcess
     batch: int = BATCH_SIZES[-2]
     spent_s: float = field(default=0.0, init=False)
-
-    @property
-    def name(self) -> str:
-        return self.label
 
     @property
     def version(self) -> str:
@@ -125,7 +123,7 @@ class Peer:
             InferenceError: the peer failed, or its process ended.
         """
         message = {"query": query, "documents": list(documents), "batch": self.batch}
-        reply = self.process.request(do="score", peer=self.label, **message)
+        reply = self.process.request(do="score", peer=self.name, **message)
         self.spent_s += reply["cpu_s"]
         return np.asarray(reply["scores"], dtype=np.float64).reshape(len(documents))
 
@@ -194,7 +192,7 @@ def load_peers(
         else:
             peers.append(Peer(name, reply["version"], processes[group]))
     for group, process in processes.items():
-        if all(PEERS[peer.label] != group for peer in peers):
+        if all(PEERS[peer.name] != group for peer in peers):
             process.close()
     return peers, errors
 
@@ -203,7 +201,7 @@ def _prepare_files(checkpoint: Path, folder: Path) -> dict[str, Any]:
     """Write the padded graph and the texts for calibration; return the paths for the runner."""
     calibration = folder / "calibration.jsonl"
     pairs = [(example.question, text) for example in examples() for text in (example.answer, example.unrelated)]
-    lines = [json.dumps({"query": query, "document": document}) for query, document in pairs]
+    lines = [json.dumps({"query": query, "document": document}) for query, document in pairs[:CALIBRATION_PAIRS]]
     calibration.write_text("\n".join(lines) + "\n", encoding="utf-8")
     paths = {"checkpoint": checkpoint, "folder": folder, "calibration": calibration}
     paths["padded"] = _export_padded(checkpoint, folder)

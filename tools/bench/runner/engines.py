@@ -10,9 +10,6 @@ import numpy as np
 
 from .table import LoadedPeer, PeerLoader, PeerRequest, to_scores
 
-CALIBRATION_PAIRS = 100
-"""The number of pairs for static quantisation."""
-
 
 class GraphInputs:
     """Converts pairs of texts to inputs of a graph.
@@ -41,7 +38,7 @@ class GraphInputs:
 
     def calibration(self) -> list[dict[str, Any]]:
         """Return the inputs for static quantisation, one pair each."""
-        rows = [json.loads(line) for line in self._calibration.read_text("utf-8").splitlines()[:CALIBRATION_PAIRS]]
+        rows = [json.loads(line) for line in self._calibration.read_text("utf-8").splitlines()]
         return [next(self.batches(row["query"], [row["document"]], 1))[1] for row in rows]
 
     def _pad(self, encodings: Sequence[Any]) -> dict[str, Any]:

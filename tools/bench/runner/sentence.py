@@ -11,9 +11,6 @@ import numpy as np
 
 from .table import LoadedPeer, PeerLoader, PeerRequest, to_scores
 
-CALIBRATION_PAIRS = 100
-"""The number of pairs for static quantisation."""
-
 
 def load_transformers(request: PeerRequest) -> LoadedPeer:
     """Load transformers in fp32; batches hold documents in the given order, padded to the longest."""
@@ -133,7 +130,7 @@ def _write_qint8(request: PeerRequest, source: Path) -> None:
     texts = request.folder / "texts"
     texts.mkdir(exist_ok=True)
     rows = [json.loads(line) for line in request.calibration.read_text("utf-8").splitlines()]
-    lines = [json.dumps({"text": f"{row['query']} {row['document']}"}) for row in rows[:CALIBRATION_PAIRS]]
+    lines = [json.dumps({"text": f"{row['query']} {row['document']}"}) for row in rows]
     (texts / "train.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     graph = {"file_name": "openvino/openvino_model.xml"}
     model = library.CrossEncoder(str(source), backend="openvino", local_files_only=True, model_kwargs=graph)
