@@ -17,14 +17,14 @@ HEADER = "# Rendered from docker/chart by `make manifests`: change the chart, no
 HELM_LINES = re.compile(r"^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by):.*\n|^# Source: .*\n", re.MULTILINE)
 
 
-def render(*options: str, helm: str | None = None, release: str = "osrerank", namespace: str = "osrerank") -> str:
+def render(*options: str) -> str:
     """Render the chart, and return its YAML documents.
 
     Raises:
         subprocess.CalledProcessError: Helm failed, for the reason in ``stderr``.
         FileNotFoundError: Helm is not installed.
     """
-    command = [helm or find_helm(), "template", release, str(CHART), "--namespace", namespace, *options]
+    command = [find_helm(), "template", "osrerank", str(CHART), "--namespace", "osrerank", *options]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own chart
 
 

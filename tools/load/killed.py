@@ -32,10 +32,10 @@ def start_worker(model: str, broker: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stderr=subprocess.DEVNULL)  # noqa: S603 - our own program
 
 
-def wait_until_ready(client: Client, question: str, options: Any) -> None:
+def wait_until_ready(client: Client, options: Any) -> None:
     """Search until the workers of both models score; exit after `START_TIMEOUT_S` attempts, one per second."""
     for _ in range(START_TIMEOUT_S):
-        marks = client.search(question, index=INDEX, rerank=options)["rerank"]
+        marks = client.search("who is ready", index=INDEX, rerank=options)["rerank"]
         if marks["applied"] is True:
             return
         time.sleep(1)
@@ -97,7 +97,7 @@ def measure(arguments: argparse.Namespace, folder: str, workers: Sequence["subpr
         reference = search_all(client, questions, {**options, "deadline_ms": None})
     url = arguments.redis_url
     with connect(f"embedded:{folder}", backend="workers", redis_url=url, **models) as client:
-        wait_until_ready(client, "who is ready", options)
+        wait_until_ready(client, options)
         first = 0 if arguments.kill == "mono" else 2
         victims = [worker.pid for worker in workers[first : first + arguments.killed]]
         options["deadline_ms"] = arguments.deadline_ms

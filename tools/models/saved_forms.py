@@ -25,7 +25,6 @@ DOCUMENTS = (
 )
 """The last document exceeds the models' maximum length."""
 WIDTH, MAX_TOKENS = 32, 96
-RESULT_FILE = "scores.json"
 SHAPE = {"hidden_size": WIDTH, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 FROM_PADDING = {"max_position_embeddings": 130, "type_vocab_size": 1}
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
