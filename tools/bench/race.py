@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.registry import load_scorer
 from osrerank.types.scores import single_documents
 
-FloatArray = npt.NDArray[np.float64]
+FloatArray = npt.NDArray[np.floating[Any]]
 TOP = 10
 SEED = 1
 QUERY_WORDS = 6

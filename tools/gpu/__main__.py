@@ -24,7 +24,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ import torch
 from safetensors.numpy import load_file
 
 from osrerank import connect
+from osrerank.doctor import find_versions
 from osrerank.evaluation.basic import ndcg
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
@@ -330,10 +330,7 @@ STEPS = {step.__name__: step for step in (parity, speed, vectors, worker, traini
 def machine() -> dict[str, str]:
     """Return device, package versions and date, which the figures depend on."""
     found = {"device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine()}
-    for name in PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found | {"date": dt.datetime.now(tz=dt.UTC).date().isoformat()}
+    return found | find_versions(PACKAGES) | {"date": dt.datetime.now(tz=dt.UTC).date().isoformat()}
 
 
 def in_words(row: MeasuredRow) -> str:

@@ -8,9 +8,6 @@ measured from the time at which the search was due, even if no thread was free t
 """
 
 import argparse
-import gzip
-import itertools
-import json
 import os
 import tempfile
 import threading
@@ -20,14 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import osrerank
 from osrerank import Client, connect
+from osrerank.cli.demo import Sample
 from osrerank.decision.use.shadow import percentiles, read_report
 from osrerank.indexing.build import build_vectors
 
-SAMPLE = Path(osrerank.__file__).parent / "data" / "squad"
+SAMPLE = Sample.load()
 INDEX = "sample"
-QUERIES = [line.split("\t")[1] for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()]
+QUERIES = list(SAMPLE.queries.values())
 THREADS = 8
 PLAIN = "first pass alone"
 MODES: dict[str, Any] = {
@@ -39,9 +36,7 @@ MODES: dict[str, Any] = {
 
 def fill(client: Client, documents: int) -> None:
     """Index documents of the sample, and build their vectors."""
-    with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
-        bodies = [json.loads(line) for line in itertools.islice(lines, documents)]
-    for number, body in enumerate(bodies):
+    for number, body in enumerate(SAMPLE.documents[:documents]):
         client.index(index=INDEX, id=str(number), body={name: body[name] for name in ("title", "text")})
     client.indices.refresh(index=INDEX)
     build_vectors(client, INDEX)

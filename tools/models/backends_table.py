@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from osrerank._platform import usable_cores
@@ -26,13 +25,12 @@ from osrerank.scoring.checkpoints.self_check import examples
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scorer
 from osrerank.types.scores import single_documents
+from tools.bench.race import FloatArray, top_overlap
 from tools.models.families import FAMILIES, SHAPES, Text, load, logit, make, sequences
 
-TOP = 10
 MAX_CHARACTERS = 500
 """The maximum length of a document, about a hundred tokens."""
 COLUMNS = ("fp32", "int8", "torch")
-FloatArray = npt.NDArray[np.floating[Any]]
 
 
 class BackendFigures(NamedTuple):
@@ -64,10 +62,9 @@ def compare(scorer: Scorer, tasks: Mapping[str, Sequence[str]], expected: Sequen
     start_s = time.perf_counter()
     logits = [scorer.score(query, texts, single_documents(len(texts))).values for query, texts in tasks.items()]
     took_s = time.perf_counter() - start_s
-    pairs = list(zip(logits, expected, strict=True))
-    overlaps = [len(_top(values) & _top(reference_values)) / TOP for values, reference_values in pairs]
+    pairs = zip(logits, expected, strict=True)
     difference = max(float(np.abs(values - reference_values).max()) for values, reference_values in pairs)
-    return BackendFigures(difference, float(np.mean(overlaps)), sum(map(len, logits)) / took_s)
+    return BackendFigures(difference, top_overlap(logits, expected), sum(map(len, logits)) / took_s)
 
 
 def measure(
@@ -112,10 +109,6 @@ def main() -> None:
         differences = f"{fp32.difference:.0e} | {int8.difference:.2f} | {int8.overlap:.2f} | {in_torch.difference:.0e}"
         sys.stdout.write(f"| {name} | {logits_sd:.1f} | {differences} | {speeds} |\n")
         sys.stdout.flush()
-
-
-def _top(values: FloatArray) -> set[int]:
-    return set(np.argsort(-values, kind="stable")[:TOP].tolist())
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from osrerank.formats.trec import read_qrels, read_run
 from osrerank.options.passages import Windows
 from osrerank.stages.splitting import find_passages, normalize_spaces
 from osrerank.training.examples.example import join_title
-from osrerank.training.examples.first_pass import temporary_search
+from osrerank.training.examples.first_pass import Search, temporary_search
 from osrerank.types import Document, Query, Section
 from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS
@@ -63,12 +63,15 @@ def searched(
     )
     depth = min(depth, len(documents))
     with temporary_search(texts, depth) as search:
-        candidates_by_query = {}
-        for query in queries:
-            body = {"query": {"match": {"text": query.text}}, "size": depth, "_source": False}
-            hits = search.client.search(index=search.index, body=body)["hits"]["hits"]
-            candidates_by_query[query.query_id] = {hit["_id"]: float(hit["_score"]) for hit in hits}
+        candidates_by_query = {query.query_id: find_scores(search, query.text) for query in queries}
     return _set(queries, candidates_by_query, qrels, documents)
+
+
+def find_scores(search: Search, query: str) -> dict[str, float]:
+    """Return BM25's scores of the documents that it finds for a query."""
+    body = {"query": {"match": {"text": query}}, "size": search.depth, "_source": False}
+    hits = search.client.search(index=search.index, body=body)["hits"]["hits"]
+    return {hit["_id"]: float(hit["_score"]) for hit in hits}
 
 
 def _set(

@@ -31,8 +31,8 @@ from osrerank.formats.trec import read_qrels
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.registry import load_model
 from osrerank.training.examples.example import Example, write_examples
-from osrerank.training.examples.first_pass import Search, temporary_search
-from tools.models.joined.sets import claims_kept_aside
+from osrerank.training.examples.first_pass import temporary_search
+from tools.models.joined.sets import claims_kept_aside, find_scores
 
 TEACHER = "osrerank/e5-small"
 ARTICLES = 170
@@ -226,15 +226,9 @@ def searched(pool: Pool, file: Path) -> Iterator[dict[int, float]]:
     if not file.exists():
         texts = ((str(number), text) for number, text in enumerate(pool.passages))
         with temporary_search(texts, FOUND) as search:
-            write_atomically(file, (f"{json.dumps(_hits(search, question.text))}\n" for question in pool.asked))
+            write_atomically(file, (f"{json.dumps(find_scores(search, question.text))}\n" for question in pool.asked))
     for _, line in read_numbered_objects(file):
         yield {int(number): score for number, score in line.items()}
-
-
-def _hits(search: Search, query: str) -> dict[str, float]:
-    body = {"query": {"match": {"text": query}}, "size": FOUND, "_source": False}
-    hits = search.client.search(index=search.index, body=body)["hits"]["hits"]
-    return {hit["_id"]: float(hit["_score"]) for hit in hits}
 
 
 def examples(pool: Pool, teacher: Teacher, file: Path, short: int = SHORT) -> Iterator[tuple[str, Example]]:
