@@ -67,7 +67,8 @@ def normalise_settings(settings: Json) -> Json:
         ApiError: 400 if a setting is unknown or has an invalid value.
     """
     nested = _expand_dotted_keys(settings)
-    index = {**{key: value for key, value in nested.items() if key != "index"}, **nested.get("index", {})}
+    settings_in_index = nested.pop("index", {})
+    index = {**nested, **settings_in_index}
     for key in index:
         if key not in _SETTINGS:
             raise argument_error(
@@ -83,7 +84,7 @@ def normalise_settings(settings: Json) -> Json:
         raise argument_error(f"[index.auto_expand_replicas] is false or a range such as 0-1, found [{replicas}]")
     analysis = index.pop("analysis", None)
     refresh_interval_s({"index": index})  # raises an error for an invalid interval
-    return {"index": index, **({"analysis": analysis} if analysis else {})}
+    return {"index": index, "analysis": analysis} if analysis else {"index": index}
 
 
 def _expand_dotted_keys(settings: Mapping[str, Any]) -> Json:
@@ -127,10 +128,10 @@ def _similarity_warnings(name: str, settings: Json) -> list[str]:
 def describe_indices(engine: Engine, expression: str, *, hidden: bool) -> Json:
     """Return the response to ``GET /{index}``."""
     rows = [engine.open_index(name).row for name in engine.resolve_names(expression, hidden=hidden)]
-    aliases = engine.store.aliases()
+    index_ids_by_alias = engine.store.aliases()
     return {
         row.name: {
-            "aliases": {alias: {} for alias, index_ids in aliases.items() if row.id in index_ids},
+            "aliases": {alias: {} for alias, index_ids in index_ids_by_alias.items() if row.id in index_ids},
             "mappings": row.mappings,
             "settings": format_settings(row),
         }
@@ -238,8 +239,10 @@ def change_aliases(engine: Engine, actions: Any) -> Json:
         raise ApiError(400, "action_request_validation_exception", "Validation Failed: 1: No action specified;")
     with engine.hold_write_lock():
         changes = [change for action in actions for change in _read_alias_changes(engine, action)]
-        existing = engine.store.aliases()  # the ids of the indices by alias
-        applicable = [change for change in changes if change.adds or change.row.id in existing.get(change.alias, ())]
+        index_ids_by_alias = engine.store.aliases()
+        applicable = [
+            change for change in changes if change.adds or change.row.id in index_ids_by_alias.get(change.alias, ())
+        ]
         if not applicable:  # all changes remove an alias that the index does not have
             missing = changes[0].alias
             reason = f"aliases [{missing}] missing"
@@ -273,7 +276,7 @@ def _read_alias_changes(engine: Engine, action: Any) -> list[_AliasChange]:
     names = _resolve_without_aliases(engine, index.split(","))
     if not names:
         raise missing_index_error(index)
-    return [_AliasChange(kind == "add", engine.open_index(name).row, alias) for name in names]
+    return [_AliasChange(adds=kind == "add", row=engine.open_index(name).row, alias=alias) for name in names]
 
 
 def _alias_name_error(alias: str, reason: str) -> ApiError:

@@ -53,7 +53,7 @@ class WriteBatch:
         source = _parse_document(text)
         doc_id = _new_id() if doc_id is None else _check_id(doc_id)
         live_index = self._engine.find_write_index(name)
-        old = self._latest_row(live_index, doc_id)
+        old_row = self._latest_row(live_index, doc_id)
         fields = live_index.fields
         new_mappings = fields.guess_mappings(source)
         if new_mappings:
@@ -61,22 +61,25 @@ class WriteBatch:
         fields.extract(source)  # raises an error for values that do not fit their fields
         if new_mappings:
             self._engine.change(live_index, mappings=new_mappings)
-        is_new = old is None or old.source is None
-        if create and old is not None and not is_new:
-            raise _conflict_error(live_index, doc_id, old.version)
-        row = self._add_row(live_index, doc_id, text, old)
-        return _write_response(live_index, row, "created" if is_new else "updated", 201 if is_new else 200)
+        if old_row is None or old_row.source is None:
+            row = self._add_row(live_index, doc_id, text, old_row)
+            return _write_response(live_index, row, "created", status=201)
+        if create:
+            raise _conflict_error(live_index, doc_id, old_row.version)
+        row = self._add_row(live_index, doc_id, text, old_row)
+        return _write_response(live_index, row, "updated", status=200)
 
     def delete(self, name: str, doc_id: str) -> Json:
         """Delete a document. The response has the status 404 if the document does not exist."""
         if name not in self._engine.store.indices() and name not in self._engine.store.aliases():
             self._engine.resolve_names(name)  # raises a 404
         live_index = self._engine.find_write_index(name)
-        old = self._latest_row(live_index, doc_id)
-        if old is None or old.source is None:
+        old_row = self._latest_row(live_index, doc_id)
+        if old_row is None or old_row.source is None:
             missing = StoredDocument(live_index.last_seq, doc_id, version=1, source=None)
-            return _write_response(live_index, missing, "not_found", 404)
-        return _write_response(live_index, self._add_row(live_index, doc_id, None, old), "deleted", 200)
+            return _write_response(live_index, missing, "not_found", status=404)
+        row = self._add_row(live_index, doc_id, text=None, old_row=old_row)
+        return _write_response(live_index, row, "deleted", status=200)
 
     def commit(self) -> None:
         if self._rows:
@@ -86,12 +89,13 @@ class WriteBatch:
         return self._latest.get((live_index, doc_id)) or self._engine.store.get(live_index.row, doc_id)
 
     def _add_row(
-        self, live_index: LiveIndex, doc_id: str, text: str | None, old: StoredDocument | None
+        self, live_index: LiveIndex, doc_id: str, text: str | None, old_row: StoredDocument | None
     ) -> StoredDocument:
         """Add a document, or a deletion if ``text`` is None, with the next sequence number and version."""
         rows = self._rows.setdefault(live_index, [])
-        seq = (rows[-1].seq if rows else live_index.last_seq) + 1
-        row = StoredDocument(seq, doc_id, 1 if old is None else old.version + 1, text)
+        last_seq = rows[-1].seq if rows else live_index.last_seq
+        version = 1 if old_row is None else old_row.version + 1
+        row = StoredDocument(last_seq + 1, doc_id, version, text)
         rows.append(row)
         self._latest[(live_index, doc_id)] = row
         return row
@@ -154,7 +158,7 @@ def _parse_actions(body: str, default_index: str | None) -> Iterator[tuple[str, 
         action, meta = _parse_action(number, line)
         text = ""
         if action != "delete":
-            text = next(lines, (0, ""))[1]
+            _, text = next(lines, (0, ""))
             if not text.strip():
                 raise argument_error(
                     f"Malformed bulk body: the action on line [{number}] has no document on the next line"
@@ -163,7 +167,7 @@ def _parse_actions(body: str, default_index: str | None) -> Iterator[tuple[str, 
         required_keys = ("_index", "_id") if action == "delete" else ("_index",)
         for key in required_keys:
             if meta.get(key) is None:
-                reason = f"Validation Failed: {key[1:]} is missing on line [{number}];"
+                reason = f"Validation Failed: {key.removeprefix('_')} is missing on line [{number}];"
                 raise ApiError(400, "action_request_validation_exception", reason)
         yield action, meta, text
 
@@ -222,11 +226,10 @@ def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
         reject_unknown_keys("mget docs", entry, frozenset({"_index", "_id"}))
         if isinstance(entry.get("_id"), dict | list):
             raise argument_error(f"[_id] of doc {number} is not a simple value")
-        problems += [
-            f"{name} is missing for doc {number}"
-            for name, value in (("index", entry.get("_index", default_index)), ("id", entry.get("_id")))
-            if value is None
-        ]
+        if entry.get("_index", default_index) is None:
+            problems.append(f"index is missing for doc {number}")
+        if entry.get("_id") is None:
+            problems.append(f"id is missing for doc {number}")
     if problems:
         reason = "".join(f" {number}: {problem};" for number, problem in enumerate(problems, start=1))
         raise ApiError(400, "action_request_validation_exception", f"Validation Failed:{reason}")

@@ -66,12 +66,14 @@ class Engine:
     @classmethod
     def shared(cls, folder: Path) -> "Engine":
         """Return the folder's engine, which clients share. Each client must call ``release`` at the end."""
-        key = (os.getpid(), folder.resolve())
+        folder = folder.resolve()
+        key = (os.getpid(), folder)
         with _engines_lock:
-            if key not in _engines:
-                _engines[key] = cls(key[1])
-            _engines[key].client_count += 1
-            return _engines[key]
+            engine = _engines.get(key)
+            if engine is None:
+                engine = _engines[key] = cls(folder)
+            engine.client_count += 1
+            return engine
 
     def release(self) -> None:
         """Give the engine back. It is closed when its last client has released it."""
@@ -132,9 +134,9 @@ class Engine:
             elif name_or_pattern in rows:
                 matches = [name_or_pattern]
             elif name_or_pattern in index_ids_by_alias:
-                index_ids = index_ids_by_alias[name_or_pattern]
-                # -ALIAS excludes nothing
-                matches = [] if excludes else [names_by_id[index_id] for index_id in index_ids]
+                matches = []
+                if not excludes:  # -ALIAS excludes nothing
+                    matches = [names_by_id[index_id] for index_id in index_ids_by_alias[name_or_pattern]]
             else:
                 raise missing_index_error(name_or_pattern)
             if excludes:
@@ -217,9 +219,9 @@ class Engine:
             self._folder_lock.release()
 
     def _needs_refresh(self, live_index: LiveIndex) -> bool:
-        interval = refresh_interval_s(live_index.row.settings)
-        since = live_index.unrefreshed_since
-        return since is not None and interval is not None and time.monotonic() - since >= interval
+        interval_s = refresh_interval_s(live_index.row.settings)
+        since_s = live_index.unrefreshed_since
+        return since_s is not None and interval_s is not None and time.monotonic() - since_s >= interval_s
 
     # Writing
 
@@ -248,9 +250,9 @@ class Engine:
 
     def find_write_index(self, name: str) -> LiveIndex:
         """Return the index with this name, or the only index of this alias. A missing index is created."""
-        rows, aliases = self.store.indices(), self.store.aliases()
-        if name in aliases:
-            targets = [row.name for row in rows.values() if row.id in aliases[name]]
+        rows, index_ids_by_alias = self.store.indices(), self.store.aliases()
+        if name in index_ids_by_alias:
+            targets = [row.name for row in rows.values() if row.id in index_ids_by_alias[name]]
             if len(targets) > 1:
                 raise argument_error(
                     f"no write index is defined for alias [{name}]: it points to several indices {targets}"
@@ -287,15 +289,16 @@ class Engine:
 
     def merge_fields(self, live_index: LiveIndex, mappings: Json) -> IndexFields:
         """Return the fields that an index would have with these mappings, or raise an `ApiError` for a conflict."""
-        return check_mappings(merge_mappings(live_index.row.mappings, mappings), live_index.row.settings)[0]
+        fields, _ = check_mappings(merge_mappings(live_index.row.mappings, mappings), live_index.row.settings)
+        return fields
 
     def change(self, live_index: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
         """Add fields to an index, or replace its settings. New fields become searchable at the next refresh."""
         with self.hold_write_lock():
             fields = self.merge_fields(live_index, mappings or {})
-            changes = {"mappings": fields.mappings, "settings": settings or live_index.row.settings}
+            settings = settings or live_index.row.settings
             with self.store.transaction():
-                row = self.store.update(live_index.row, **changes)
+                row = self.store.update(live_index.row, mappings=fields.mappings, settings=settings)
             live_index.sync()
             needs_new_columns = row.layout != build_layout(live_index.fields)
             if needs_new_columns:
@@ -332,14 +335,17 @@ class Engine:
 
     def _limit_writers(self, target: LiveIndex) -> None:
         """Close the writer of another index if a writer for ``target`` would be one too many."""
-        others = [other for other in self._open_indices.values() if other.has_open_writer and other is not target]
-        if not target.has_open_writer and len(others) >= MAX_WRITERS:
+        if target.has_open_writer:
+            return
+        others = [other for other in self._open_indices.values() if other.has_open_writer]
+        if len(others) >= MAX_WRITERS:
+            oldest = others[0]
             try:
-                others[0].refresh()
-                others[0].close_writer()
+                oldest.refresh()
+                oldest.close_writer()
             except (ApiError, *TANTIVY_ERRORS) as error:  # the store has the documents; the next refresh tries again
-                _log_failed_refresh(others[0], error)
-                others[0].close_writer(wait=False)
+                _log_failed_refresh(oldest, error)
+                oldest.close_writer(wait=False)
 
     def _start_refresher(self) -> None:
         if self._refresher is None:
@@ -395,13 +401,12 @@ def refresh_interval_s(settings: Json) -> float | None:
 
 def _check_name(name: str) -> None:
     problem = ""
+    has_forbidden_character = any(character in name for character in ' "*\\<|,>/?#:')
     if name != name.lower():
         problem = "must be lowercase"
     elif name.startswith(("_", "-", "+")):
         problem = "must not start with '_', '-', or '+'"
-    elif (
-        not name or name in (".", "..") or any(letter in name for letter in ' "*\\<|,>/?#:') or len(name.encode()) > 255
-    ):
+    elif name in ("", ".", "..") or has_forbidden_character or len(name.encode()) > 255:
         problem = "must not be empty, '.', '..', longer than 255 bytes, or contain a space or one of \"*\\<|,>/?#:"
     if problem:
         reason = f"Invalid index name [{name}], {problem}"
@@ -411,6 +416,6 @@ def _check_name(name: str) -> None:
 @atexit.register
 def _close_all() -> None:
     """Commit the writes of clients that were never closed."""
-    for (process, _), engine in list(_engines.items()):
-        if process == os.getpid():
+    for (process_id, _), engine in list(_engines.items()):
+        if process_id == os.getpid():
             engine.close()

@@ -58,7 +58,9 @@ class Snapshot:
 
     def document_frequency(self, path: str, term: str) -> int:
         """Return the number of documents with a term in a field."""
-        return int(self.searcher.doc_freq(self.shard.columns[path], term)) if path in self.shard.columns else 0
+        if path not in self.shard.columns:
+            return 0
+        return int(self.searcher.doc_freq(self.shard.columns[path], term))
 
     def term_frequencies(self, path: str, term: str) -> Iterator[TermFrequency]:
         """Yield how often documents contain a term, such as: 3 documents have it twice in a field of 10 terms."""
@@ -98,7 +100,8 @@ class LiveIndex:
         self.row = row
         self.fields, self.analyzers = check_mappings(row.mappings, row.settings)
         self._shard: Shard | None = None
-        self._loaded_generation, self._loaded_seq = 0, 0  # the row's, with its indexed_seq, when the shard was loaded
+        self._loaded_generation = 0  # the row's generation when the shard was loaded
+        self._loaded_seq = 0  # the row's indexed_seq when the shard was loaded
         self._added_seq = row.indexed_seq  # the sequence number of the last document that the shard's writer received
         self.last_seq = store.last_seq(row)
         self.unrefreshed_since: float | None = None
@@ -132,13 +135,12 @@ class LiveIndex:
     def _load_snapshot(self) -> Snapshot:
         with self._lock:
             while self._shard is None or not self._is_up_to_date():
-                generation = self.row.generation
+                tried_generation = self.row.generation
                 try:
                     self._load_shard(self.row)
                 except TANTIVY_ERRORS:
                     self.sync()
-                    was_just_rebuilt = self.row.generation != generation  # by another process; try again
-                    if not was_just_rebuilt:
+                    if self.row.generation == tried_generation:  # otherwise another process has just rebuilt it
                         raise
             return Snapshot(self.row, self.fields, self.analyzers, self._shard, self._shard.searcher)
 
@@ -217,7 +219,7 @@ class LiveIndex:
             rows: the documents, in the order of their sequence numbers.
             may_have_rows: whether the search index might already contain some of these rows, which are then replaced.
         """
-        shard.delete(row.doc_id for row in rows if may_have_rows or row.version > 1)  # above 1, it replaces a version
+        shard.delete(row.doc_id for row in rows if may_have_rows or row.version > 1)  # version 1 replaces nothing
         analyzers = {
             path: self.analyzers.get(field.analyzer_name)
             for path, field in self.fields.by_path.items()
@@ -232,14 +234,14 @@ class LiveIndex:
         self._added_seq = rows[-1].seq
 
     def _build_document(
-        self, shard: Shard, row: StoredDocument, text: str, analyzer: Callable[[str], Analyzer]
+        self, shard: Shard, row: StoredDocument, source: str, get_analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document | None:
         """Convert a document for the search index. If it cannot be indexed, log a warning and return None.
 
         A write refuses such a document. If the store contains one nevertheless, the others can still be searched.
         """
         try:
-            return shard.build_document(row, self.fields.extract(json.loads(text)), analyzer)
+            return shard.build_document(row, self.fields.extract(json.loads(source)), get_analyzer)
         except (ApiError, ValueError, TypeError, OverflowError, RecursionError) as error:
             logger.warning("document [%s] of [%s] cannot be searched: %s", row.doc_id, self.row.name, error)
             return None
@@ -260,17 +262,17 @@ class LiveIndex:
 
     def rebuild(self) -> None:
         """Rebuild the search index from the store, because fields were added or its files are damaged."""
-        old = self.row
-        generation = old.generation + 1
+        old_row = self.row
+        generation = old_row.generation + 1
         layout = build_layout(self.fields)
-        folder = self._generation_folder(old, generation)
+        folder = self._generation_folder(old_row, generation)
         shutil.rmtree(folder, ignore_errors=True)
         with translate_tantivy_errors(folder):
             shard = Shard(folder, layout)
         try:
             shard.open_writer()
             self._added_seq = 0
-            for rows in self._store.read_since(old, 0):
+            for rows in self._store.read_since(old_row, 0):
                 self._add_to_shard(shard, rows)
             shard.commit()
             shard.reload()
@@ -282,7 +284,7 @@ class LiveIndex:
             # The sequence number must not fall. If the store has no rows left, _added_seq is 0.
             self._record_commit(layout=layout, generation=generation, indexed_seq=max(self._added_seq, self.last_seq))
             self._shard, self._loaded_generation, self._loaded_seq = shard, generation, self.row.indexed_seq
-        shutil.rmtree(self._generation_folder(old), ignore_errors=True)
+        shutil.rmtree(self._generation_folder(old_row), ignore_errors=True)
 
     def _record_commit(self, **changes: Any) -> None:
         """Note in the store what the search index has committed, and drop the rows of deleted documents."""

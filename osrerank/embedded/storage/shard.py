@@ -131,7 +131,7 @@ class CheckedSearcher:
         """Return the number of documents by the number after ``prefix``: ``{12: 3}`` if 3 have ``<prefix>12``."""
         with translate_tantivy_errors(self._folder):
             tokens = self._searcher.terms_with_prefix(FIELD_NAMES, prefix)
-            return {int(token[len(prefix) :]): n_documents for token, n_documents in tokens}
+            return {int(token.removeprefix(prefix)): n_documents for token, n_documents in tokens}
 
     @property
     def num_docs(self) -> int:
@@ -273,8 +273,8 @@ class Shard:
         document.add_text(FIELD_NAMES, f"{path}{LENGTH_INFIX}{length}")
         document.add_text(FIELD_NAMES, f"{path}{DISTINCT_INFIX}{len(frequencies)}")
         document.add_text(self.columns[path], TERM_SEPARATOR.join(terms))
-        suffix = f"{PART_SEPARATOR}{encoded_length}"
-        tokens = [f"{term}{PART_SEPARATOR}{frequency}{suffix}" for term, frequency in frequencies.items()]
+        length_suffix = f"{PART_SEPARATOR}{encoded_length}"
+        tokens = [f"{term}{PART_SEPARATOR}{frequency}{length_suffix}" for term, frequency in frequencies.items()]
         document.add_text(self.frequency_columns[path], " ".join(tokens))
         document.add_unsigned(self.length_columns[path], encoded_length)
 

@@ -130,7 +130,7 @@ class SqliteStore:
 
     def create(self, name: str, mappings: Json, settings: Json, layout: Mapping[str, str]) -> IndexRow:
         """Add an index."""
-        uuid = uuid4().hex[:22]
+        uuid = uuid4().hex[:22]  # as long as OpenSearch's
         values = (name, uuid, int(time.time() * 1000), *map(json.dumps, (mappings, settings, layout)))
         cursor = self._db.execute(
             "INSERT INTO indices (name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq)"
@@ -238,12 +238,23 @@ class SqliteStore:
         rows = self._db.execute(
             "SELECT id, name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq FROM indices"
         )
-        # mappings, settings and layout are JSON
-        self._indices = {row[1]: IndexRow(*row[:4], *map(json.loads, row[4:7]), *row[7:]) for row in rows}
+        indices: dict[str, IndexRow] = {}
+        for index_id, name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq in rows:
+            indices[name] = IndexRow(
+                id=index_id,
+                name=name,
+                uuid=uuid,
+                created_ms=created_ms,
+                mappings=json.loads(mappings),
+                settings=json.loads(settings),
+                layout=json.loads(layout),
+                generation=generation,
+                indexed_seq=indexed_seq,
+            )
         aliases: dict[str, set[int]] = {}
         for alias, index_id in self._db.execute("SELECT alias, index_id FROM aliases"):
             aliases.setdefault(alias, set()).add(index_id)
-        self._aliases = aliases
+        self._indices, self._aliases = indices, aliases
         # An open transaction can still be undone. In that case, the next call must read again.
         self._loaded_version = None if self._db.in_transaction else version
 
@@ -263,9 +274,9 @@ def storage_error(folder: Path, message: str) -> ApiError:
         "disk i/o error",
         "no space",
         "file too large",
-        "os error 28",
-        "os error 27",
-    )  # ENOSPC, EFBIG
+        "os error 28",  # ENOSPC
+        "os error 27",  # EFBIG
+    )
     if any(part in lower for part in disk_messages):
         reason = f"the disk of the embedded folder {folder} is full or failing ({message}): free space and try again"
         return ApiError(429, "cluster_block_exception", reason)

@@ -199,8 +199,9 @@ class _Parser:
         if number is not None:
             if number.end() - offset > MAX_NUMBER_CHARACTERS:
                 raise RefusedRequest(422, f"the body has a number of more than {MAX_NUMBER_CHARACTERS} characters")
-            is_integer = number[2] is None and number[3] is None
-            return int(number[1]) if is_integer else float(number[0]), number.end()
+            integer, fraction, exponent = number.groups()
+            is_integer = fraction is None and exponent is None
+            return int(integer) if is_integer else float(number[0]), number.end()
         constant = CONSTANT.match(self._text, offset)
         if constant is None:
             self._fail("a value is missing", offset)

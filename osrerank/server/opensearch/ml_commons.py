@@ -17,7 +17,7 @@ from osrerank.server.failures import WRONG_SCORE_COUNT, explain_failures
 from osrerank.server.opensearch.cluster import RERANK_PATH
 
 ROOT = "/_plugins/_ml"
-"""All paths of the REST API of ml-commons begin with this one."""
+"""The beginning of all paths of ml-commons' REST API."""
 DEPLOY_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 10.0
 MAX_INSTALL_S = 10.0
@@ -169,8 +169,12 @@ class Models:
         action = model["connector"]["actions"][0]
         config = model["connector"].get("client_config", {})
         client_config = {name: config.get(name) for name in CallLimits().client_config()}
-        server = str(action["url"]).removesuffix(RERANK_PATH)
-        return Model(str(model["model_state"]), server, "Authorization" in action["headers"], client_config)
+        return Model(
+            state=str(model["model_state"]),
+            server=str(action["url"]).removesuffix(RERANK_PATH),
+            sends_token="Authorization" in action["headers"],
+            client_config=client_config,
+        )
 
     def score_test_texts(self, model_id: str) -> None:
         """Score two texts through OpenSearch.
