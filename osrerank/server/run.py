@@ -49,7 +49,7 @@ class HeaderTimeoutProtocol(H11Protocol):
 
     def _update_timeout(self) -> None:
         """Start the timeout when the server begins to wait for headers, and cancel it when the headers have arrived."""
-        cycle: Any = self.cycle  # the latest request and its response, or None before the first (though not annotated)
+        cycle: Any = self.cycle  # the latest request and its response; None at first, which uvicorn does not annotate
         waits_for_headers = cycle is None or cycle.response_complete
         if not waits_for_headers:
             self._cancel_timeout()

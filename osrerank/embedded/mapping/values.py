@@ -71,7 +71,8 @@ def as_float(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError("not finite")
-    return float(struct.unpack("<f", struct.pack("<f", number))[0])
+    (rounded,) = struct.unpack("<f", struct.pack("<f", number))
+    return float(rounded)
 
 
 def as_boolean(value: Any) -> int:
@@ -84,7 +85,8 @@ def as_boolean(value: Any) -> int:
 
 def as_millis(value: Any) -> int:
     """Convert an ISO date or a number to milliseconds since 1970 in UTC."""
-    return parse_date_range(value)[0]
+    first, _ = parse_date_range(value)
+    return first
 
 
 def parse_date_range(value: Any) -> tuple[int, int]:
@@ -102,12 +104,12 @@ def parse_date_range(value: Any) -> tuple[int, int]:
             raise ValueError(f"{text!r} is not a date")
         millis = as_long(text.partition(".")[0])
         return millis, millis
-    *digits, fraction, zone = match.groups()
-    numbers = [int(group) for group in digits if group]
-    year, month, day, hour, minute, second = [*numbers, *FIRST_PARTS[len(numbers) :]]
+    *groups, fraction, zone = match.groups()
+    parts = [int(group) for group in groups if group]  # the year, and as many of the next parts as the date has
+    year, month, day, hour, minute, second = [*parts, *FIRST_PARTS[len(parts) :]]
     start = datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _utc_offset(zone)
-    fraction_ms = int(((fraction or "") + "000")[:3])
-    duration_ms = 1 if fraction else DURATIONS_MS[len(numbers) - 1]
+    fraction_ms = int((fraction or "").ljust(3, "0")[:3])
+    duration_ms = 1 if fraction else DURATIONS_MS[len(parts) - 1]
     first = (start - EPOCH) // timedelta(milliseconds=1) + fraction_ms
     return first, first + duration_ms - 1
 

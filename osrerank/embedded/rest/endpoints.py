@@ -58,10 +58,11 @@ def _msearch(request: RestRequest) -> Response:
         raise argument_error(
             "Validation Failed: an msearch body is pairs of lines, a header and a search, each with a newline"
         )
-    headers = [parse_body(line) for line in lines[::2]]
+    header_lines, search_lines = lines[::2], lines[1::2]
+    headers = [parse_body(line) for line in header_lines]
     for header in headers:
         reject_unknown_keys("msearch header", header, frozenset({"index"}))
-    responses = [_search_once(request, header, body) for header, body in zip(headers, lines[1::2], strict=True)]
+    responses = [_search_once(request, header, body) for header, body in zip(headers, search_lines, strict=True)]
     took_ms = sum(response.get("took", 0) for response in responses)
     return Response({"took": took_ms, "responses": responses}, can_share_body=True)
 

@@ -116,8 +116,13 @@ class Router:
             for template in templates:
                 pattern = template.replace("{index}", _INDEX_PATTERN)
                 pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern)
-                accepted_params = frozenset(params.split())
-                self._routes.append(_Route(frozenset(methods.split()), re.compile(pattern), accepted_params, endpoint))
+                route = _Route(
+                    methods=frozenset(methods.split()),
+                    path=re.compile(pattern),
+                    params=frozenset(params.split()),
+                    endpoint=endpoint,
+                )
+                self._routes.append(route)
             return endpoint
 
         return register

@@ -83,9 +83,11 @@ class Highlighter:
 
     def _build_fragments(self, field: Field, options: Json, texts: list[str], terms: set[str]) -> list[str]:
         """Return the best fragments of a field's texts, in the order of the texts."""
-        tags = [_read_tag(options, "pre_tags", "<em>"), _read_tag(options, "post_tags", "</em>")]
+        pre_tag = _read_tag(options, "pre_tags", "<em>")
+        post_tag = _read_tag(options, "post_tags", "</em>")
         limit = parse_count(options.get("number_of_fragments", 5), "highlight.number_of_fragments")
-        scored_fragments: list[tuple[float, str]] = []
+        fragments: list[str] = []
+        scores: list[float] = []  # of the fragments
         total_length = sum(map(len, texts)) + len(texts) - 1  # the texts count as joined by a separator
         matches = [[token for token in self._analyse(field, text) if token.term in terms] for text in texts]
         term_counts = Counter(token.term for tokens in matches for token in tokens)
@@ -95,18 +97,19 @@ class Highlighter:
             passages = [_Passage(0, len(text), tokens)] if returns_whole_text else _find_passages(text, tokens)
             for passage in passages:
                 score = _score_passage(passage, term_counts, total_length, text_start + passage.start)
-                scored_fragments.append((score, _insert_tags(text, passage, tags)))
+                scores.append(score)
+                fragments.append(_insert_tags(text, passage, pre_tag, post_tag))
             text_start += len(text) + 1
-        best_first = sorted(range(len(scored_fragments)), key=lambda index: -scored_fragments[index][0])
+        best_first = sorted(range(len(scores)), key=lambda index: -scores[index])
         best = best_first[: limit or None]
-        return [scored_fragments[index][1] for index in sorted(best)]
+        return [fragments[index] for index in sorted(best)]
 
     def _analyse(self, field: Field, text: str) -> list[Token]:
         if len(text) > MAX_CHARACTERS:
             reason = f"The length of [{field.path}] has exceeded [{MAX_CHARACTERS}]"
             raise argument_error(f"{reason} - maximum allowed to be analyzed for highlighting.")
         if field.column == "keyword":
-            return [Token(text, 0, 0, len(text))]
+            return [Token(text, position=0, start=0, end=len(text))]
         return self._snapshot.analyzers.get(field.analyzer_name).tokens(text)
 
 
@@ -183,18 +186,19 @@ def _score_passage(passage: _Passage, term_counts: Mapping[str, int], field_leng
         field_length: the length of the field, in characters.
         field_offset: the offset of the passage in the field, in characters.
     """
-    passage_count, score = 1 + field_length / AVERAGE_PASSAGE_CHARACTERS, 0.0
+    passage_count = 1 + field_length / AVERAGE_PASSAGE_CHARACTERS
     relative_length = (passage.end - passage.start) / AVERAGE_PASSAGE_CHARACTERS
+    score = 0.0
     for term, count in Counter(token.term for token in passage.tokens).items():
         weight = (K1 + 1) * math.log(1 + (passage_count + 0.5) / (term_counts[term] + 0.5))
         score += weight * count / (count + K1 * (1 - B + B * relative_length))
     return score * (1 + 1 / math.log(AVERAGE_PASSAGE_CHARACTERS + field_offset))
 
 
-def _insert_tags(text: str, passage: _Passage, tags: list[str]) -> str:
+def _insert_tags(text: str, passage: _Passage, pre_tag: str, post_tag: str) -> str:
     parts = []
     position = passage.start
     for token in passage.tokens:
-        parts += [text[position : token.start], tags[0], text[token.start : token.end], tags[1]]
+        parts += [text[position : token.start], pre_tag, text[token.start : token.end], post_tag]
         position = token.end
     return "".join([*parts, text[position : passage.end]]).strip()

@@ -154,8 +154,8 @@ def _read_sort(sort: Any) -> SortOrder | None:
 def _read_search_after(values: Any, sort: SortOrder | None, start: int) -> int | None:
     if values is None:
         return None
-    is_number = isinstance(values, list) and len(values) == 1 and isinstance(values[0], int)
-    if sort is None or sort.path != INSERTION_ORDER or start or not is_number:
+    is_one_number = isinstance(values, list) and len(values) == 1 and isinstance(values[0], int)
+    if sort is None or sort.path != INSERTION_ORDER or start or not is_one_number:
         fix = 'pass one number, with [sort: ["_doc"]] and without [from]'
         raise unsupported_error(f"[search_after: {values!r:.100}]", fix)
     return int(values[0])

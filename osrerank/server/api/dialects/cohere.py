@@ -1,4 +1,4 @@
-"""The dialects of Cohere and Voyage. Jina, Together, vLLM, Infinity and OpenSearch's ml-commons also use Cohere's."""
+"""The requests of Cohere and Voyage. Jina, Together, vLLM, Infinity and OpenSearch's ml-commons also use Cohere's."""
 
 import math
 import uuid
@@ -44,17 +44,17 @@ class CohereRequest(RankFieldsRequest):
         return document_texts("documents", self.documents, self.rank_fields)
 
     def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:
-        scored_question = scored_questions[0]
+        (scored,) = scored_questions
         return_documents = self.return_documents
         if return_documents is None:
             return_documents = _is_jina_model(self.model)
         results: list[dict[str, Any]] = []
-        for index in scored_question.order[: self.top_n or None]:  # `VllmRequest` can have 0, which means all
-            result: dict[str, Any] = {"index": index, "relevance_score": scored_question.probabilities[index]}
+        for index in scored.order[: self.top_n or None]:  # `VllmRequest` can have 0, which means all
+            result: dict[str, Any] = {"index": index, "relevance_score": scored.probabilities[index]}
             if return_documents:
-                result["document"] = self._returned_document(index)
+                result["document"] = self._format_document(index)
             results.append(result)
-        units = math.ceil(len(scored_question.order) / DOCUMENTS_PER_UNIT)
+        units = math.ceil(len(scored.order) / DOCUMENTS_PER_UNIT)
         return {
             "object": "rerank",
             "id": uuid.uuid4().hex,
@@ -64,7 +64,7 @@ class CohereRequest(RankFieldsRequest):
             "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": units}},
         }
 
-    def _returned_document(self, index: int) -> Any:
+    def _format_document(self, index: int) -> Any:
         """Return a document in the format of a result: the text "a cat" becomes {"text": "a cat"}."""
         document = self.documents[index]
         return {"text": document} if isinstance(document, str) else original_json(document)
@@ -86,7 +86,7 @@ def _is_jina_model(model: str | None) -> bool:
 class InfinityRequest(CohereRequest):
     """A request to Infinity's ``/rerank``: Cohere's format, except that a result has "a cat", not {"text": "a cat"}."""
 
-    def _returned_document(self, index: int) -> Any:
+    def _format_document(self, index: int) -> Any:
         return original_json(self.documents[index])
 
 
@@ -157,9 +157,10 @@ class VoyageRequest(DialectRequest):
         return [Question(self.query, tuple(self.documents))]
 
     def build_response(self, scored_questions: Sequence[ScoredQuestion], model: str) -> Any:
-        scores = scored_questions[0].probabilities
-        order = scored_questions[0].order[: self.top_k]
-        results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]
+        (scored,) = scored_questions
+        results: list[dict[str, Any]] = [
+            {"index": index, "relevance_score": scored.probabilities[index]} for index in scored.order[: self.top_k]
+        ]
         if self.return_documents:
             results = [{**result, "document": self.documents[result["index"]]} for result in results]
         return {"object": "list", "data": results, "model": model, "usage": {"total_tokens": 0}}
