@@ -84,11 +84,11 @@ class LongRecord:
 
 
 def _encode_span(span: Span | None, fields: Sequence[str]) -> tuple[int, int, int, int]:
-    """Return a span as field, value, start and end, such as ``(0, -1, 120, 480)`` for a part of the first field."""
+    """Return a span as it is stored, such as ``(0, -1, 120, 480)`` for a part of the first field."""
     if span is None:
         return -1, -1, 0, 0
-    value = -1 if span.value is None else span.value
-    return fields.index(span.field), value, span.start, span.end
+    value_index = -1 if span.value is None else span.value
+    return fields.index(span.field), value_index, span.start, span.end
 
 
 def _parse_spans(names: bytes, numbers: memoryview) -> list[Span | None] | None:
@@ -96,11 +96,14 @@ def _parse_spans(names: bytes, numbers: memoryview) -> list[Span | None] | None:
     try:
         fields = json.loads(names)
         rows = np.frombuffer(numbers, INT32).reshape(-1, SPAN_FIELDS).tolist()
-        if not all(0 <= start <= end and value >= -1 for _, value, start, end in rows):
-            return None
-        return [
-            None if field < 0 else Span(str(fields[field]), start, end, None if value < 0 else value)
-            for field, value, start, end in rows
-        ]
+        spans: list[Span | None] = []
+        for field_index, value_index, start, end in rows:
+            if not 0 <= start <= end or value_index < -1:
+                return None
+            span = None
+            if field_index >= 0:
+                span = Span(str(fields[field_index]), start, end, None if value_index < 0 else value_index)
+            spans.append(span)
     except (ValueError, LookupError, TypeError, RecursionError):  # a forged record
         return None
+    return spans

@@ -23,7 +23,7 @@ class Paragraph(NamedTuple):
     @property
     def judgments(self) -> Iterator[Judgment]:
         """For each query, the judgment that the document is relevant."""
-        return (Judgment(query.query_id, self.document.doc_id, 1) for query in self.queries)
+        return (Judgment(query.query_id, self.document.doc_id, relevance=1) for query in self.queries)
 
 
 def read_squad(path: Path) -> Iterator[Paragraph]:

@@ -18,7 +18,7 @@ _GERMAN_ENDINGS = frozenset({"", "e", "en", "em", "ern", "er", "es", "s", "est",
 
 @cache
 def _stemmer(algorithm: str) -> Stemmer.Stemmer:
-    return Stemmer.Stemmer(algorithm, 0)
+    return Stemmer.Stemmer(algorithm, 0)  # without a cache of stems
 
 
 def _stem(algorithm: str, word: str) -> str:
