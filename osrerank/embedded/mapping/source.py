@@ -36,12 +36,12 @@ class SourceFilter:
         ``is_included`` is true if a pattern in ``includes`` matches the value or an object that contains it.
         """
         if isinstance(value, dict):
-            inner_paths = {key: f"{path}.{key}" if path else key for key in value}
-            selection = {
-                key: self._select_property(inner_paths[key], inner, is_included=is_included)
-                for key, inner in value.items()
-            }
-            selection = {key: inner for key, inner in selection.items() if inner is not _NOTHING}
+            selection = {}
+            for key, inner in value.items():
+                inner_path = f"{path}.{key}" if path else key
+                selected = self._select_property(inner_path, inner, is_included=is_included)
+                if selected is not _NOTHING:
+                    selection[key] = selected
             is_whole_source = not path
             is_selected_empty = is_included and not value
             return selection if selection or is_selected_empty or is_whole_source else _NOTHING
@@ -72,11 +72,14 @@ def read_source_filter(body_filter: Any, params: Mapping[str, str] | None = None
     params = params or {}
     if "_source" in params:
         text = params["_source"]
-        body_filter = {"true": True, "false": False}.get(text, text.split(","))  # otherwise patterns
+        patterns = text.split(",")
+        body_filter = {"true": True, "false": False}.get(text, patterns)
     includes, excludes = _read_patterns(body_filter)
-    includes = params["_source_includes"].split(",") if "_source_includes" in params else includes
-    excludes = params["_source_excludes"].split(",") if "_source_excludes" in params else excludes
-    return SourceFilter(body_filter is not False, tuple(includes), tuple(excludes))
+    if "_source_includes" in params:
+        includes = params["_source_includes"].split(",")
+    if "_source_excludes" in params:
+        excludes = params["_source_excludes"].split(",")
+    return SourceFilter(is_returned=body_filter is not False, includes=tuple(includes), excludes=tuple(excludes))
 
 
 def _read_patterns(body_filter: Any) -> tuple[list[str], list[str]]:

@@ -88,8 +88,9 @@ def _field_vector(snapshot: Snapshot, path: str, counts: Counter[str], *, needs_
     for term, count in sorted(counts.items()):
         terms[term] = {"term_freq": count}
         if needs_statistics:
-            total = sum(entry.frequency * entry.n_documents for entry in snapshot.term_frequencies(path, term))
-            terms[term] |= {"doc_freq": snapshot.document_frequency(path, term), "ttf": total}
+            entries = snapshot.term_frequencies(path, term)
+            n_occurrences = sum(entry.frequency * entry.n_documents for entry in entries)
+            terms[term] |= {"doc_freq": snapshot.document_frequency(path, term), "ttf": n_occurrences}
     totals = snapshot.searcher.totals(path)
     return {
         "field_statistics": {
