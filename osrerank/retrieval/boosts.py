@@ -58,7 +58,8 @@ class Boost:
         mode: how the value is combined with the score so far, as a ``boost_mode`` such as ``sum``.
         query_names: the names of the boost's queries. The sum of their scores, times ``factor``, is the value.
         factor: the product of the parameters ``boost`` of all enclosing clauses.
-        fixed_value: the value for each hit that matches the query (``negative_boost``). None if it depends on scores.
+        fixed_value: the value for each hit that matches the query (``negative_boost``). It is 1 for all other hits.
+            None if the value depends on scores.
         enclosing_names: the names of the ``should`` clauses around the boost. It applies only to hits that match all of
             them.
     """
@@ -91,8 +92,7 @@ class Boosts:
         factor: the product of the parameters ``boost`` of all clauses around the text part.
         enclosing_names: the names of the ``should`` clauses around the text part. A hit that does not match all of them
             has a text score of 0.
-        steps: the boosts in the order in which they are combined with the text score: from the innermost to the
-            outermost.
+        steps: the boosts in the order in which they are combined with the text score, the innermost first.
         wants_scores: whether the caller also requested the scores of named queries.
     """
 
@@ -134,12 +134,12 @@ def find_boosts(
     for key in ("rescore", "indices_boost"):
         if body.get(key):
             return _inseparable_reason(f"{key} changes the score after the query")
-    has_boosts = "rule" in kinds or {"text", "filter"} <= kinds  # a filter alone is the whole score
+    has_boosts = "rule" in kinds or {"text", "filter"} <= kinds  # without text, a filter's score is no boost
     if not isinstance(query, Mapping) or not has_boosts:
         return None
     try:
         _check_functions(query)
-        named_query = namer.name_parts(query, 1.0)
+        named_query = namer.name_parts(query, factor=1.0)
     except _InseparableBoostsError as error:
         return _inseparable_reason(str(error))
     except (AttributeError, KeyError, TypeError, ValueError):  # an invalid query, which the engine will report
@@ -205,7 +205,7 @@ class _PartNamer:
         kinds = self.find_kinds(clause)
         if "text" not in kinds:
             raise _InseparableBoostsError("no part of it searches for a text")
-        if len(kinds) == 1:
+        if len(kinds) == 1:  # it is the text part
             self.factor, self.text_enclosing_names = factor, self.enclosing_names
             return self._add_name(clause, self.text_names)
         name, content = next(iter(clause.items()))
@@ -282,26 +282,28 @@ class _PartNamer:
 
     def _name_bool(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
         """Name the text part of a ``bool``, and each of its other scoring clauses, which are boosts to be added."""
-        named_content, boosts = dict(content), list[str]()
         clause_lists = {key: _as_list(content.get(key)) for key in ("must", "should") if content.get(key)}
-        kinds = [self.find_kinds(clause) for clauses in clause_lists.values() for clause in clauses]
-        kinds_with_text = [clause_kinds for clause_kinds in kinds if "text" in clause_kinds]
-        have_boosts = any(clause_kinds != {"text"} for clause_kinds in kinds_with_text)
-        if len(kinds_with_text) > 1 and have_boosts:
+        kinds_by_clause = [self.find_kinds(clause) for clauses in clause_lists.values() for clause in clauses]
+        kinds_of_texts = [clause_kinds for clause_kinds in kinds_by_clause if "text" in clause_kinds]
+        have_boosts = any(clause_kinds != {"text"} for clause_kinds in kinds_of_texts)
+        if len(kinds_of_texts) > 1 and have_boosts:
             raise _InseparableBoostsError("several parts of a bool query search for a text, and one of them has boosts")
+        named_content, boost_names = dict(content), list[str]()
         for key, clauses in clause_lists.items():
             named_clauses: list[Any] = []
             for clause in clauses:
                 clause_kinds = self.find_kinds(clause)
-                if "text" not in clause_kinds:
-                    named_clauses.append(self._add_name(clause, boosts) if clause_kinds else clause)
+                if not clause_kinds:  # it does not score
+                    named_clauses.append(clause)
+                elif "text" not in clause_kinds:
+                    named_clauses.append(self._add_name(clause, boost_names))
                 elif key == "should":
                     named_clauses.append(self._name_should_clause(clause, factor))
                 else:
                     named_clauses.append(self.name_parts(clause, factor))
             named_content[key] = named_clauses
-        if boosts:
-            self.steps.append(Boost("sum", tuple(boosts), factor, enclosing_names=self.enclosing_names))
+        if boost_names:
+            self.steps.append(Boost("sum", tuple(boost_names), factor, enclosing_names=self.enclosing_names))
         return named_content
 
     def _name_should_clause(self, clause: Any, factor: float) -> Mapping[str, Any]:
@@ -319,12 +321,11 @@ class _PartNamer:
 
     def _name_boosting(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
         """Name both parts of a ``boosting``: ``positive`` has the text, and ``negative`` is a boost to multiply by."""
-        names = list[str]()
         positive = self.name_parts(content["positive"], factor)
-        negative = self._add_name(content["negative"], names)
+        name = self._new_name()
+        negative = _wrap(content["negative"], name)
         value = float(content["negative_boost"])
-        boost = Boost("multiply", tuple(names), fixed_value=value, enclosing_names=self.enclosing_names)
-        self.steps.append(boost)
+        self.steps.append(Boost("multiply", (name,), fixed_value=value, enclosing_names=self.enclosing_names))
         return {**content, "positive": positive, "negative": negative}
 
 
@@ -374,13 +375,14 @@ def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Par
     caller_response = restore_caller_names(response, wants_scores=boosts.wants_scores)
     parts = []
     for rank, hit in enumerate(hits, start=1):
-        score, matched = hit.get("_score"), hit.get("matched_queries")
+        score = hit.get("_score")
         if not isinstance(score, int | float):
             return _inseparable_reason("a hit has no score"), caller_response
-        matched = matched if isinstance(matched, Mapping) else {}
+        matched = hit.get("matched_queries")
+        query_scores = matched if isinstance(matched, Mapping) else {}  # a list of names has no scores
         try:
-            text_score = boosts.compute_text_score(matched)
-            values = [boost.compute_value(matched) for boost in boosts.steps]
+            text_score = boosts.compute_text_score(query_scores)
+            values = [boost.compute_value(query_scores) for boost in boosts.steps]
             combined_score = combine(text_score, values, boosts.steps)
         except TypeError:  # a score is the string "NaN"
             combined_score = math.nan
