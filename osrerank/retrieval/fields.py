@@ -1,6 +1,6 @@
 """Decide which fields of each index a query string searches, and which fields' text the model scores.
 
-They are the fields that the caller names, or else text fields of the mapping.
+Both are the fields that the caller names, or else text fields of the mapping.
 """
 
 import itertools
@@ -303,38 +303,38 @@ def resolve_fields(
     """
     mappings = add_body_fields(leaves_by_index, choice)
     model_names = (*choice.model_fields, *choice.second_ranking_fields)
-    paths = {without_boost(name): _resolve_to_paths(mappings, name) for name in model_names}
+    paths_by_name = {without_boost(name): _resolve_to_paths(mappings, name) for name in model_names}
     # if the caller's query searches text fields, the model scores these instead of the defaults
     groups = [
         replace(group, model_fields=_choose_query_text_fields(mappings, group.model_fields, choice))
         for group in defaults
     ]
-    if choice.model_fields or choice.query_fields:
-        model_fields = union(paths[without_boost(name)] for name in choice.model_fields)
-        model_fields = model_fields or _drop_repeated_texts(mappings, choice.query_fields)
+    if choice.model_fields:
+        model_fields = union(paths_by_name[without_boost(name)] for name in choice.model_fields)
+    elif choice.query_fields:
+        model_fields = _drop_repeated_texts(mappings, choice.query_fields)
     else:
         model_fields = union(group.model_fields for group in groups)
         model_fields = model_fields or _choose_query_text_fields(mappings, (), choice)
     query_fields = _expand_objects(mappings, choice.query_fields) or union(group.query_fields for group in groups)
     searched_names = set(map(without_boost, choice.query_fields))
     if not choice.model_fields:  # `check_names` needs to know where the text of each searched name is
-        paths |= {name: _find_fields_with_same_text(mappings, name, model_fields) for name in searched_names}
-    all_names = map(without_boost, (*choice.query_fields, *model_names))
-    is_searched = {name: name in searched_names for name in all_names}
-    defaults_are_read = not choice.model_fields and model_fields == union(group.model_fields for group in defaults)
-    can_leave_out = not choice.query_fields and (choice.searched_by_body is None or defaults_are_read)
+        paths_by_name |= {name: _find_fields_with_same_text(mappings, name, model_fields) for name in searched_names}
+    option_names = dict.fromkeys(map(without_boost, (*choice.query_fields, *model_names)))
+    reads_defaults = not choice.model_fields and model_fields == union(group.model_fields for group in defaults)
+    can_leave_out = not choice.query_fields and (choice.searched_by_body is None or reads_defaults)
     have_different_fields = len({(group.query_fields, group.model_fields) for group in groups}) > 1
     return SearchFields(
         query_fields,
         model_fields,
         groups=tuple(groups) if have_different_fields and not choice.query_fields else (),
         left_out=tuple(_find_unsearched_fields(mappings, query_fields)) if can_leave_out else (),
-        traits=_read_traits(leaves_by_index, mappings, query_fields, union([model_fields, *paths.values()])),
+        traits=_read_traits(leaves_by_index, mappings, query_fields, union([model_fields, *paths_by_name.values()])),
         option_names=OptionNames(
-            paths,
-            names_to_check={} if choice.is_checked else is_searched,
-            missing=tuple(find_missing_names(mappings, is_searched)),
-            similar={name: find_most_similar_field(mappings, name) for name in is_searched},
+            paths_by_name,
+            names_to_check={} if choice.is_checked else {name: name in searched_names for name in option_names},
+            missing=tuple(find_missing_names(mappings, option_names)),
+            similar={name: find_most_similar_field(mappings, name) for name in option_names},
         ),
     )
 
@@ -350,9 +350,10 @@ def _read_traits(
     ``mappings`` are those of ``leaves_by_index``, together with the fields that the caller's body defines.
     ``text_names`` are the fields whose text might be read from a hit.
     """
-    leaves = {leaf.path: leaf for mapping in mappings for leaf in mapping.values()}
-    text_paths = {leaf.path for mapping in mappings for leaf in mapping.values() if leaf.kind in TEXT_KINDS}
-    nested = {leaf.path: leaf.nested for mapping in mappings for leaf in mapping.values() if leaf.nested}
+    all_leaves = [leaf for mapping in mappings for leaf in mapping.values()]
+    leaves = {leaf.path: leaf for leaf in all_leaves}
+    text_paths = {leaf.path for leaf in all_leaves if leaf.kind in TEXT_KINDS}
+    nested = {leaf.path: leaf.nested for leaf in all_leaves if leaf.nested}
     searched_leaves = [leaves[without_boost(name)] for name in query_fields if without_boost(name) in leaves]
     return MappedTraits(
         nested=nested,
@@ -438,7 +439,7 @@ def _drop_repeated_texts(mappings: Sequence[Leaves], names: Iterable[str]) -> tu
         unmapped_leaf = Leaf(without_boost(name), source=without_boost(name))  # no mapping contains the name
         for leaf in _resolve_all(mappings, name) or [unmapped_leaf]:
             for path in _find_text_paths(leaf):
-                source = leaf.source if path == leaf.path else ""
+                source = leaf.source if path == leaf.path else path  # a field that is copied to this one
                 path_by_source.setdefault(source or path, path)
     return tuple(path_by_source.values())
 
@@ -486,10 +487,10 @@ def _expand_objects(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[s
     expanded: list[str] = []
     for name in names:
         leaves = _resolve_all(mappings, name)
-        paths = [leaf.path for leaf in leaves]
-        is_object = "*" not in name and paths != [without_boost(name)]  # an object stands for fields with other paths
         boost = name[len(without_boost(name)) :]
-        expanded += [leaf.path + boost for leaf in leaves if is_object or leaf.nested] or [name]
-        if "*" in name and any(leaf.nested for leaf in leaves):
-            expanded.append(name)
+        if "*" in name:
+            nested_fields = [leaf.path + boost for leaf in leaves if leaf.nested]
+            expanded += [*nested_fields, name]
+        else:  # an object stands for its fields, a field for itself
+            expanded += [leaf.path + boost for leaf in leaves] or [name]
     return tuple(dict.fromkeys(expanded))
