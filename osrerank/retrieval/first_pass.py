@@ -1,7 +1,4 @@
-"""Plan the first pass: the search request that finds all hits to rerank and all hits of the caller's page.
-
-`plan_first_pass` returns the request as a `FirstPass`, or the reason why the search cannot be reranked.
-"""
+"""Plan the first pass: the search request that finds all hits to rerank and all hits of the caller's page."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -102,25 +99,25 @@ class FirstPass:
             return "it was terminated early"
         if self.pipeline.may_shorten:
             return ""
-        hit_count, end = len(read_hits(response)), self.page.offset + self.page.size
+        n_hits, end = len(read_hits(response)), self.page.offset + self.page.size
         total = read_total(response, end)
-        is_page_empty = hit_count <= self.page.offset
-        # A collapsed response has fewer hits than its total, unless the whole page is missing.
-        is_short = hit_count < min(end, total) and (is_page_empty or "collapse" not in self.body)
+        is_page_empty = n_hits <= self.page.offset
+        # A collapsed response always has fewer hits than its total, so it is suspect only if the page is empty.
+        is_short = n_hits < min(end, total) and (is_page_empty or "collapse" not in self.body)
         # OpenSearch can refuse the caller's own request for an empty page of a hybrid query.
         may_be_refused = is_page_empty and self.page.offset > 0 and _read_hybrid_query(self.body) is not None
         if is_short or may_be_refused:
-            return f"it found {hit_count} of {total} hits"
+            return f"it found {n_hits} of {total} hits"
         return ""
 
     def has_wrong_size(self, response: Mapping[str, Any]) -> bool:
         """Return whether the search pipeline added or dropped hits, so that pages would overlap or leave a gap."""
-        requested, returned = self.body["size"], len(read_hits(response))
-        requests_first_page = self.page.offset == 0 and requested == self.page.size
-        if requests_first_page and returned <= requested:
+        n_requested, n_returned = self.body["size"], len(read_hits(response))
+        requests_only_first_page = self.page.offset == 0 and n_requested == self.page.size
+        if requests_only_first_page and n_returned <= n_requested:
             return False
-        differs = returned != min(requested, read_total(response, requested))
-        return self.pipeline.adds_hits or (self.pipeline.may_shorten and differs)
+        n_expected = min(n_requested, read_total(response, n_requested))
+        return self.pipeline.adds_hits or (self.pipeline.may_shorten and n_returned != n_expected)
 
     def with_caller_page_size(self) -> Self:
         """Return the request for only as many hits as the caller's first page has.
@@ -152,7 +149,10 @@ class FirstPass:
 
 
 class _Losses(NamedTuple):
-    """What a response lacks. For each of these numbers, lower means a more complete response."""
+    """What a response lacks. For each of these numbers, lower means a more complete response.
+
+    ``minus_hits`` is minus the number of hits on the page.
+    """
 
     failed_shards: int
     timed_out: bool
@@ -236,8 +236,9 @@ def plan_first_pass(
         return Reason(ReasonCode.SEARCH_PIPELINE, pipeline.blocking_reason)
     assert offset is not None  # otherwise, the request was refused above
     assert size is not None
-    if reason := explain_unsupported_retriever(body, offset + size):
-        return Reason(ReasonCode.RETRIEVER, reason)
+    retriever_reason = explain_unsupported_retriever(body, offset + size)
+    if retriever_reason:
+        return Reason(ReasonCode.RETRIEVER, retriever_reason)
     new_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
     new_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
     if _min_score_depends_on_size(body):
@@ -247,8 +248,7 @@ def plan_first_pass(
     else:
         end = depth + size  # the page begins below any of the reranked hits
     new_body |= {"from": 0, "size": min(end, read_retriever_window(body) or end)}
-    if "ext" in body:
-        _drop_rerank_ext(new_body)
+    _drop_rerank_ext(new_body)
     new_body, new_params = add_pipeline(pipeline.replacement, new_body, new_params)
     # The models' texts come from _source, or else ``fields`` of the hits, or else a second request.
     model_fields = union(fields.resolve_model_fields(ranking.fields) for ranking in options.rankings)
@@ -262,9 +262,8 @@ def plan_first_pass(
         added_names = tuple(name for name in absent_names if not _is_listed(requested_fields, name))
         if added_names:
             new_body["fields"] = [*requested_fields, *added_names]
-        return FirstPass(
-            new_body, new_params, replace(page, added_fields=added_names), pipeline, search_after=search_after
-        )
+        page = replace(page, added_fields=added_names)
+        return FirstPass(new_body, new_params, page, pipeline, search_after=search_after)
     needs_second_request = pipeline.changes_fields or bool(absent_names)
     fields_to_fetch = names if needs_second_request else ()
     return FirstPass(
@@ -272,7 +271,7 @@ def plan_first_pass(
         new_params,
         page,
         pipeline,
-        fields_to_fetch,
+        fields_to_fetch=fields_to_fetch,
         reads_only_source=not fields_to_fetch,
         search_after=search_after,
     )
@@ -325,7 +324,9 @@ def _find_refusal(
     if params.get("filter_path") or body.get("filter_path"):
         request_reasons.insert(0, "filter_path may hide what reranking reads")
     stored_fields = params.get("stored_fields") or body.get("stored_fields") or []
-    if "_none_" in (stored_fields.split(",") if isinstance(stored_fields, str) else stored_fields):
+    if isinstance(stored_fields, str):
+        stored_fields = stored_fields.split(",")
+    if "_none_" in stored_fields:
         request_reasons.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
         request_reasons.append("from or size is not a count")
@@ -335,13 +336,11 @@ def _find_refusal(
         request_reasons.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
     sort = params.get("sort", body.get("sort"))
     sort_reasons = [OTHER_SORT_REASON] if sort and not _sorts_by_score_first(sort) else []
-    reasons_by_code = {
-        ReasonCode.PAGING: paging_reasons,
-        ReasonCode.REQUEST: request_reasons,
-        ReasonCode.SORTED: sort_reasons,
-    }
-    code = next((code for code, reasons in reasons_by_code.items() if reasons), None)  # the first one that applies
-    return None if code is None else Reason(code, "; ".join([*paging_reasons, *request_reasons, *sort_reasons]))
+    all_reasons = [*paging_reasons, *request_reasons, *sort_reasons]
+    if not all_reasons:
+        return None
+    code = ReasonCode.PAGING if paging_reasons else ReasonCode.REQUEST if request_reasons else ReasonCode.SORTED
+    return Reason(code, "; ".join(all_reasons))
 
 
 def _read_hybrid_query(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -387,8 +386,8 @@ def read_count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[
     ``names`` are the names that the count can have. Return ``default`` if neither has it, and None if its value is not
     a count, so that the engine will refuse the request.
     """
-    sources = ((source, name) for source in (params, body) for name in names)
-    value: Any = next((source[name] for source, name in sources if source.get(name) is not None), default)
+    values = [source.get(name) for source in (params, body) for name in names]
+    value: Any = next((value for value in values if value is not None), default)
     if isinstance(value, str):
         return int(value) if value.isdecimal() else None
     is_count = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
@@ -413,9 +412,9 @@ def _find_names_absent_from_source(
     ``not_in_source`` are the fields that are never in ``_source``.
     """
     source = body.get("_source", True)
-    has_names = source in (True, "true") or (isinstance(source, list) and all(name in source for name in names))
+    requests_all = source in (True, "true") or (isinstance(source, list) and all(name in source for name in names))
     is_filtered = (
-        not has_names
+        not requests_all
         or any(name in params for name in _SOURCE_PARAMS)
         or "stored_fields" in body
         or "stored_fields" in params
