@@ -1,6 +1,6 @@
 """Find out which fields a search uses: read the mapping, choose the fields, and cache both for a minute.
 
-The functions yield their requests instead of sending them, so that both the synchronous and the asynchronous client can
+The methods yield their requests instead of sending them, so that both the synchronous and the asynchronous client can
 call them.
 """
 
@@ -23,7 +23,6 @@ from osrerank.retrieval.fields import (
     add_body_fields,
     choose_default_groups,
     resolve_fields,
-    union,
     with_build_fields,
 )
 from osrerank.retrieval.mapping import Leaves, list_field_names, read_leaves_by_index, without_boost
@@ -47,11 +46,11 @@ class _CacheEntry:
     """The cached mapping of the indices that a search names, and the fields chosen from this mapping.
 
     Attributes:
-        leaves_by_index: the leaf fields in each index's mapping.
+        leaves_by_index: the fields in each index's mapping.
         loaded_at_s: the time of the clock when the mapping was read, in seconds.
         top_level_names: all top-level field names seen so far, in mappings and in hits.
         indices: the names of all indices seen so far, in mappings and in hits.
-        groups: groups of indices in which a search that names no fields uses the same fields, by the mapping alone.
+        groups: groups of indices whose mappings suggest the same fields to a search that names none.
         build_fields: the fields that each index's last vector build read. None until they are looked up.
         fields_by_choice: the fields that a search uses, by the caller's choice of fields.
     """
@@ -109,7 +108,7 @@ class FieldFinder:
         if entry is not None and fields is not None:
             is_fresh = self._clock() - entry.loaded_at_s < MIN_AGE_S
             # a missing field that the caller named might have been added to the mapping since
-            wants_new_mapping = refresh or fields.option_names.missing
+            wants_new_mapping = refresh or bool(fields.option_names.missing)
             if is_fresh or not wants_new_mapping:
                 return fields
         try:
@@ -121,7 +120,7 @@ class FieldFinder:
             warning = SearchWarning(sentence, WarningCode.MAPPING_UNREAD)
             if self._log_throttle.should_log(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
-            # Another attempt would fail, too, so none is made until the cached warning expires.
+            # If another attempt would fail, too, none is made until the cached warning expires.
             if not isinstance(error, EngineError) or error.is_forbidden:
                 self._mapping_warnings.put(key, warning)
             timed_out = isinstance(error, EngineError) and error.timed_out
@@ -150,8 +149,7 @@ class FieldFinder:
                 entry.replace_mapping(leaves_by_index, self._clock())
         if not entry.leaves_by_index:  # no mapping, as for a pattern for indices of another cluster
             return _fields_without_mapping(choice)
-        known_leaves = add_body_fields(entry.leaves_by_index, choice)
-        needs_defaults = choice.needs_mapping_fields(known_leaves)
+        needs_defaults = choice.needs_mapping_fields(add_body_fields(entry.leaves_by_index, choice))
         warnings: tuple[SearchWarning, ...] = ()
         groups = entry.groups if needs_defaults else ()
         options_name_fields = bool(choice.model_fields or choice.query_fields)
@@ -162,9 +160,9 @@ class FieldFinder:
             groups = with_build_fields(entry.groups, entry.build_fields, entry.leaves_by_index)
             self._log_build_fields(entry.groups, groups)
         fields = replace(resolve_fields(entry.leaves_by_index, groups, choice), warnings=warnings)
-        names = list_field_names(entry.leaves_by_index.values())
-        if needs_defaults and names and not fields.query_fields and not fields.model_fields:
-            listed_names = ", ".join(names[:MAX_LISTED_NAMES])
+        mapped_names = list_field_names(entry.leaves_by_index.values())
+        if needs_defaults and mapped_names and not fields.query_fields and not fields.model_fields:
+            listed_names = ", ".join(mapped_names[:MAX_LISTED_NAMES])
             sentence = f"the mapping has no text field, only {listed_names}: the search uses the default fields"
             warning = SearchWarning(sentence, WarningCode.NO_TEXT_FIELD)
             self.warn(index, [warning])
@@ -181,7 +179,7 @@ class FieldFinder:
         """Return the fields that each index's last vector build read, or a warning if they cannot be looked up."""
         assert self._build_fields is not None
         try:
-            return (yield from self._build_fields.find(index, indices, options)), ()
+            fields_by_index = yield from self._build_fields.find(index, indices, options)
         except (EngineError, LookupError, TypeError, AttributeError) as error:
             sentence = (
                 f"cannot look up which fields the vectors of {index or 'all indices'} were built from; "
@@ -191,6 +189,7 @@ class FieldFinder:
             if self._log_throttle.should_log((str(index), warning)):
                 logger.warning("[%s] %s: %s", warning.code, warning, error)
             return {}, (warning,)
+        return fields_by_index, ()
 
     def _log_build_fields(self, mapping_groups: Iterable[IndexGroup], used_groups: Iterable[IndexGroup]) -> None:
         """Log once a day for each index whose vectors were built from other fields than the mapping now suggests.
@@ -263,11 +262,11 @@ def _fields_without_mapping(choice: FieldChoice, *warnings: SearchWarning) -> Se
 
     The search requests them as ``fields``, too, because ``_source`` might not have their text.
     """
-    model_fields = union([map(without_boost, choice.model_fields or choice.query_fields)])
-    body_names = [without_boost(name) for name in (choice.searched_by_body or ()) if "*" not in name]
+    fields = SearchFields.from_names(choice.query_fields, choice.model_fields)
+    names_in_query = dict.fromkeys(without_boost(name) for name in choice.searched_by_body or () if "*" not in name)
     return replace(
-        SearchFields.from_names(choice.query_fields, model_fields),
-        model_fields=model_fields or union([body_names]),
-        traits=MappedTraits(absent_from_source=frozenset(model_fields)),
+        fields,
+        model_fields=fields.model_fields or tuple(names_in_query),
+        traits=MappedTraits(absent_from_source=frozenset(fields.model_fields)),
         warnings=warnings,
     )

@@ -45,6 +45,7 @@ MAX_CHARACTERS = MAX_WORDS * 20
 _UNSPACED_CHARACTER = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
 """Matches a character of a script without spaces between words, such as Thai or Chinese."""
 _PUNCTUATION = ".,;:!?'\"()[]"
+"""The characters that are removed from both ends of a word."""
 _CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
 """Matches a value without spaces that has a digit or a sign: a number, an address, a path or an identifier."""
 _MARKUP = re.compile(r"<[^<>]{1,200}>")
@@ -96,14 +97,16 @@ class SampledField:
 
     @property
     def is_title(self) -> bool:
-        """Whether the field's name is that of a title, and no document has several values."""
+        """Whether the field's name is that of a title, and no document has several values of the field."""
         return text_fields.is_title(self.source_path) and all(len(values) < 2 for values in self.values)
 
     @property
     def is_code(self) -> bool:
         """Whether most values are numbers, addresses, paths or identifiers."""
-        codes = [value for value in self.all_values if _CODE.match(value.strip(" \n.,;:!?").replace("_", " "))]
-        return len(codes) > len(self.all_values) / 2
+        # without the punctuation around it; an underscore separates words
+        stripped_values = [value.strip(" \n.,;:!?").replace("_", " ") for value in self.all_values]
+        n_codes = sum(_CODE.match(value) is not None for value in stripped_values)
+        return n_codes > len(self.all_values) / 2
 
     @property
     def is_repeated(self) -> bool:
@@ -116,7 +119,7 @@ class SampledField:
         if self.median_words < MIN_PROSE_WORDS or self.is_code:
             return False
         words = [word.strip(_PUNCTUATION) for value in self.all_values for word in _split_words(value)]
-        alphabetic = [word for word in words if word and word[0].isalpha() and not _CODE.match(word)]
+        alphabetic = [word for word in words if word[:1].isalpha() and not _CODE.match(word)]
         if len(alphabetic) < MIN_ALPHABETIC_FRACTION * len(words):
             return False
         not_capitalised = [word for word in alphabetic if not _is_capitalised(word)]
@@ -151,7 +154,8 @@ def choose_fields(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) 
     if not filled:
         return tuple(leaves[:MAX_FIELDS])
     chosen = _drop_copies([field for field in filled if _is_text(field, filled)])
-    if all(field.is_title for field in chosen):  # also true if no field was chosen
+    has_prose = any(not field.is_title for field in chosen)
+    if not has_prose:
         remaining = [field for field in filled if field not in chosen]
         if chosen:
             remaining = [field for field in remaining if not _is_tag(field)]
@@ -198,17 +202,17 @@ def _is_text(field: SampledField, fields: Sequence[SampledField]) -> bool:
     if field.is_title:
         if not field.parent:
             return True
-        siblings = [other for other in fields if other.parent == field.parent]
-        has_prose = any(other.is_prose and other.median_words >= LONG_PROSE_WORDS for other in siblings)
+        in_same_object = [other for other in fields if other.parent == field.parent]
+        has_long_prose = any(other.is_prose and other.median_words >= LONG_PROSE_WORDS for other in in_same_object)
         has_top_level_title = any(other.is_title and not other.parent for other in fields)
-        if not field.is_code and (has_prose or not has_top_level_title):
+        if not field.is_code and (has_long_prose or not has_top_level_title):
             return True
     return field.is_prose and (not field.is_repeated or field.median_words >= LONG_PROSE_WORDS)
 
 
 def _drop_copies(fields: list[SampledField]) -> list[SampledField]:
     """Drop copies of another field, then fields that join several others, then parts of a longer field."""
-    for field in sorted(fields, key=_copy_sort_key, reverse=True):  # the best of several copies is last, and stays
+    for field in sorted(fields, key=_copy_sort_key, reverse=True):  # the best of several copies comes last, and stays
         if any(_are_copies(field, other) for other in fields if other is not field):
             fields = [other for other in fields if other is not field]
     for field in sorted(fields, key=lambda field: (-field.median_words, field.leaf.path)):
@@ -241,9 +245,9 @@ def _copy_sort_key(field: SampledField) -> tuple[bool, bool, bool, bool, str]:
 def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
     """Return whether ``others`` together have nearly all words of a field, in every document with the field."""
     fractions = []
-    for document, words in enumerate(field.vocabularies):
+    for document_index, words in enumerate(field.vocabularies):
         if words:
-            other_words: set[str] = set().union(*(other.vocabularies[document] for other in others))
+            other_words: set[str] = set().union(*(other.vocabularies[document_index] for other in others))
             fractions.append(len(words & other_words) / len(words))
     if len(fractions) < MIN_COMPARED_DOCUMENTS:
         return False
