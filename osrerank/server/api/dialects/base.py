@@ -1,4 +1,7 @@
-"""The base classes of all dialects' requests, and the functions that several dialects use."""
+"""The base classes of all dialects' requests, and the functions that several dialects use.
+
+A dialect is the format of the requests and responses of a rerank API, such as Cohere's.
+"""
 
 import json
 import math
