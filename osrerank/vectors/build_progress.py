@@ -1,4 +1,4 @@
-"""Track the build progress of an index: which documents have vectors, and which documents each builder is working on.
+"""Track which documents of an index have vectors, and which documents each builder is working on.
 
 Builders are processes that run ``osrerank vectors build``. They share the work and can resume it. An engine numbers the
 writes to a shard: 0, 1, 2 and so on. A builder leases a range of these sequence numbers, such as 0 to 4095, reads the
@@ -38,14 +38,14 @@ class ShardProgress(NamedTuple):
 
     Attributes:
         history: the `Head.history` of the shard when it was leased.
-        next: the first sequence number that was never leased.
+        next_seq_no: the first sequence number that was never leased.
         term: the highest primary term of the documents that builders have read. The term grows when another copy of the
-            shard becomes the primary one. If a document below ``next`` has a higher term, the shard has lost writes and
-            used their sequence numbers again.
+            shard becomes the primary one. If a document below ``next_seq_no`` has a higher term, the shard has lost
+            writes and used their sequence numbers again.
     """
 
     history: str
-    next: int = 0
+    next_seq_no: int = 0
     term: int = 0
 
 
@@ -71,8 +71,8 @@ class Lease(NamedTuple):
 class BuildProgress:
     """How far builders have got with the vectors of an index.
 
-    A sequence number is built if it was leased and no lease contains it any more. If a shard has the ``next`` number
-    8192, and one lease from 4200 to 8191, the numbers from 0 to 4199 are built.
+    A sequence number is built if it was leased and no lease contains it any more. If the ``next_seq_no`` of a shard is
+    8192, and its only lease is from 4200 to 8191, the numbers from 0 to 4199 are built.
 
     Attributes:
         shards: how far each shard is leased, by shard number.
@@ -115,7 +115,7 @@ class BuildProgress:
         unchanged_shards = {}
         for number, head in heads.items():
             shard = self.shards.get(number)
-            if shard is not None and shard.history == head.history and shard.next - 1 <= head.max_seq_no:
+            if shard is not None and shard.history == head.history and shard.next_seq_no - 1 <= head.max_seq_no:
                 unchanged_shards[number] = shard
         shards = {number: unchanged_shards.get(number, ShardProgress(head.history)) for number, head in heads.items()}
         leases = tuple(lease for lease in self.leases if lease.shard in unchanged_shards)
@@ -132,15 +132,15 @@ class BuildProgress:
         In ``[(4200, 8191), (8192, 9000)]``, the first range is leased, and the last one was never leased.
         """
         ranges = [(lease.first, lease.last) for lease in self.leases if lease.shard == shard]
-        first = self.shards[shard].next if shard in self.shards else 0
+        first = self.shards[shard].next_seq_no if shard in self.shards else 0
         if first <= last:
             ranges.append((first, last))
         return ranges
 
     def find_built_checkpoint(self, shard: str) -> int:
         """Return the sequence number up to which a shard is built without gaps. -1 if the first one is not built."""
-        first_numbers = [lease.first for lease in self.leases if lease.shard == shard]
-        return min([*first_numbers, self.shards[shard].next]) - 1
+        first_unbuilt = [lease.first for lease in self.leases if lease.shard == shard]
+        return min([*first_unbuilt, self.shards[shard].next_seq_no]) - 1
 
     def count_unbuilt(self, heads: Mapping[str, Head]) -> int:
         """Return how many sequence numbers up to the global checkpoints are not built."""
@@ -168,15 +168,17 @@ class BuildProgress:
                 lease = expired_lease._replace(owner=owner, expires_at_s=expires_at_s)
                 other_leases = tuple(other for other in self.leases if other is not expired_lease)
                 return replace(self, leases=(lease, *other_leases)), lease
-        unleased = [number for number, head in heads.items() if self.shards[number].next <= head.global_checkpoint]
-        if not unleased:
+        shards_to_lease = [
+            number for number, head in heads.items() if self.shards[number].next_seq_no <= head.global_checkpoint
+        ]
+        if not shards_to_lease:
             return self, None
         leased_shards = [lease.shard for lease in self.leases]
-        number = min(unleased, key=leased_shards.count)  # the least leased one, so that builders read different shards
+        number = min(shards_to_lease, key=leased_shards.count)  # the one with the fewest leases
         shard = self.shards[number]
-        last = min(shard.next + LEASE_SIZE - 1, heads[number].global_checkpoint)
-        lease = Lease(number, shard.next, last, owner, expires_at_s)
-        shards = {**self.shards, number: shard._replace(next=last + 1)}
+        last = min(shard.next_seq_no + LEASE_SIZE - 1, heads[number].global_checkpoint)
+        lease = Lease(number, shard.next_seq_no, last, owner, expires_at_s)
+        shards = {**self.shards, number: shard._replace(next_seq_no=last + 1)}
         return replace(self, shards=shards, leases=(*self.leases, lease)), lease
 
     def advance(self, lease: Lease, first: int, term: int, expires_at_s: float) -> tuple[Self, Lease | None]:
@@ -190,8 +192,10 @@ class BuildProgress:
             term: the highest primary term of the documents that were read.
             expires_at_s: when the shorter lease expires, in seconds since the epoch.
         """
-        identity = (lease.shard, lease.last, lease.owner)
-        current_lease = next((own for own in self.leases if (own.shard, own.last, own.owner) == identity), None)
+        identity = (lease.shard, lease.last, lease.owner)  # what stays the same when a lease is shortened
+        current_lease = next(
+            (other for other in self.leases if (other.shard, other.last, other.owner) == identity), None
+        )
         if current_lease is None:
             return self, None
         leases = [other for other in self.leases if other is not current_lease]
@@ -211,14 +215,17 @@ class BuildProgress:
     def reopen_built_since(self, earlier: "BuildProgress") -> Self:
         """Return the progress in which everything that was built since an earlier state counts as unbuilt.
 
-        Shards that the earlier state lacks, or that were recreated since, are left out.
+        The leases of the earlier state are expired, so that others can claim them. Shards that the earlier state lacks,
+        or that were recreated since, are left out.
         """
         shards = {
-            number: shard._replace(next=min(shard.next, earlier.shards[number].next))
+            number: shard._replace(next_seq_no=min(shard.next_seq_no, earlier.shards[number].next_seq_no))
             for number, shard in self.shards.items()
             if number in earlier.shards and earlier.shards[number].history == shard.history
         }
-        leases = [lease for lease in self.leases if lease.shard in shards and lease.first < shards[lease.shard].next]
+        leases = [
+            lease for lease in self.leases if lease.shard in shards and lease.first < shards[lease.shard].next_seq_no
+        ]
         leases += [lease._replace(expires_at_s=0.0) for lease in earlier.leases if lease.shard in shards]
         # Of two leases with the same end, the one from the earlier state is longer. It comes last, so it is kept.
         leases_by_range = {(lease.shard, lease.last): lease for lease in leases}

@@ -27,6 +27,7 @@ from osrerank.vectors.store import Guard, Size
 FILE_NAME = "vectors-{:06d}.lmdb"
 """The name of a generation's file, with a number that grows from generation to generation."""
 FILE_PATTERN = f"vectors-{6 * '[0-9]'}.lmdb"
+"""The glob pattern of the names of generations."""
 PRUNE_FOLDER = "pruned-{}"
 """The folder into which a process copies records while it prunes. The process id is filled in."""
 MAX_GENERATIONS = 2
@@ -56,7 +57,7 @@ class _Generation:
     Attributes:
         file: the path of the file.
         inode: the inode of the file. A later file of the same name has another inode.
-        created_at_s: the creation time, in seconds since the epoch.
+        created_at_s: when the generation was created, in seconds since the epoch.
         environment: LMDB's open file. It is closed when nothing refers to it any more, so never during a read.
         page_bytes: the size of the file's pages.
     """
@@ -101,7 +102,7 @@ class FileStore:
         if LMDB_GATE.was_empty:
             for generation in self._generations:
                 generation.environment.close()
-        self._generations, self._changed_at_ns = (), -1
+        self._forget_files()
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         return self._guard.read_pause.attempt(lambda: self._retry(lambda: self._read(keys)), default={})
@@ -119,9 +120,9 @@ class FileStore:
     def size(self) -> Size:
         with self._guard.translate_errors():
             with LMDB_GATE:
-                count = sum(map(_count_records, self._open()))
+                n_records = sum(map(_count_records, self._open()))
             stored_bytes = sum(file.stat().st_size for file in self.folder.glob(FILE_PATTERN))
-        return Size(count, stored_bytes, self._max_bytes)
+        return Size(n_records, stored_bytes, self._max_bytes)
 
     def prune(self, keys_to_keep: Iterable[Sequence[bytes]]) -> int:
         with self._guard.translate_errors():
@@ -129,13 +130,17 @@ class FileStore:
 
     def drop(self) -> int:
         with self._guard.translate_errors(), self._write_lock, LMDB_GATE:
-            count = self.size().records
-            self._start_generation(max_count=1)
-        return count
+            n_records = self.size().records
+            self._start_generation(max_count=1)  # deletes the files of all other generations
+        return n_records
 
     def close(self) -> None:
         with LMDB_GATE, self._open_lock:
-            self._generations, self._changed_at_ns = (), -1
+            self._forget_files()
+
+    def _forget_files(self) -> None:
+        """Forget the open files, so that the next call lists the folder again."""
+        self._generations, self._changed_at_ns = (), -1
 
     def _retry(self, call: Callable[[], Result]) -> Result:
         """Return the result of a call. Retry it if a damaged file was deleted, or another process extended a file."""
@@ -211,10 +216,10 @@ class FileStore:
                         records = self._read_generations(generations, keys)
                     if records:
                         new_store._write(records)
-                count = new_store.size().records
+                n_records = new_store.size().records
                 created_at_s = min(generation.created_at_s for generation in generations)
                 self._replace_files(new_store._close_with_age(created_at_s))
-                return count
+                return n_records
             finally:
                 shutil.rmtree(new_store.folder, ignore_errors=True)
 
@@ -231,14 +236,14 @@ class FileStore:
     def _replace_files(self, files: Sequence[Path]) -> None:
         """Replace all generations by files of another folder. The oldest file comes first."""
         with LMDB_GATE, self._open_lock:
-            number = max((_parse_number(generation.file) for generation in self._open()), default=0) + 1
-            names = [FILE_NAME.format(number + offset) for offset in range(len(files))]
+            first_number = max((_parse_number(generation.file) for generation in self._open()), default=0) + 1
+            names = [FILE_NAME.format(number) for number, _ in enumerate(files, start=first_number)]
             for file, name in zip(files, names, strict=True):
                 file.rename(self.folder / name)
             for file in self.folder.glob(FILE_PATTERN):
                 if file.name not in names:
                     _delete(file)
-            self._generations, self._changed_at_ns = (), -1
+            self._forget_files()
 
     def _open(self, *, create: bool = False) -> tuple[_Generation, ...]:
         """Return the generations, the youngest first. Open them again if another process changed the folder."""
@@ -248,7 +253,7 @@ class FileStore:
             try:
                 changed_at_ns = self.folder.stat().st_mtime_ns
             except FileNotFoundError:
-                self._generations, self._changed_at_ns = (), -1
+                self._forget_files()
                 return ()
             if changed_at_ns != self._changed_at_ns or not all(map(self._has_all_pages, self._generations)):
                 _check_file_system(self.folder)
