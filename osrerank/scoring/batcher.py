@@ -253,7 +253,7 @@ class Batcher:
             self._throughput.limit_budget(self._backend.budget_tokens, each_call.deadline) for each_call in calls
         )
         n_parallel_batches = self._backend.threads if self._backend.is_parallel else 1
-        max_added = math.ceil(len(call.waiting) / n_parallel_batches)  # leaves as many sequences for each other thread
+        max_added = math.ceil(len(call.waiting) / n_parallel_batches)  # each other thread can take as many sequences
         candidates = (sequence.n_tokens for sequence in islice(call.waiting, max_added))
         size = batch_size(chain(lengths, candidates), max_tokens, packed=self._backend.is_packed)
         return max(0, size - len(batch))
@@ -371,13 +371,13 @@ class Throughput:
     @contextlib.contextmanager
     def timed(self, n_tokens: int) -> Iterator[None]:
         """Measure the time of a ``with`` block that computes a batch of this many tokens, and update the average."""
-        began_s = self._clock()
+        started_at_s = self._clock()
         yield
-        newest = (self._clock() - began_s) / max(n_tokens, 1)
+        newest = (self._clock() - started_at_s) / max(n_tokens, 1)
         average = self.seconds_per_token
         if average > 0:
             self.seconds_per_token = (1 - NEWEST_WEIGHT) * average + NEWEST_WEIGHT * newest
-        else:
+        else:  # the first batch
             self.seconds_per_token = newest
 
     def limit_budget(self, budget_tokens: int, deadline: Deadline) -> int:

@@ -144,22 +144,25 @@ def _parse_card(content: dict[str, Any]) -> dict[str, Any]:
 def _infer_fields(config: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Return the fields of `ModelCard` for a cross-encoder without a card."""
     cross_encoder = read_cross_encoder(directory)
-    has_modular_head = cross_encoder is not None and cross_encoder.head is not None
     settings = TokenizerSettings.read(directory)
     segment_rows = int(config.get("type_vocab_size", 0))
     if not settings.uses_token_types:
         segment_rows = min(1, segment_rows)  # all tokens have the segment 0
     limit = cross_encoder.max_tokens if cross_encoder else settings.limit
     max_tokens = max_sequence_tokens(config, limit)
+    if cross_encoder is None or cross_encoder.head is None:  # a transformers classifier
+        head, graphs = _infer_head(config), find_graphs(directory)
+    else:
+        # graphs that other programs exported end at the last hidden states, before the modules of the head
+        head, graphs = _head_for_labels(cross_encoder.labels), {}
     return {
-        "head": _head_for_labels(cross_encoder.labels) if cross_encoder and has_modular_head else _infer_head(config),
+        "head": head,
         "max_tokens": max_tokens,
         "max_query_tokens": min(MAX_QUERY_TOKENS, max_tokens // 2),
         "segment_rows": segment_rows,
         "truncation_side": settings.truncation_side,
         "query_prefix": cross_encoder.query_prefix if cross_encoder else "",
-        # a graph that another program exported ends at the last hidden states, before a modular head
-        "onnx": {} if has_modular_head else find_graphs(directory),
+        "onnx": graphs,
     }
 
 

@@ -90,13 +90,14 @@ class InputBuilder:
         self._is_encoder = card.is_encoder
         self._keeps_end = card.truncation_side == "left"
         template = single_template(tokenizer) if card.is_encoder else pair_template(tokenizer)
-        if card.kind == "duo" and card.segment_rows > 2:
+        if card.kind == "duo" and card.segment_rows > 2:  # query and documents have the segments 0, 1 and 2
             template = replace(template, document_segment=1, second_document_segment=2)
         elif card.kind == "duo" or card.segment_rows == 1:
             template = replace(template, document_segment=0, second_document_segment=0)
         self._template = template
         self._query_prefix = _Prefix.tokenise(tokenizer, card.query_prefix)
         self._document_prefix = _Prefix.tokenise(tokenizer, card.document_prefix)
+        # late-interaction models put a marker token before each text
         self._query_marker = self.token_ids([card.tokens.query_marker] if card.tokens.query_marker else [])
         self._document_marker = self.token_ids([card.tokens.document_marker] if card.tokens.document_marker else [])
         self.max_tokens = card.max_tokens
@@ -228,7 +229,7 @@ class InputBuilder:
         if not self._is_duo:
             n_unused_tokens = 1 if is_released else 0
             return self.max_tokens - self._template.count_tokens(n_documents=1) - n_unused_tokens - len(query.ids)
-        if is_released:
+        if is_released:  # the formula is that of the published code
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
         return (self.max_tokens - self._template.count_tokens(n_documents=2) - self._max_query_pieces) // 2
 

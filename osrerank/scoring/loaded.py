@@ -68,7 +68,7 @@ class LoadedModel:
         kinds: the accepted kinds of models, such as ``("duo",)``.
         settings: backend, threads, Redis.
         provided: a model to use instead of the named one. The caller closes it.
-        fix: advice that is appended to the error if the model cannot be loaded, such as "; name one with duo_model".
+        fix: what is appended to the error if the model cannot be loaded, such as "; name one with duo_model".
         clock: returns the time in seconds.
         has_index: whether the documents are in an index. If not, a configured Redis stores their vectors.
         on_loaded: called after the named model is loaded.
@@ -227,9 +227,8 @@ class LoadedModel:
             vectors = DocumentVectors(model, storage, self._clock, side_indices=self.side_index_stores)
             return ReadyModel(model, vectors, EncoderScorer(vectors))
         uses_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
-        uses_memory = (
-            self._settings.cache_local_mb > 0 and self._provided is None
-        )  # a provided scorer is cached only with Redis
+        # without Redis, the scores of a provided scorer are not cached
+        uses_memory = self._settings.cache_local_mb > 0 and self._provided is None
         if not (uses_memory or uses_redis):
             return ReadyModel(model, None, model)
         from osrerank.scoring.cache.scorer import add_cache  # noqa: PLC0415 - only scorers need it

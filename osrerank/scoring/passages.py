@@ -65,7 +65,7 @@ def score_parts(
         collector.add(group, not_blank, scores)
         if deadline.passed:
             break
-    return collector.scores(queue.unfinished)
+    return collector.scores(queue.n_unfinished)
 
 
 class _PartQueue:
@@ -76,7 +76,7 @@ class _PartQueue:
         self._waiting = deque((index, 0, iter(document_parts)) for index, document_parts in enumerate(parts))
 
     @property
-    def unfinished(self) -> int:
+    def n_unfinished(self) -> int:
         """The number of documents that might contain more parts."""
         return len(self._waiting)
 
@@ -132,17 +132,22 @@ class _ScoreCollector:
         self._truncated |= {not_blank[index].document for index in truncated_parts}
         self._calls.append(scores)
 
-    def scores(self, unfinished: int) -> PassageScores:
-        """Return the scores of all documents. ``unfinished`` is the number of documents that might have more parts."""
+    def scores(self, n_unfinished: int) -> PassageScores:
+        """Return the scores of all documents. ``n_unfinished`` is the number of those that might have more parts."""
         counts = Counts.total(self._calls)
         if all(call.cuts is not None for call in self._calls):
             counts["truncated"] = len(self._truncated)
         has_odds = any(call.odds is not None for call in self._calls)
-        identity = next((call.identity for call in self._calls), "")
-        odds = _to_arrays(self._log_odds) if has_odds else None
-        truncated = frozenset(self._truncated)
-        logits = _to_arrays(self._logits)
-        return PassageScores(self._spans, logits, self._failures, identity, odds, truncated, unfinished, **counts)
+        return PassageScores(
+            self._spans,
+            logits=_to_arrays(self._logits),
+            failures=self._failures,
+            identity=next((call.identity for call in self._calls), ""),
+            odds=_to_arrays(self._log_odds) if has_odds else None,
+            cut=frozenset(self._truncated),
+            unread=n_unfinished,
+            **counts,
+        )
 
 
 def _to_arrays(values: Sequence[Sequence[float]]) -> list[npt.NDArray[np.float32]]:

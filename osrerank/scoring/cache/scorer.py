@@ -257,11 +257,15 @@ def _to_arrays(
 
     The log-odds are None if they equal the values.
     """
-    cached = [scores.get(key, np.nan) for key in keys]
-    triples = [score if isinstance(score, tuple) else (score, score, 0) for score in cached]
-    values = np.array([value for value, _, _ in triples], dtype=np.float32)
-    log_odds = np.array([value for _, value, _ in triples], dtype=np.float32)
-    cuts = np.array([cut for _, _, cut in triples], dtype=np.uint8)
+    values = np.empty(len(keys), dtype=np.float32)
+    log_odds = np.empty(len(keys), dtype=np.float32)
+    cuts = np.zeros(len(keys), dtype=np.uint8)
+    for index, key in enumerate(keys):
+        score = scores.get(key, np.nan)
+        if isinstance(score, tuple):
+            values[index], log_odds[index], cuts[index] = score
+        else:
+            values[index] = log_odds[index] = score
     are_equal = np.array_equal(log_odds, values, equal_nan=True)
     return values, None if are_equal else log_odds, cuts
 

@@ -242,23 +242,23 @@ def _infer_config_entries(
         reason = f"{file} has neither architectures nor a model_type that is one of {', '.join(FAMILIES)}"
         raise ModelLoadError(f"{reason}; add the architectures that the model was saved with", path=str(file))
     classifier = next((name for name in CLASSIFIER_WEIGHTS if name in weights), None)
-    labels = len(weights[classifier]) if classifier else 0
+    n_labels = len(weights[classifier]) if classifier else 0
     has_next_sentence = NEXT_SENTENCE_WEIGHT in weights
-    heads_in_weights = {"logit1": labels == 1, "logits2": labels == 2, "next-sentence": has_next_sentence}
+    heads_in_weights = {"logit1": n_labels == 1, "logits2": n_labels == 2, "next-sentence": has_next_sentence}
     if not heads_in_weights.get(head, True):  # "" and "encoder" need no head
-        actual_heads = f"a classifier with {labels} labels" if labels else "no classifier"
+        actual_heads = f"a classifier with {n_labels} labels" if n_labels else "no classifier"
         if has_next_sentence:
             actual_heads += " and a next-sentence head"
         raise ModelLoadError(f"{source} has no head {head}: its weights have {actual_heads}", path=str(source))
-    class_suffix = _find_class_suffix(family, weights, labels, head)
+    class_suffix = _find_class_suffix(family, weights, n_labels, head)
     entries: dict[str, Any] = {"architectures": [f"{family}{class_suffix}"], "model_type": model_type}
     if class_suffix == "ForSequenceClassification":
-        entries["id2label"] = {str(label): f"LABEL_{label}" for label in range(labels)}
+        entries["id2label"] = {str(label): f"LABEL_{label}" for label in range(n_labels)}
         entries["label2id"] = {name: int(label) for label, name in entries["id2label"].items()}
     return entries
 
 
-def _find_class_suffix(family: str, weights: Mapping[str, Any], labels: int, head: HeadForm) -> str:
+def _find_class_suffix(family: str, weights: Mapping[str, Any], n_labels: int, head: HeadForm) -> str:
     """Return the end of the name of transformers' class, such as ``ForSequenceClassification``.
 
     If ``head`` is "", the head is inferred from the weights.
@@ -267,7 +267,7 @@ def _find_class_suffix(family: str, weights: Mapping[str, Any], labels: int, hea
         return "Model"
     if head == "next-sentence":
         return "ForNextSentencePrediction"
-    if head or labels:  # "logit1", "logits2", or a classifier in the weights
+    if head or n_labels:  # "logit1", "logits2", or a classifier in the weights
         return "ForSequenceClassification"
     predicts_masked_words = any(name.startswith("cls.predictions.") for name in weights)
     if family == "Bert" and NEXT_SENTENCE_WEIGHT in weights:

@@ -1,4 +1,4 @@
-"""Send chunks of a search to workers and receive their replies, for all threads of a process.
+"""Send chunks, which are parts of a search, to workers and receive their replies, for all threads of a process.
 
 Requests go through Celery. All replies to a process arrive in one Redis list, its reply queue. One thread reads this
 list, so that a call opens neither a connection nor a subscription.
@@ -45,7 +45,7 @@ LOST = "all workers that received the texts were lost"
 
 @dataclass(slots=True, eq=False)
 class PendingChunk:
-    """A chunk that was sent and waits for its reply.
+    """A chunk that is sent, and waits for its reply.
 
     Attributes:
         chunk_id: the chunk's id.
@@ -53,12 +53,13 @@ class PendingChunk:
         message: the encoded request.
         deadline: the deadline of the search.
         outcome: the reply, or an error as a `str`. None while the chunk waits.
-        number: the number of the chunk's latest message. This process numbers its messages from 1 as it sends them.
-        sends: the number of times that the chunk was sent.
+        message_number: the number of the chunk's latest message. This process numbers its messages from 1 in the order
+            in which it sends them.
+        n_sends: the number of times that the chunk was sent.
         missing_since_s: the time at which the chunk was first found to be neither in its queue nor held by a worker.
             None if it might be in one of these places.
         was_held: whether a worker has held the chunk since it was last sent.
-        losses: the number of workers that died while they held the chunk.
+        n_losses: the number of workers that died while they held the chunk.
         headers: the headers that continue the search's trace.
         task: the name of the Celery task that carries the chunk.
         has_outcome: set with the outcome.
@@ -69,11 +70,11 @@ class PendingChunk:
     message: bytes
     deadline: Deadline
     outcome: Reply | str | None = None
-    number: int = 0
-    sends: int = 0
+    message_number: int = 0
+    n_sends: int = 0
     missing_since_s: float | None = None
     was_held: bool = False
-    losses: int = 0
+    n_losses: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     task: str = SCORE
     has_outcome: threading.Event = field(default_factory=threading.Event, repr=False)
@@ -112,8 +113,10 @@ class Delivery:
         self._signer = signer
         self._pending: dict[str, PendingChunk] = {}
         self._changed = threading.Condition()  # guards `_pending` and `_closed`
-        self._sent_chunks = 0
-        self._last_taken: dict[str, int] = {}  # queue -> highest `PendingChunk.number` that a worker has taken
+        self._n_sent_messages = 0
+        self._last_taken_numbers: dict[
+            str, int
+        ] = {}  # queue -> highest `PendingChunk.message_number` that a worker has taken
         self._checked_at_s = 0.0
         self._last_served_at_s: dict[str, float] = {}  # queue -> latest time at which it had a worker
         self._closed = False
@@ -192,9 +195,9 @@ class Delivery:
     def _send(self, pending: PendingChunk) -> None:
         """Send a chunk to its queue. Raises `WorkerError` if the broker does not accept it."""
         with self._changed:
-            self._sent_chunks += 1
-            pending.number = self._sent_chunks
-        pending.sends += 1
+            self._n_sent_messages += 1
+            pending.message_number = self._n_sent_messages
+        pending.n_sends += 1
         pending.missing_since_s, pending.was_held = None, False
         try:
             self._app.send_task(
@@ -249,7 +252,9 @@ class Delivery:
 
     def _record_taken(self, pending: PendingChunk) -> None:
         """Record that a chunk was taken by a worker. All chunks that were sent to its queue earlier were taken too."""
-        self._last_taken[pending.queue] = max(self._last_taken.get(pending.queue, 0), pending.number)
+        self._last_taken_numbers[pending.queue] = max(
+            self._last_taken_numbers.get(pending.queue, 0), pending.message_number
+        )
 
     def _resend_lost(self) -> None:
         """Send lost chunks again, and complete the chunks of queues without live workers with an error."""
@@ -265,7 +270,7 @@ class Delivery:
                 pending.was_held = True
                 self._record_taken(pending)
         for pending in self._waiting_chunks():
-            was_taken = pending.number <= self._last_taken.get(pending.queue, 0)
+            was_taken = pending.message_number <= self._last_taken_numbers.get(pending.queue, 0)
             might_be_queued = queue_lengths.get(pending.queue, 0) > 0 and not was_taken
             if pending.chunk_id in held_ids or might_be_queued:
                 pending.missing_since_s = None
@@ -279,8 +284,8 @@ class Delivery:
         if pending.deadline.passed:
             return
         if pending.was_held:
-            pending.losses += 1
-        if pending.losses >= MAX_LOSSES or pending.sends >= MAX_SENDS:
+            pending.n_losses += 1
+        if pending.n_losses >= MAX_LOSSES or pending.n_sends >= MAX_SENDS:
             pending.complete(LOST)
             return
         CHUNKS_RESENT.inc()

@@ -44,7 +44,7 @@ MAX_WAIT_FRACTION = 0.75
 
 @dataclass(slots=True)
 class _Admission:
-    """Says whether a call's chunks count as in flight: from their admission to the end of the call.
+    """Whether a call's chunks count as in flight: from their admission to the end of the call.
 
     Attributes:
         n_chunks: the number of the call's chunks.
@@ -64,9 +64,11 @@ Outcome = Reply | str | None
 class RemoteScorer:
     """Scores tuples on workers. Safe to use from many threads, and after a fork.
 
-    The tuples of a call are divided among the workers. If a chunk has no reply by the deadline, its tuples count as not
-    reached. If a chunk is lost, its tuples count as failed. All workers of a call have the same model identity, that of
-    the previous call if possible, so that scores of two models are not mixed while workers are upgraded.
+    The tuples of a call are divided into chunks, one for each message to a worker. If a chunk has no reply by the
+    deadline, its tuples count as not reached. If a chunk is lost, its tuples count as failed.
+
+    All workers of a call have the same model identity, that of the previous call if possible, so that scores of two
+    models are not mixed while workers are upgraded.
 
     Args:
         broker_url: the Redis through which clients and workers communicate.
@@ -81,9 +83,9 @@ class RemoteScorer:
         self._queue_chunks = queue_chunks
         self._signer = signer or Signer()
         self._lock = fork_safe_lock()
-        self._process = 0  # id of the process that opened the connections, or 0 if they are not open
-        self._chunks_in_flight = 0
-        self._running_calls = 0
+        self._connected_pid = 0  # the process that opened the connections, or 0 if they are not open
+        self._n_chunks_in_flight = 0
+        self._n_running_calls = 0
         self._app: Any = None
         self._redis: Any = None
         self._registry: WorkerRegistry
@@ -92,7 +94,7 @@ class RemoteScorer:
 
     @property
     def model(self) -> str:
-        group = self._live_workers.latest_group if self._process == os.getpid() else None
+        group = self._live_workers.latest_group if self._connected_pid == os.getpid() else None
         return self._name if group is None else group.first.model
 
     @property
@@ -171,7 +173,9 @@ class RemoteScorer:
         max_tuples: int = MAX_CHUNK_TUPLES,
         vector_bits: int = 0,
     ) -> tuple[str, list[tuple[Chunk, Outcome]]]:
-        """Send tuples to workers, and wait for the replies.
+        """Send tuples to workers in chunks of at most ``max_tuples``, and wait for the replies.
+
+        ``vector_bits`` is the precision of the vectors to compute, or 0 if the tuples are to be scored.
 
         Returns:
             The identity of the workers' model, and each chunk with its outcome.
@@ -188,7 +192,15 @@ class RemoteScorer:
             if not chunks:
                 return identity, []
             pending = [
-                self._create_pending(chunk, group.first, query, documents, tuples, deadline, vector_bits=vector_bits)
+                self._create_pending(
+                    chunk,
+                    group.first,
+                    query=query,
+                    documents=documents,
+                    tuples=tuples,
+                    deadline=deadline,
+                    vector_bits=vector_bits,
+                )
                 for chunk in chunks
             ]
             admission = _Admission(len(chunks))
@@ -197,7 +209,7 @@ class RemoteScorer:
             finally:
                 self._release(admission)
         outcomes = [
-            _validate_outcome(pending_chunk, len(chunk.indices), identity)
+            _validate_outcome(pending_chunk, n_tuples=len(chunk.indices), identity=identity)
             for pending_chunk, chunk in zip(pending, chunks, strict=True)
         ]
         if all(isinstance(outcome, str) for outcome in outcomes):
@@ -210,12 +222,12 @@ class RemoteScorer:
 
     def close(self) -> None:
         with self._lock:
-            if self._process == os.getpid():
+            if self._connected_pid == os.getpid():
                 self._delivery.close()
                 self._live_workers.close()
                 self._app.close()
                 self._redis.close()
-            self._process = 0
+            self._connected_pid = 0
 
     def find_workers(self, deadline: Deadline = NEVER) -> int:
         """Return the number of live workers. Raises `WorkerError` if there are none by the deadline."""
@@ -228,18 +240,18 @@ class RemoteScorer:
 
     @contextlib.contextmanager
     def _share_workers(self, n_workers: int) -> Iterator[int]:
-        """Yield the number of workers among which a call divides its tuples: 4 of 8 workers if it is the second call.
+        """Yield the number of workers among which a call divides its tuples: 4 of 8 if another call is running.
 
         Division among more workers needs more messages, and gains nothing if other calls keep these workers busy.
         """
         with self._lock:
-            self._running_calls += 1
-            running_calls = self._running_calls
+            self._n_running_calls += 1
+            n_running_calls = self._n_running_calls
         try:
-            yield math.ceil(n_workers / running_calls)
+            yield math.ceil(n_workers / n_running_calls)
         finally:
             with self._lock:
-                self._running_calls -= 1
+                self._n_running_calls -= 1
 
     def _admit(self, group: WorkerGroup, admission: _Admission, deadline: Deadline) -> None:
         """Count a call's chunks as in flight, or raise `Overloaded`, before the first chunk is sent."""
@@ -249,12 +261,18 @@ class RemoteScorer:
             raise self._live_workers.record_broker_error(error) from error
         with self._lock:
             # Chunks that this process has in flight may not be in the queue yet.
-            n_earlier_chunks = max(n_queued_chunks + group.held_chunks, self._chunks_in_flight)
-            n_waiting_chunks = max(n_queued_chunks, self._chunks_in_flight - group.capacity)
-            refusal = self._refusal_reason(group, n_earlier_chunks, n_waiting_chunks, admission.n_chunks, deadline)
+            n_earlier_chunks = max(n_queued_chunks + group.held_chunks, self._n_chunks_in_flight)
+            n_waiting_chunks = max(n_queued_chunks, self._n_chunks_in_flight - group.capacity)
+            refusal = self._refusal_reason(
+                group,
+                deadline,
+                n_earlier_chunks=n_earlier_chunks,
+                n_waiting_chunks=n_waiting_chunks,
+                n_new_chunks=admission.n_chunks,
+            )
             if not refusal and not admission.has_ended:
                 admission.is_counted = True
-                self._chunks_in_flight += admission.n_chunks
+                self._n_chunks_in_flight += admission.n_chunks
         if refusal:
             OVERLOADED.inc()
             raise Overloaded(refusal, model=self.model)
@@ -263,21 +281,21 @@ class RemoteScorer:
         """Stop counting a call's chunks as in flight, also if they are admitted later."""
         with self._lock:
             if admission.is_counted:
-                self._chunks_in_flight -= admission.n_chunks
+                self._n_chunks_in_flight -= admission.n_chunks
             admission.is_counted = False
             admission.has_ended = True
 
     def _refusal_reason(
-        self, group: WorkerGroup, n_earlier_chunks: int, n_waiting_chunks: int, n_new_chunks: int, deadline: Deadline
+        self, group: WorkerGroup, deadline: Deadline, *, n_earlier_chunks: int, n_waiting_chunks: int, n_new_chunks: int
     ) -> str:
         """Return the reason to refuse a call's new chunks, or "" if they are accepted.
 
         Args:
             group: the workers.
+            deadline: the call's deadline.
             n_earlier_chunks: the number of chunks that are scored before the new ones.
             n_waiting_chunks: the number of chunks that no worker has taken yet.
             n_new_chunks: the number of the call's chunks.
-            deadline: the call's deadline.
         """
         wait_s = group.wait_s(n_earlier_chunks)
         if wait_s > MAX_WAIT_FRACTION * deadline.remaining_s():
@@ -290,14 +308,17 @@ class RemoteScorer:
         self,
         chunk: Chunk,
         heartbeat: Heartbeat,
+        *,
         query: str,
         documents: Sequence[str],
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
-        *,
         vector_bits: int,
     ) -> PendingChunk:
-        """Return a chunk with its signed request, ready to be sent to the queue in the ``heartbeat``."""
+        """Return a chunk with its signed request, ready to be sent to the queue in the ``heartbeat``.
+
+        The other arguments are those of `_exchange`, for all chunks of the call.
+        """
         chunk_id = secrets.token_hex(12)
         clock = self._registry.clock
         request = ChunkRequest(
@@ -316,20 +337,20 @@ class RemoteScorer:
 
     def _open(self) -> None:
         """Open connections once in each process, because a forked child cannot use its parent's connections."""
-        if self._process == os.getpid():
+        if self._connected_pid == os.getpid():
             return
         with self._lock:
-            if self._process == os.getpid():
+            if self._connected_pid == os.getpid():
                 return
             self._app = celery_app(self._url)
             self._redis = connect(self._url)
             self._registry = WorkerRegistry(self._redis, self._name, self._signer)
             self._live_workers = LiveWorkers(self._registry, self._name)
             self._delivery = Delivery(self._app, self._redis, self._registry, self._signer)
-            self._chunks_in_flight, self._running_calls = 0, 0
+            self._n_chunks_in_flight, self._n_running_calls = 0, 0
             if not self._signer.has_key:
                 logger.warning("[unsigned] %s", UNSIGNED_RISK)
-            self._process = os.getpid()
+            self._connected_pid = os.getpid()
 
 
 def _margin_s(deadline: Deadline) -> float:
@@ -342,14 +363,16 @@ def text_to_send(text: str) -> str:
     return text[: MAX_TEXT_CHARACTERS + 1]
 
 
-def _validate_outcome(pending: PendingChunk, size: int, identity: str) -> Outcome:
-    """Return a chunk's outcome. An invalid reply becomes an error."""
+def _validate_outcome(pending: PendingChunk, *, n_tuples: int, identity: str) -> Outcome:
+    """Return a chunk's outcome. A reply with an error, another model's identity or a wrong size becomes an error."""
     reply = pending.outcome
-    if not isinstance(reply, Reply):
+    if not isinstance(reply, Reply):  # an error, or None
         return reply
-    content = reply.vectors if reply.scores is None else reply.scores.values
-    if content is None:
+    scores_or_vectors = reply.vectors if reply.scores is None else reply.scores.values
+    if scores_or_vectors is None:
         return reply.error or "the worker gave no reason"
     if reply.identity != identity:
         return "a worker with another model replied"
-    return reply if len(content) == size else f"a worker returned {len(content)} scores or vectors for {size} texts"
+    if len(scores_or_vectors) != n_tuples:
+        return f"a worker returned {len(scores_or_vectors)} scores or vectors for {n_tuples} texts"
+    return reply

@@ -162,8 +162,8 @@ def test_ten_minutes_without_a_broker_take_few_probes():
 def test_a_reply_with_another_number_of_scores_is_ignored():
     reply = Reply("c1", "w1", "model", Scores(np.ones(1, dtype=np.float32)))
     chunk = PendingChunk("c1", "queue", b"", NEVER, reply)
-    assert _validate_outcome(chunk, 1, "model") is reply
-    assert _validate_outcome(chunk, 3, "model") == "a worker returned 1 scores or vectors for 3 texts"
+    assert _validate_outcome(chunk, n_tuples=1, identity="model") is reply
+    assert _validate_outcome(chunk, n_tuples=3, identity="model") == "a worker returned 1 scores or vectors for 3 texts"
 
 
 @pytest.mark.long

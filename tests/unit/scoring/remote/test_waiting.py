@@ -117,10 +117,10 @@ def test_a_broker_that_refuses_a_chunk_is_named_with_its_error() -> None:
 def test_a_chunk_that_no_worker_holds_is_sent_again() -> None:
     broker, clock = Queue(), ManualClock()
     began_s = clock()
-    chunk = deliver([heartbeat()], broker, clock, lambda chunk: chunk.sends == 2)
+    chunk = deliver([heartbeat()], broker, clock, lambda chunk: chunk.n_sends == 2)
     assert broker.sent[:2] == ["c1", "c1"]
     assert clock() - began_s >= LOST_AFTER_S
-    assert chunk.losses == 0  # no worker had it
+    assert chunk.n_losses == 0  # no worker had it
 
 
 @pytest.mark.parametrize("held", [(), ("another",)])
@@ -155,7 +155,7 @@ def test_a_chunk_with_which_three_workers_died_is_given_up() -> None:
 
     broker = Queue()
     chunk = deliver(beats, broker, ManualClock(), is_given_up)
-    assert (chunk.outcome, chunk.losses, broker.sent) == (LOST, 3, ["c1"] * 3)
+    assert (chunk.outcome, chunk.n_losses, broker.sent) == (LOST, 3, ["c1"] * 3)
 
 
 SIGNER, FORGER = Signer([b"the-key-of-both-sides"]), Signer([b"the-key-of-an-attacker"])
