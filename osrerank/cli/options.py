@@ -24,7 +24,7 @@ DURATION_MS = click.FloatRange(0, MAX_MS, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL_OPTIONS = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
-"""The global options that a model needs. A client also needs the global option ``url``."""
+"""The global options by which models are loaded."""
 RANKING_OPTIONS = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
@@ -152,13 +152,13 @@ class SearchOption(click.ParamType[Any]):
             return f"{name},NAME=VALUE" if len(fields(self.group)) > 1 else name
         labels = {int: "INTEGER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,NAME"}
         is_union = get_origin(self.type_hint) in (Union, UnionType)
-        types = get_args(self.type_hint) if is_union else (self.type_hint,)
+        alternatives = get_args(self.type_hint) if is_union else (self.type_hint,)
         parts = []
-        for type_ in types:
-            if type_ in labels:
-                parts.append(labels[type_])
-            elif type_ is not type(None):
-                parts.append("|".join(get_args(type_)))  # the strings of a Literal
+        for alternative in alternatives:
+            if alternative in labels:
+                parts.append(labels[alternative])
+            elif alternative is not type(None):
+                parts.append("|".join(get_args(alternative)))  # the strings of a Literal
         return "|".join(parts)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -288,9 +288,9 @@ def open_client(
     client = Client(models=service, defaults=defaults, **connection_options(all_settings))
     client.searcher.deadline_ms = None
     if context.obj["model"] and model is None:
-        file_models = Defaults.load(all_settings).models
-        if file_models:
-            indices = ", ".join(file_models)
+        model_by_index = Defaults.load(all_settings).models  # of the settings file
+        if model_by_index:
+            indices = ", ".join(model_by_index)
             click.echo(f"--model {context.obj['model']} replaces the settings file's models of {indices}", err=True)
     if warm:
         client.warm_up()

@@ -170,10 +170,12 @@ def load_model(
 
 
 def _self_check_on_first_load(model: "CrossEncoder | BiEncoder", converted: "ConvertedModel") -> None:
-    """Check that a model which osrerank converted or did not export ranks well. The result is stored for later loads.
+    """Check that a model from another program ranks well. If it does, this is recorded, and not checked again.
 
-    The self-check concerns converted cross-encoders and duo models, and bi-encoders whose ONNX graph another program
-    exported.
+    Only converted cross-encoders and duo models are checked, and bi-encoders whose ONNX graph another program exported.
+
+    Raises:
+        ModelLoadError: the model does not pass. The message has the likely cause.
     """
     from osrerank.scoring.checkpoints.convert import ExternalGraph  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers

@@ -146,11 +146,11 @@ def convert_if_needed(source: Path, head: HeadForm = "") -> ConvertedModel:
     require("safetensors.torch", extra="torch")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-")
+        temporary_directory = tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-")
     except OSError as error:
         raise _cache_error(source, f"{target.parent}: {error.strerror}") from error
-    with folder as parent:
-        unfinished_directory = Path(parent) / "model"
+    with temporary_directory as temporary_path:
+        unfinished_directory = Path(temporary_path) / "model"
         unfinished_directory.mkdir()
         _write_model(source, unfinished_directory, head, sha256)
         try:

@@ -123,18 +123,24 @@ def examples() -> tuple[Example, ...]:
     """Return the questions and their paragraphs, which are the same in every run."""
     with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
         texts = {entry["id"]: entry["text"] for entry in map(json.loads, lines)}
-    qrels = (line.split() for line in (SAMPLE / "qrels.txt").read_text("utf-8").splitlines())
-    answers = {fields[0]: fields[2] for fields in qrels}
-    questions = (line.split("\t") for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[:QUESTIONS])
+    answer_ids = {}
+    for line in (SAMPLE / "qrels.txt").read_text("utf-8").splitlines():
+        query_id, _, doc_id, _ = line.split()
+        answer_ids[query_id] = doc_id
     rng = random.Random(1)  # noqa: S311 - a choice of examples
     doc_ids = sorted(texts)
     sample = []
-    for query_id, question in questions:
-        answer_id = answers[query_id]
-        article = answer_id.rpartition("/")[0]
-        unrelated_id = rng.choice([doc_id for doc_id in doc_ids if doc_id.rpartition("/")[0] != article])
-        sample.append(Example(question, texts[answer_id], texts[unrelated_id]))
+    for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[:QUESTIONS]:
+        query_id, question = line.split("\t")
+        answer_id = answer_ids[query_id]
+        unrelated_ids = [doc_id for doc_id in doc_ids if _article(doc_id) != _article(answer_id)]
+        sample.append(Example(question, texts[answer_id], texts[rng.choice(unrelated_ids)]))
     return tuple(sample)
+
+
+def _article(doc_id: str) -> str:
+    """Return the article of a paragraph, the part of its id before the last slash."""
+    return doc_id.rpartition("/")[0]
 
 
 def _margin(scorer: Scorer | Encoder, card: ModelCard, example: Example) -> float:

@@ -44,7 +44,9 @@ MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")
 STANFORD_ARCHITECTURE = "HF_ColBERT"
 METADATA_FILE = "artifact.metadata"
 LATER_MODULES = ("Dense", "MultiVectorMask", "Normalize", "HierarchicalTokenPooling")
+"""Modules that can follow the Transformer of a late-interaction model."""
 LIBRARIES = (LIBRARY, "pylate.models.")
+"""Packages of the modules' classes."""
 EXPANSION_FIELD = "query_expansion"
 """Field of a Transformer's settings that says how [MASK] tokens expand short queries."""
 SIMILARITIES = ("maxsim", "meanmaxsim")
@@ -164,12 +166,12 @@ class _ModulesReader:
         return LateInteractionDescription(
             self._transformer_folder,
             projections,
-            dimensions,
-            max_query_tokens,
-            max_document_tokens,
-            tokens,
-            query_prefix,
-            document_prefix,
+            dimensions=dimensions,
+            max_query_tokens=max_query_tokens,
+            max_document_tokens=max_document_tokens,
+            tokens=tokens,
+            query_prefix=query_prefix,
+            document_prefix=document_prefix,
         )
 
     def _read_marker_and_prefix(self, side: str, names: Sequence[str]) -> tuple[str, str]:
@@ -310,9 +312,14 @@ def _read_stanford(directory: Path) -> LateInteractionDescription:
         **vocabulary.build_expansion_fields(max_query_tokens, is_attended=bool(content.get("attend_to_mask_tokens"))),
         skipped=vocabulary.select_tokens(string.punctuation if content.get("mask_punctuation", True) else ()),
     )
-    projections = (Projection(MODULE_WEIGHTS_FILE),)
-    dimensions = int(content.get("dim") or 0)
-    return LateInteractionDescription("", projections, dimensions, max_query_tokens, max_document_tokens, tokens)
+    return LateInteractionDescription(
+        transformer_folder="",
+        projections=(Projection(MODULE_WEIGHTS_FILE),),
+        dimensions=int(content.get("dim") or 0),
+        max_query_tokens=max_query_tokens,
+        max_document_tokens=max_document_tokens,
+        tokens=tokens,
+    )
 
 
 class _Vocabulary:
