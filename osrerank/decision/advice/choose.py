@@ -89,8 +89,9 @@ def choose(query_ids: Sequence[str], current_values: Floats, values: Mapping[Sea
     differences = table - current_values[:, None]
     low, high = confidence_interval(held_out_values)
     maximum = max(1.0, float(table.max()))  # some measures exceed 1, but no measure is negative
+    means = np.round(table.mean(axis=0), DECIMALS)
     return Choice(
-        setting=settings[int(np.argmax(np.round(table.mean(axis=0), DECIMALS)))],
+        setting=settings[int(np.argmax(means))],
         promised=float(held_out_values.mean()),
         low=max(0.0, low),
         high=min(maximum, high),
