@@ -266,7 +266,9 @@ class RerankService:
             return recipe.vector_stage
         if self.load_vectors(options) is None:
             raise no_vectors_error(self.model.model)
-        raise ConfigError("vectors cannot be built for sentences, nor for a pipeline of your own")
+        raise ConfigError(
+            "vectors cannot be built with the rerank option sentences or a pipeline of your own; leave these out"
+        )
 
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
         """Score texts as a search does by default: a long text by its best passage, if the model advises it.

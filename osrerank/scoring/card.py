@@ -205,24 +205,26 @@ class ModelCard:
             raise ValueError(f"head is {self.head!r} and kind is {self.kind}; {reason}")
         for name in ("document_prefix", "modules", "dimensions"):
             if getattr(self, name) and not self.is_encoder:
-                raise ValueError(f"{name} is set, but only an encoder can use it, and kind is {self.kind}")
+                raise ValueError(f"{name} is set, but kind is {self.kind!r}, and only an encoder can have {name}")
         if self.kind == "late-interaction" and self.head != "cosine":
-            raise ValueError(f"head is {self.head!r}; late interaction compares the vectors of tokens by their cosine")
+            raise ValueError(f"head is {self.head!r}; late interaction needs the head cosine")
         if self.tokens != TokenVectorSettings() and self.kind != "late-interaction":
-            raise ValueError(f"tokens is set, but only late-interaction can use it, and kind is {self.kind}")
+            raise ValueError(f"tokens is set, but kind is {self.kind!r}, and only late-interaction can have tokens")
         if self.query_model and not (self.is_bi_encoder and is_inside(self.query_model)):
-            reason = "only a bi-encoder can have one, and it must be a subfolder of the model's folder"
+            reason = "only a bi-encoder can have a query model, which must be a subfolder of the model's folder"
             raise ValueError(f"query_model is {self.query_model!r}; {reason}")
         if self.vectors_weight and self.kind != "cross-encoder":
-            raise ValueError(f"vectors_weight is set, but only a cross-encoder can use it, and kind is {self.kind}")
+            raise ValueError(f"vectors_weight is set, but kind is {self.kind!r}, and only a cross-encoder can have it")
         if self.dimensions < 0:
             raise ValueError(f"dimensions is {self.dimensions}; it must be 0 or above")
 
     def _check_duo(self) -> None:
         if self.head not in ("logit1", "logits2"):
-            raise ValueError(f"head is {self.head!r}; a duo model needs logit1 or logits2")
+            raise ValueError(f"head is {self.head!r}; a duo model needs the head logit1 or logits2")
         if self.max_tokens < self.max_query_tokens + 6:
-            raise ValueError(f"max_tokens is {self.max_tokens}, which leaves no room for a query and two documents")
+            raise ValueError(
+                f"max_tokens is {self.max_tokens}; a query and two documents need {self.max_query_tokens + 6} or more"
+            )
         if self.segment_rows == 2:
             need = "a duo model needs a row each for the query and both documents"
             raise ValueError(f"segment_rows is 2; {need}; osrerank export --kind duo adds the third row")

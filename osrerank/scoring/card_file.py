@@ -106,7 +106,9 @@ def _check_files(directory: Path) -> None:
         if file.exists():
             fix = "if you trust it, convert it with model.save_pretrained(..., safe_serialization=True)"
             raise ModelLoadError(f"{file} is a pickle, which can run code when it is read; {fix}", path=str(file))
-    raise ModelLoadError(f"{directory} has neither *.safetensors nor *.onnx files", path=str(directory))
+    raise ModelLoadError(
+        f"{directory} has neither *.safetensors nor *.onnx files; copy the whole model", path=str(directory)
+    )
 
 
 def _infer_bi_encoder_card(directory: Path, name: str) -> ModelCard:

@@ -28,7 +28,9 @@ def read_json(file: Path, *, expected_type: type = dict) -> Any:
     except FileNotFoundError as error:
         raise ModelLoadError(f"{file} is missing; copy the model's whole directory", path=str(file)) from error
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{file} cannot be read as JSON: {error}", path=str(file)) from error
+        raise ModelLoadError(
+            f"{file} cannot be read as JSON; save or download it again ({error})", path=str(file)
+        ) from error
     if not isinstance(content, expected_type):
         type_name = "object" if expected_type is dict else expected_type.__name__
         raise ModelLoadError(f"{file} is not a JSON {type_name}", path=str(file))

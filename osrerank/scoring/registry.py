@@ -94,7 +94,8 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
     entry = BACKENDS.get(settings.backend)  # None for ``auto``
     if entry is not None and kinds and not set(kinds).intersection(entry.kinds):
         # every backend supports all kinds but duo
-        reason = f"the backend {entry.name} cannot compare pairs; use a pipeline without duo, or another backend"
+        fix = "use a pipeline without duo, or another backend"
+        reason = f"the backend {entry.name} cannot compare pairs of documents; {fix}"
         raise ModelLoadError(reason, model=name)
     if not name:
         raise ModelLoadError(NO_DUO_MODEL)
@@ -159,7 +160,7 @@ def load_model(
         card_name = ""  # read_card uses the name in the card, or that of the folder
     card = read_card(directory, name=card_name)
     if kinds and card.kind not in kinds:
-        reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
+        reason = f"{directory} is a {card.kind} model; choose a {' or '.join(kinds)} model"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     loaded_backend = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
     loaded_model = build_model(directory, card, loaded_backend)
@@ -310,7 +311,7 @@ def _check_name(setting: str, name: str, names: Sequence[str]) -> str:
     if name in names:
         return name
     similar_names = difflib.get_close_matches(name, names, 1)
-    hint = f"; did you mean {similar_names[0]}?" if similar_names else ""
+    hint = f"; did you mean {similar_names[0]!r}?" if similar_names else ""
     reason = f"{setting} is {name!r}; it must be one of {', '.join(names)}{hint}"
     raise ConfigError(reason, setting=setting, source=f"--{setting} or OSRERANK_{setting.upper()}")
 
@@ -339,7 +340,8 @@ def _choose_backend(directory: Path, card: ModelCard) -> str:
         # an encoder computes each vector only once, so it hardly needs the GPU
         if NVIDIA_DRIVER_FILE.exists() and not card.is_encoder:
             logger.warning(
-                "[gpu-unused] %s runs on the CPU, but this machine has a GPU: use it with --backend torch", card.name
+                "[gpu-unused] %s runs on the CPU, but this machine has a GPU: use the GPU with --backend torch",
+                card.name,
             )
         return "onnx"
     if find_spec("torch") is None or not weight_files(directory):

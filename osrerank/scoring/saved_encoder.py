@@ -206,7 +206,9 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
     """
     family = config.get("model_type")
     if "auto_map" in config:
-        raise file_error(file, "auto_map requires the model's own Python code, which osrerank never runs")
+        raise file_error(
+            file, "auto_map requires the model's own Python code, which osrerank never runs; use another model"
+        )
     if family not in families:
         raise file_error(file, f"model_type is {family!r}; for an encoder it must be one of {', '.join(families)}")
     if family == modern_bert.MODEL_TYPE:

@@ -30,11 +30,13 @@ def read_token_vectors(directory: Path) -> Any:
     """
     file = directory / next(iter(weight_files(directory)), WEIGHTS_FILE)
     if not file.exists():
-        raise file_error(file, "it is missing; save the model with safe_serialization=True")
+        raise file_error(file, "the file is missing; save the model with safe_serialization=True")
     tensors = require("safetensors.torch", extra="torch").load_file(file)
     vectors = tensors.get("embedding.weight", tensors.get("embeddings"))
     if vectors is None:
-        raise file_error(file, "it has no tensor embedding.weight, which a StaticEmbedding needs")
+        raise file_error(
+            file, "the file has no tensor 'embedding.weight', which a StaticEmbedding needs; save the model again"
+        )
     if "mapping" in tensors:
         vectors = vectors[tensors["mapping"].long()]
     if "weights" in tensors:

@@ -45,7 +45,9 @@ def single_template(tokenizer: Tokenizer) -> Template:
     # a StaticEmbedding has a template without special tokens
     may_have_none = isinstance(tokenizer.post_processor, TemplateProcessing)
     if not text_positions or not (has_special_tokens or may_have_none):
-        raise ValueError("it does not put special tokens around a text (no post-processor)")
+        raise ValueError(
+            "it has no post-processor that puts special tokens around a text; save it again with transformers"
+        )
     head = tuple(encoding.ids[: text_positions[0]])
     tail = tuple(encoding.ids[text_positions[-1] + 1 :])
     return Template(head, (*tail, *head), tail, query_middle_tokens=len(tail), document_segment=1)
@@ -62,7 +64,9 @@ def pair_template(tokenizer: Tokenizer) -> Template:
     document_positions = [index for index, sequence in enumerate(encoding.sequence_ids) if sequence == 1]
     n_special = len(encoding.ids) - len(query_positions) - len(document_positions)
     if not query_positions or not document_positions or n_special < 3:  # one each before, between and after the texts
-        raise ValueError("it does not put special tokens around a pair of texts (no post-processor)")
+        raise ValueError(
+            "it has no post-processor that puts special tokens around a pair; save it again with transformers"
+        )
     middle = slice(query_positions[-1] + 1, document_positions[0])
     return Template(
         head=tuple(encoding.ids[: query_positions[0]]),

@@ -178,14 +178,17 @@ def parse_lines(body: Any) -> list[Mapping[str, Any]]:
     if isinstance(body, bytes):
         body = body.decode("utf-8")
     lines = [line for line in body.split("\n") if line.strip()] if isinstance(body, str) else list(body)
-    try:
-        decoded_lines = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
-    except ValueError as error:
-        reason = f"a line of the multi-search is not JSON: {error}"
-        raise ConfigError(reason, setting="body", source="argument") from None
+    decoded_lines = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            decoded_lines.append(json.loads(line) if isinstance(line, str | bytes) else line)
+        except ValueError as error:
+            reason = f"line {number} of the multi-search is not JSON: {error}"
+            raise ConfigError(reason, setting="body", source="argument") from None
     if len(decoded_lines) % 2:
         raise ConfigError(
-            f"the multi-search has {len(decoded_lines)} lines; each search is a header and a body",
+            f"the multi-search has {len(decoded_lines)} lines; their number must be even, because each search "
+            "has a header and a body",
             setting="body",
             source="argument",
         )

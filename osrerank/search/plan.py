@@ -298,7 +298,7 @@ def _find_skip_reason(plan: Plan, searcher: Searcher) -> Generator[Step, Any, Re
         return None
     engine = yield from searcher.engine.find()
     if not engine.has_ext:
-        return Reason(ReasonCode.REQUEST, f"{engine.value} refuses ext")
+        return Reason(ReasonCode.REQUEST, f"{engine.value} refuses searches with ext: leave out ext")
     return None
 
 

@@ -190,7 +190,9 @@ def finish_search(
         _count_outcome(report, plan)
         yield from _save_and_log(reranked, report, reranked_response, plan, hits, searcher)
     except Exception:  # a bug in osrerank must not lose the reranked response
-        logger.exception("[internal] a search is reranked, but its order or vectors may be lost; please report this")
+        logger.exception(
+            "[internal] a bug in osrerank may have lost the order or vectors of a search; please report the traceback"
+        )
         INTERNAL_ERRORS.inc()
         return write_report(response, replace(report, warnings=(*report.warnings, UNFINISHED)))
     return reranked_response
@@ -300,7 +302,10 @@ def _respond_unranked(error: Exception, response: Any, plan: Plan) -> Any:
         reason = Reason(ReasonCode.RESPONSE, "the response cannot be reranked", str(error))
         logger.warning("[response-unread] a search is not reranked: %s", error)
     else:
-        logger.error("[internal] a search is answered without reranking; please report this", exc_info=error)
+        logger.error(
+            "[internal] a bug in osrerank left a search without reranking; please report the traceback below",
+            exc_info=error,
+        )
         INTERNAL_ERRORS.inc()
     if plan.call.options is None or not isinstance(response, Mapping):
         return response
@@ -309,5 +314,7 @@ def _respond_unranked(error: Exception, response: Any, plan: Plan) -> Any:
     try:
         return write_report(response, unranked_report(response, reason, plan))
     except Exception:  # a malformed response can cause the same error again
-        logger.exception("[internal] a search is answered without a report; please report this")
+        logger.exception(
+            "[internal] a bug in osrerank left a search without a report; please report the traceback below"
+        )
         return response

@@ -81,12 +81,12 @@ class UbiRecords:
         """
         reason = ""
         if self._pause.is_on:
-            reason = "the engine refused a record just now"
+            reason = "the engine refused an earlier record, and recording pauses"
         else:
             try:
                 record = make_record(ubi, report, text=text, session=session)
             except KeyError as error:
-                reason = f"a hit has no field {error.args[0]}, which ext.ubi names as object_id_field"
+                reason = f"a hit has no field {error.args[0]!r}, which ext.ubi names as object_id_field"
             else:
                 timeout_s = min(max(deadline.remaining_s(), MIN_TIMEOUT_S), MAX_TIMEOUT_S)
                 reason = yield from self._write(record, timeout_s)

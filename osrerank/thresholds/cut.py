@@ -113,7 +113,7 @@ class Thresholds:
             return candidates, CutReport(option, value, reason=self.missing_reason)
         probabilities = [self.calibration.probability(candidate) for candidate in candidates]
         if candidates and all(probability is None for probability in probabilities):
-            reason = f"the stage {self.calibration.stage}, for which the index is calibrated, scored no hit"
+            reason = f'the stage "{self.calibration.stage}", for which the index is calibrated, scored no hit'
             return candidates, CutReport(option, value, reason=reason)
         remaining, n_removed = _remove_below(candidates, probabilities, threshold, self.calibration.stage, reports)
         return remaining, CutReport(option, value, n_removed, threshold)

@@ -147,7 +147,10 @@ class DocumentVectors:
         try:
             return self._threads.submit(self.encoder.encode, [query], "query")
         except RuntimeError as error:
-            raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
+            raise InferenceError(
+                f"the encoder of {self.encoder.model} is closed; connect or load the model again",
+                model=self.encoder.model,
+            ) from error
 
     def find(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> CompletedRecords:
         """Read the records of texts from all stores, and compute and store the missing ones (`encode_missing`).

@@ -390,7 +390,9 @@ def _check_file_system(folder: Path) -> None:
     """Raise an `OSError` if a folder is on a network file system."""
     file_system = _read_file_system(folder)
     if file_system in NETWORK_FILE_SYSTEMS:
-        raise OSError(f"it is on a network file system ({file_system}); set OSRERANK_VECTORS_FOLDER to a local folder")
+        raise OSError(
+            f"the folder is on a network file system ({file_system}); set OSRERANK_VECTORS_FOLDER to a local folder"
+        )
 
 
 def _read_file_system(folder: Path) -> str:

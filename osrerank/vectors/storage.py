@@ -79,7 +79,7 @@ def _open_redis_store(settings: Settings) -> VectorStore:
     from osrerank.vectors.redis import RedisStore  # noqa: PLC0415 - importing redis is slow
 
     if settings.redis_url is None:
-        reason = "OSRERANK_VECTORS is redis, and OSRERANK_REDIS_URL is not set: set it to the URL of your Redis"
+        reason = "OSRERANK_VECTORS is redis, but OSRERANK_REDIS_URL is not set: set OSRERANK_REDIS_URL to your Redis"
         raise ConfigError(reason, setting="redis_url", source="OSRERANK_REDIS_URL")
     max_mb = settings.vectors_mb
     if settings.cache_mb:  # this Redis also has the cached scores: `cache_mb` limits both, each by itself

@@ -53,7 +53,7 @@ def test_the_doctor_checks_the_vector_model_if_the_pipeline_needs_it(url: str, t
     finding = findings(url, settings_file=str(file))["vector model"]
     assert (finding.status, finding.facts) == ("ok", {"model": "osrerank/e5-small"})
     wrong = findings(url, settings_file=str(file), vector_model=TINY)["vector model"]
-    assert (wrong.status, "model is needed here" in wrong.found) == ("failed", True)
+    assert (wrong.status, "model; choose a" in wrong.found) == ("failed", True)
     assert "OSRERANK_VECTOR_MODEL" in wrong.fix
 
 

@@ -26,7 +26,7 @@ def search(client, **options):
         ({}, "duobert-large-msmarco"),
         ({"duo_model": "osrerank/none"}, "osrerank ships no model osrerank/none"),
         ({"duo_model": "osrerank/duo"}, "name a duo model of your own"),  # 0.2's
-        ({"duo_model": TINY}, "is a cross-encoder model; a duo model is needed here"),
+        ({"duo_model": TINY}, "is a cross-encoder model; choose a duo model"),
     ],
 )
 def test_without_a_duo_model_the_mono_order_stays(named, reason):

@@ -176,10 +176,7 @@ def test_a_missing_vector_model_leaves_the_first_pass_and_names_the_fix():
     with client_for(encoder=False, vector_model=TINY) as client:
         response = search(client)
     assert response["rerank"]["applied"] is False
-    assert (
-        "is a cross-encoder model; a bi-encoder or late-interaction model is needed here"
-        in response["rerank"]["reason"]
-    )
+    assert "is a cross-encoder model; choose a bi-encoder or late-interaction model" in response["rerank"]["reason"]
     assert "OSRERANK_VECTOR_MODEL" in response["rerank"]["reason"]
 
 

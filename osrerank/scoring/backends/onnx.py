@@ -95,7 +95,10 @@ class OnnxBackend:
         n_labels = 2 if card.head in {"logits2", "next-sentence"} else 1  # two: not relevant, relevant
         shape = session.get_outputs()[0].shape
         if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != n_labels):
-            reason = f"{file} has an output of shape {shape}, but the card's head {card.head} needs (n, {n_labels})"
+            reason = (
+                f"{file} has an output of shape {shape}, but the head {card.head!r} needs (n, {n_labels}); export "
+                "it again"
+            )
             raise ModelLoadError(reason, model=card.name, path=str(file))
 
     def close(self) -> None:
@@ -183,7 +186,9 @@ def _check_inputs(session: Any, file: Path, card: ModelCard) -> None:
     """Refuse a graph with inputs other than the attributes of `PaddedBatch`."""
     unknown_names = {entry.name for entry in session.get_inputs()} - set(PaddedBatch.__slots__)
     if unknown_names:
-        reason = f"{file} has inputs that osrerank does not know: {', '.join(sorted(unknown_names))}"
+        reason = (
+            f"{file} has unknown inputs ({', '.join(sorted(unknown_names))}); export the model with osrerank export"
+        )
         raise ModelLoadError(reason, model=card.name, path=str(file))
 
 

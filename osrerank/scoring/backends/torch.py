@@ -80,7 +80,7 @@ class TorchBackend:
 
         files = list_parameter_files(directory)
         if not files:
-            reason = f"{directory} has neither *.safetensors nor an ONNX graph; the torch backend needs the weights"
+            reason = f"{directory} has neither *.safetensors nor an ONNX graph; add the model's weights"
             raise ModelLoadError(reason, model=card.name, path=str(directory))
         if threads:
             torch.set_num_threads(threads)
@@ -277,7 +277,7 @@ def _load_modular(directory: Path, card: ModelCard, head: Head) -> Any:
 
 
 def _missing_weights_error(directory: Path, card: ModelCard, names: str) -> ModelLoadError:
-    reason = f"{directory} lacks weights that its config.json requires ({names}); it may not be a fine-tuned reranker"
+    reason = f"{directory} lacks weights that its config.json requires ({names}); use a fine-tuned reranker"
     return ModelLoadError(reason, model=card.name, path=str(directory))
 
 

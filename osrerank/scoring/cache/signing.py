@@ -21,8 +21,8 @@ LOG_EVERY_S = 60.0
 """Minimum time between two log lines with the same reason, in seconds."""
 REFUSALS = {
     "unsigned": "it is not signed: set the same OSRERANK_SIGNING_KEY for all processes that share the cache",
-    "wrong_key": "it is not signed with a known OSRERANK_SIGNING_KEY, or it was altered",
-    "no_key": "it is signed, and this process has no OSRERANK_SIGNING_KEY",
+    "wrong_key": "it is signed with another OSRERANK_SIGNING_KEY, or it was altered",
+    "no_key": "it is signed, but this process has no OSRERANK_SIGNING_KEY: set the same as in the other processes",
 }
 """Why a cached score is refused, for the log, by a short name."""
 

@@ -143,7 +143,10 @@ class RedisStore:
         ERRORS.inc()
         if begins_pause:
             logger.warning(
-                "[cache-away] the score cache failed and is paused for %g s: %s", self._pause_s, type(error).__name__
+                "[cache-away] Redis failed (%s), so no scores are cached for %g s; start it, or correct "
+                "OSRERANK_REDIS_URL",
+                type(error).__name__,
+                self._pause_s,
             )
 
 

@@ -108,11 +108,11 @@ def _read_block(content: bytes, offset: int, size: int) -> bytes:
     end = offset + size
     block, trailer = content[offset:end], content[end : end + TRAILER_BYTES]
     if len(trailer) < TRAILER_BYTES:
-        raise ValueError("the file is truncated")
+        raise ValueError("the file is truncated; copy it again")
     if trailer[0]:
-        raise ValueError(f"a block is compressed (compression type {trailer[0]})")
+        raise ValueError(f"a block is compressed (type {trailer[0]}); save the checkpoint uncompressed")
     if _masked_crc(block + trailer[:1]) != struct.unpack("<I", trailer[1:])[0]:
-        raise ValueError("a block is damaged: its checksum does not match")
+        raise ValueError("a block is damaged (its checksum does not match); copy the file again")
     return block
 
 
@@ -213,10 +213,11 @@ def _read_array(
     file = str(files[variable.data_file])
     content = bytes(contents[variable.data_file][variable.offset : variable.offset + variable.size])
     if len(content) < variable.size:
-        reason = f"{file} is truncated: the variable {name} has {len(content)} of {variable.size} bytes"
+        reason = f"{file} is truncated: the variable {name} has {len(content)} of {variable.size} bytes; copy it again"
         raise ModelLoadError(reason, path=file)
     if _masked_crc(content) != variable.checksum:
-        raise ModelLoadError(f"{file} is damaged: the checksum of the variable {name} does not match", path=file)
+        reason = f"{file} is damaged: the checksum of the variable {name} does not match; copy it again"
+        raise ModelLoadError(reason, path=file)
     return np.frombuffer(content, variable.dtype).reshape(variable.shape)
 
 

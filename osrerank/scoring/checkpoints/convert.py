@@ -249,7 +249,8 @@ def _infer_config_entries(
         actual_heads = f"a classifier with {n_labels} labels" if n_labels else "no classifier"
         if has_next_sentence:
             actual_heads += " and a next-sentence head"
-        raise ModelLoadError(f"{source} has no head {head}: its weights have {actual_heads}", path=str(source))
+        reason = f"{source} has no head {head}: its weights have {actual_heads}; choose another head"
+        raise ModelLoadError(reason, path=str(source))
     class_suffix = _find_class_suffix(family, weights, n_labels, head)
     entries: dict[str, Any] = {"architectures": [f"{family}{class_suffix}"], "model_type": model_type}
     if class_suffix == "ForSequenceClassification":
@@ -299,7 +300,8 @@ def _list_files(source: Path) -> list[Path]:
     weights = [directory / name for name in weight_files(source)] or pickled_files(source)
     for file in weights:
         if not file.exists():
-            raise ModelLoadError(f"{file}, which {INDEX_FILE} lists, is missing", path=str(file))
+            reason = f"{file}, which {INDEX_FILE} lists, is missing; copy the model's whole directory"
+            raise ModelLoadError(reason, path=str(file))
     return [*config_files, *weights]
 
 

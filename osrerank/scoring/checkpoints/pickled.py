@@ -40,7 +40,7 @@ def pickled_files(source: Path) -> list[Path]:
     if index.exists():
         files_of_weights = read_json(index).get("weight_map")
         if not isinstance(files_of_weights, dict):
-            raise ModelLoadError(f"{index} has no weight_map", path=str(index))
+            raise ModelLoadError(f"{index} has no weight_map; save the model again", path=str(index))
         return [source / name for name in sorted({str(name) for name in files_of_weights.values()})]
     for name in PICKLES:
         if (source / name).exists():
@@ -76,12 +76,13 @@ def _read_tensors(file: Path) -> Mapping[str, Any]:
     except pickle.UnpicklingError as error:
         content = _load_module(file, error)
     except Exception as error:
-        raise ModelLoadError(f"{file} cannot be read as PyTorch weights: {error}", path=str(file)) from error
+        reason = f"{file} cannot be read as PyTorch weights; save or download it again ({error})"
+        raise ModelLoadError(reason, path=str(file)) from error
     tensors = {name: value for name, value in _named_values(content) if isinstance(value, torch.Tensor)}
     if not tensors:
         is_mapping = isinstance(content, Mapping)
         contents = ", ".join(map(str, list(content)[:3])) if is_mapping else type(content).__name__
-        raise ModelLoadError(f"{file} contains no tensors, only {contents}", path=str(file))
+        raise ModelLoadError(f"{file} contains no tensors, only {contents}; pass a file of weights", path=str(file))
     return tensors
 
 

@@ -81,7 +81,10 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     for token_id, token in enumerate(tokens):
         if vocabulary[token] != token_id:
-            reason = f"{file}, line {token_id + 1}: the token {token!r} is repeated later"
+            reason = (
+                f"{file}, line {token_id + 1}: the token {token!r} is repeated in a later line; copy the model's "
+                "own file"
+            )
             raise ModelLoadError(reason, path=str(file))
     return vocabulary
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from osrerank.scoring.json_file import read_json, read_optional_json
 from osrerank.scoring.modular.description import (
     CLASSIFIER_TASK,
+    ENCODER_TASK,
     LATER_MODULES,
     MODEL_FILE,
     MODULE_FILE,
@@ -100,7 +101,8 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
         steps, dense_size = reader.read_steps(modules)
     else:
         if read_transformer_task(directory / first.folder) == CLASSIFIER_TASK:
-            raise file_error(directory / first.folder / TRANSFORMER_FILE, f"transformer_task is {CLASSIFIER_TASK!r}")
+            reason = f"transformer_task is {CLASSIFIER_TASK!r}; a bi-encoder's must be {ENCODER_TASK!r}"
+            raise file_error(directory / first.folder / TRANSFORMER_FILE, reason)
         pooling = _read_pooling(directory, reader, modules)
         pooling_module, *later_modules = modules
         steps, dense_size = reader.read_steps(later_modules)

@@ -281,7 +281,7 @@ def list_modules(
         kind = class_name.rpartition(".")[2]
         allowed_kinds = later_kinds if index else first_kinds
         if not class_name.startswith(libraries) or kind not in allowed_kinds:
-            reason = f"module {index} has the type {class_name}; it must be sentence-transformers'"
+            reason = f"module {index} has the type {class_name!r}; it must be sentence-transformers'"
             raise file_error(file, f"{reason} {' or '.join(allowed_kinds)}, and osrerank runs no other code")
         if module.get("kwargs"):
             raise file_error(file, f"module {index} has kwargs {module['kwargs']!r}, which osrerank does not know")
@@ -307,13 +307,13 @@ def read_transformer_settings(directory: Path, extra_fields: Collection[str] = (
     content: Content = read_json(file)
     refuse_unknown_fields(file, content, (*KNOWN_FIELDS["Transformer"], *extra_fields), "Transformer")
     if content.get("do_lower_case") and not _lowers_case(read_json(directory / TOKENIZER_FILE).get("normalizer")):
-        raise file_error(file, "do_lower_case is true; put it into tokenizer.json as a normaliser")
+        raise file_error(file, "do_lower_case is true; add a normaliser that lowercases to tokenizer.json")
     processing = content.get("processing_kwargs") or {}
     unknown_fields = set(processing) - {"text"}
     if not unknown_fields:
         unknown_fields = set(processing.get("text", {})) - {"max_length"}
     if unknown_fields:
-        raise file_error(file, f"processing_kwargs has {min(unknown_fields)}; only max_length under text is supported")
+        raise file_error(file, f"processing_kwargs has {min(unknown_fields)!r}; it can have only max_length in text")
     return file, content
 
 
@@ -369,7 +369,7 @@ def select_prompt(file: Path, model: Content, names: Sequence[str] = ()) -> str:
     prompts = model.get("prompts") or {}
     default = model.get("default_prompt_name")
     if default is not None and default not in prompts:
-        raise file_error(file, f"default_prompt_name is {default!r}, but prompts has no prompt of that name")
+        raise file_error(file, f"default_prompt_name is {default!r}, but prompts has no prompt of that name; add one")
     candidates = [prompts[name] for name in names if name in prompts]
     if not candidates and default is not None:
         candidates = [prompts[default]]
@@ -397,7 +397,9 @@ def refuse_unknown_fields(file: Path, content: Content, known_fields: Collection
 
 def _check_family(file: Path, config: Content) -> None:
     if "auto_map" in config:
-        raise file_error(file, "auto_map requires the model's own Python code, which osrerank never runs")
+        raise file_error(
+            file, "auto_map requires the model's own Python code, which osrerank never runs; use another model"
+        )
     if config.get("model_type") not in FAMILIES:
         reason = f"model_type is {config.get('model_type')!r}; in an encoder it must be one of"
         raise file_error(file, f"{reason} {', '.join(FAMILIES)}")

@@ -242,7 +242,7 @@ class _ModulesReader:
         weights = f"{folder}/{MODULE_WEIGHTS_FILE}"
         if not (self._directory / weights).exists():
             fix = "save the model with safe_serialization=True, because osrerank does not read pickled weights here"
-            raise file_error(self._directory / weights, f"it is missing; {fix}")
+            raise file_error(self._directory / weights, f"the file is missing; {fix}")
         residual = ""
         if content.get("use_residual"):
             residual = "same" if content.get("in_features") == content.get("out_features") else "residual"
@@ -283,7 +283,7 @@ class _ModulesReader:
         """Return the file of the only module of a kind, and its content."""
         folders = [module.folder for module in self._modules if module.kind == kind]
         if len(folders) != 1:
-            reason = f"it lists {len(folders)} modules of the type {kind}; a late-interaction model must have one"
+            reason = f"{len(folders)} modules have the type {kind}; a late-interaction model must have one"
             raise file_error(self._directory / MODULES_FILE, reason)
         file = self._directory / folders[0] / MODULE_FILE
         content: Content = read_json(file)
@@ -302,7 +302,7 @@ def _read_stanford(directory: Path) -> LateInteractionDescription:
     for field, default in (("query_token_id", "[unused0]"), ("doc_token_id", "[unused1]")):
         marker = content.get(field) or default
         if not vocabulary.has_token(marker):
-            raise file_error(file, f"{field} is {marker!r}, which is not a token of {TOKENIZER_FILE}")
+            raise file_error(file, f"{field} is {marker!r}; it must be a token of {TOKENIZER_FILE}")
         markers.append(marker)
     max_query_tokens = int(content.get("query_maxlen") or DEFAULT_QUERY_TOKENS)
     max_document_tokens = int(content.get("doc_maxlen") or DEFAULT_DOCUMENT_TOKENS)

@@ -163,11 +163,11 @@ def _celery_settings(url: str) -> dict[str, Any]:
         for option in CERTIFICATE_FILES:
             file = tls_options.get(option)
             if file and not Path(file).is_file():
-                raise _url_error(f"{option} is {file}, but there is no such file")
+                raise _url_error(f"{option} is {file!r}, but there is no such file")
         verification = str(tls_options.get("ssl_cert_reqs", "required")).lower()
         verification = verification.removeprefix("cert_")  # Celery's form is CERT_NONE
         if verification not in CERTIFICATES:
-            raise _url_error(f"ssl_cert_reqs is {verification}; it must be none, optional or required")
+            raise _url_error(f"ssl_cert_reqs is {verification!r}; it must be none, optional or required")
         tls_options["ssl_cert_reqs"] = CERTIFICATES[verification]
         tls_options.setdefault("ssl_check_hostname", verification != "none")
         settings["broker_use_ssl"] = tls_options
@@ -190,7 +190,7 @@ def _parse_options(url: str, scheme: str) -> dict[str, Any]:
         hint = "TLS options need rediss://"
         if unknown_options[0] not in tls_options:
             hint = f"the options are {', '.join(sorted(OPTIONS))}"
-        raise _url_error(f"{unknown_options[0]} is not an option of a broker URL; {hint}")
+        raise _url_error(f"{unknown_options[0]!r} is not an option of a broker URL; {hint}")
     return options
 
 

@@ -177,7 +177,7 @@ class Delivery:
     def _register(self, chunks: Sequence[PendingChunk]) -> None:
         with self._changed:
             if self._closed:
-                raise WorkerError("the client is closed")
+                raise WorkerError("the client is closed; connect again")
             now_s = self._clock()
             for pending in chunks:
                 self._pending[pending.chunk_id] = pending

@@ -34,6 +34,7 @@ MAX_MESSAGE_BYTES = 8 << 20
 """Maximum size of a message, in bytes. `MAX_CHUNK_CHARACTERS` keeps requests below it."""
 MAX_VECTOR_BYTES = 4 << 20
 """Maximum size of a reply's vectors, in bytes."""
+SAME_VERSION_FIX = "use the same version of osrerank on both sides"
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
 """Names of the two Celery tasks: score a chunk, and encode its documents."""
 MAX_REQUEST_TUPLES = 1_000
@@ -113,9 +114,7 @@ def _parse_scores(content: object) -> Scores | None:
 def _validate(schema: type[BaseModel], content: object) -> dict[str, Any]:
     """Return the validated fields of a nested map, which must contain exactly the fields of the schema."""
     if not isinstance(content, dict) or content.keys() != schema.model_fields.keys():
-        raise ValueError(
-            f"a map must have exactly the fields {', '.join(schema.model_fields)}: use the same osrerank on both sides"
-        )
+        raise ValueError(f"a map must have exactly the fields {', '.join(schema.model_fields)}; {SAME_VERSION_FIX}")
     return dict(schema.model_validate(content))
 
 
@@ -245,7 +244,7 @@ def _decode(kind: type[Content], message: bytes) -> Content:
     content = _unpack(message)
     names = kind.__slots__  # type: ignore[attr-defined]
     if set(content) != set(names):
-        raise PayloadError(f"a message must have exactly the fields {', '.join(names)}")
+        raise PayloadError(f"a message must have exactly the fields {', '.join(names)}; {SAME_VERSION_FIX}")
     try:
         decoded: Content = _validator(kind).validate_python(content)  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
@@ -261,7 +260,7 @@ def _validator(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def _field_error(field: object) -> PayloadError:
-    return PayloadError(f"field {field} of a message has an invalid value")
+    return PayloadError(f"the field {field} of a message is invalid; {SAME_VERSION_FIX}")
 
 
 def _unpack(message: bytes) -> dict[str, Any]:

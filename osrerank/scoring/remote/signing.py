@@ -77,11 +77,16 @@ class Signer:
                 )
             return signed
         if not self.has_key:
-            raise PayloadError("a message is signed, but this process has no OSRERANK_SIGNING_KEY", reason="no_key")
+            raise PayloadError(
+                "a message is signed; set its sender's OSRERANK_SIGNING_KEY also in this process", reason="no_key"
+            )
         start = len(SIGNED) + SIGNATURE_BYTES
         signature, message = signed[len(SIGNED) : start], signed[start:]
         if not any(hmac.compare_digest(signature, hmac.digest(key, message, "sha256")) for key in self._keys[kind]):
-            raise PayloadError("a message is not signed with a known OSRERANK_SIGNING_KEY", reason="wrong_key")
+            raise PayloadError(
+                "a message is signed with another key; set the same OSRERANK_SIGNING_KEY in both processes",
+                reason="wrong_key",
+            )
         return message
 
 

@@ -192,7 +192,9 @@ class LiveWorkers:
         self._failure = explain_broker_failure(error)
         if not self._breaker.is_open:
             self._failed_at_s = self._clock()
-            logger.warning("[broker-away] %s; searches keep their first-pass order until it replies", self._failure)
+            logger.warning(
+                "[broker-away] %s; searches keep their first-pass order until the broker replies", self._failure
+            )
         self._group = None
         self._breaker.trip(is_probe=is_probe)
 

@@ -142,7 +142,7 @@ class _Parser:
                 self._fail("a key in double quotes is missing", offset)
             key, offset = scanstring(self._text, offset + 1, True)  # noqa: FBT003 - strict, in a C function
             if key in members:
-                raise RefusedRequest(422, f"{name or 'the body'} contains a key twice")
+                raise RefusedRequest(422, f"{name or 'the body'} contains the key {key!a:.100} twice")
             if len(members) == MAX_KEYS:
                 raise RefusedRequest(422, f"{name or 'the body'} has more than {MAX_KEYS} keys")
             offset = self._skip_whitespace(offset)

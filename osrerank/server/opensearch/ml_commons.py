@@ -152,7 +152,8 @@ class Models:
                 break
             if state in ("deleted", "DEPLOY_FAILED") or self._clock() > deadline_at_s:
                 raise InstallError(
-                    f"the model {model_id} was not deployed: its state is {state}", step="deploy the model"
+                    f"the model {model_id} was not deployed: its state is {state}; see the log of the cluster",
+                    step="deploy the model",
                 )
             self._sleep(POLL_S)
         self.score_test_texts(model_id)

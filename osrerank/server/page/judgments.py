@@ -124,8 +124,9 @@ class Judgments:
         for query in read_queries(queries_file):
             page_query = self._queries.setdefault(query.query_id, query)
             if page_query.text != query.text:
-                reason = f"the query {query.query_id} in {queries_file} differs from the one in --queries"
-                raise ConfigError(f"{reason}: give one of them a new id", setting="save_judgments", source=str(folder))
+                reason = f"the query {query.query_id!r} in {queries_file} differs from the one in --queries"
+                fix = "give one of the queries another id"
+                raise ConfigError(f"{reason}; {fix}", setting="save_judgments", source=str(folder))
         for query_id, grades in read_qrels(folder / QRELS_FILE).judgments.items():
             self._user_grades[query_id] = dict(grades)
             self._grades.setdefault(query_id, {}).update(grades)

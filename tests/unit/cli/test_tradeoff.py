@@ -118,7 +118,7 @@ def test_a_curve_of_another_mono_depth_reads_pairs_from_its_own_run(tmp_path: Pa
     }
     assert qualities == {(2, 0): 0.5, (2, 2): 1.0, (4, 0): 0.25, (4, 2): 0.25}
     refused = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "other.jsonl")])
-    assert "differ in scorer" in str(refused.exception)
+    assert "because scorer is 't' in " in str(refused.exception)
 
 
 def test_pairs_after_a_blend_are_derived_after_the_blend(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_distill_and_pretrain_need_exactly_one_start(examples, tmp_path, capsys)
     assert run(*command) == 2
     assert "pass --layers, --student or both" in capsys.readouterr().err
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
-    assert "--layers must list the teacher" in capsys.readouterr().err
+    assert "--layers is 1, but with --student it must list the teacher" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2
     assert "does not list layers in ascending order, beginning with 1 or above" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2

@@ -107,7 +107,7 @@ def test_an_unusable_measure_is_refused_in_one_sentence(name: str) -> None:
 
 
 def test_grades_beyond_gdevals_and_no_common_query_are_refused() -> None:
-    with pytest.raises(EvaluationError, match="ERR@10: it takes grades up to 4, but the judgments have 5"):
+    with pytest.raises(EvaluationError, match="ERR@10: it takes grades up to 4, but the judgments have the grade 5"):
         evaluate(Qrels({"1": {"a": 5}}), run_of(q1="a"), ["ERR@10", "AP"])
     with pytest.raises(EvaluationError, match="share no query: the run has 8, 9, the judgments have 1, 2, 3"):
         evaluate(QRELS, run_of(q8="a", q9="a"), ["AP"])
@@ -213,7 +213,7 @@ def test_letters_name_the_runs_that_a_run_beats() -> None:
     ("runs", "message"),
     [
         ([evaluation("a", 0.1, 0.2)], "at least two runs"),
-        ([evaluation("a", 0.1, 0.2), evaluation("a", 0.1, 0.2)], "same name"),
+        ([evaluation("a", 0.1, 0.2), evaluation("a", 0.1, 0.2)], "two runs have the name 'a'"),
         ([evaluation("a", 0.1), evaluation("b", 0.1)], "at least two queries"),
         ([evaluation("a", 0.1, 0.2), evaluation("b", 0.1, 0.2, 0.3)], "different judged queries .* set --complete"),
     ],

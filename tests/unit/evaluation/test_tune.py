@@ -136,7 +136,7 @@ def test_the_published_folds_of_robust04_are_read(shared):
         ('["ab"]', "a fold is the text 'ab', not a list; list each fold's query ids"),
         ('{"s": {}}', "'predict' is missing; list each fold's query ids"),
         ('[["1"]]', "at least two"),
-        ('[["1"], ["1", "2"]]', "has query 1 in two"),
+        ('[["1"], ["1", "2"]]', "has query '1' in two"),
     ],
 )
 def test_a_malformed_folds_file_is_named(tmp_path, content, said):

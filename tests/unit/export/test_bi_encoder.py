@@ -233,7 +233,7 @@ def test_lowercasing_is_the_tokenizers(folder: Path) -> None:
     change(folder / TRANSFORMER, do_lower_case=True)
     assert card_of(folder).max_tokens == 180, "its tokenizer makes letters small"
     change(folder / "tokenizer.json", normalizer=None)
-    with pytest.raises(ModelLoadError, match="do_lower_case is true; put it into"):
+    with pytest.raises(ModelLoadError, match="do_lower_case is true; add a normaliser"):
         card_of(folder)
 
 

@@ -33,8 +33,8 @@ def test_calibration_of_four_pairs_by_hand() -> None:
 @pytest.mark.parametrize(
     ("raw", "is_relevant", "reason"),
     [
-        ([1, 2], [True, True], "there are 2 and 0"),
-        ([], [], "there are 0 and 0"),
+        ([1, 2], [True, True], "2 candidates are relevant and 0 are not"),
+        ([], [], "0 candidates are relevant and 0 are not"),
         ([1, 2], [True, False], "check the judgments"),
         ([1, 1], [True, False], "check the judgments"),
     ],

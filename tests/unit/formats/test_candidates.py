@@ -36,8 +36,11 @@ def test_candidates_are_read_with_all_their_fields(tmp_path: Path) -> None:
         ({"query": " "}, "query '1' has no text"),
         ({"candidates": [{"doc_id": "a", "text": "x"}] * 2}, "query '1' has document 'a' twice"),
         ({"candidates": [{"doc_id": "a"}]}, "document 'a' of query '1' has no text"),
-        ({"candidates": [{"text": "x"}]}, "expected query_id, query and candidates with doc_id"),
-        ({"candidates": None}, "expected query_id, query and candidates with doc_id"),
+        ({"candidates": [{"text": "x"}]}, "'doc_id' is missing; expected query_id, query and candidates with doc_id"),
+        (
+            {"candidates": None},
+            "null stands where a list is expected; expected query_id, query and candidates with doc_id",
+        ),
     ],
 )
 def test_bad_candidates_are_refused_with_their_line(tmp_path: Path, changes: dict[str, object], message: str) -> None:

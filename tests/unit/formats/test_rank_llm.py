@@ -37,13 +37,22 @@ def test_the_array_of_earlier_rank_llm_files_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (json.dumps({"query": {"text": "x"}, "candidates": []}), "line 1: .*rank_llm's query, docid and doc: 'qid'"),
-        (json.dumps([{"query": "x", "hits": [{"docid": "a"}]}]), "entry 1: expected rank_llm's query and hits"),
+        (
+            json.dumps({"query": {"text": "x"}, "candidates": []}),
+            "line 1: 'qid' is missing; .*rank_llm's query, docid and doc",
+        ),
+        (
+            json.dumps([{"query": "x", "hits": [{"docid": "a"}]}]),
+            "entry 1: 'qid' is missing; expected rank_llm's query and hits",
+        ),
         (
             json.dumps({"query": {"text": "x", "qid": "q"}, "candidates": [{"docid": "a", "doc": "a text"}]}),
             "line 1: .*rank_llm's query, docid and doc",
         ),
-        (json.dumps([{"query": "x", "hits": ["a"]}]), "entry 1: expected rank_llm's query and hits"),
+        (
+            json.dumps([{"query": "x", "hits": ["a"]}]),
+            "entry 1: a string stands where an object is expected; expected rank_llm's query and hits",
+        ),
         ("[" * 100_000, "is not a JSON array"),
         ("[1, 2", "not a JSON array"),
         (

@@ -67,7 +67,10 @@ def test_an_idle_gpu_is_logged(
     load_scorer(str(DIRECTORY), backend="onnx", threads=1)
     assert not caplog.records
     load_scorer(str(DIRECTORY), threads=1)
-    assert "tiny-bert-one-label runs on the CPU, but this machine has a GPU: use it with --backend torch" in caplog.text
+    assert (
+        "tiny-bert-one-label runs on the CPU, but this machine has a GPU: use the GPU with --backend torch"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("fault", ["nan", "all nan", "raise"])

@@ -69,9 +69,9 @@ def test_a_duo_model_refuses_single_texts_and_a_mono_model_pairs():
         duo.score("low", ["a", "b"], [(0,)])
     with pytest.raises(ValueError, match="pairs of documents need a duo model"):
         mono.score("low", ["a", "b"], [(0, 1)])
-    with pytest.raises(ModelLoadError, match="is a cross-encoder model; a duo model is needed here"):
+    with pytest.raises(ModelLoadError, match="is a cross-encoder model; choose a duo model"):
         load_scorer(str(MONO), kinds=("duo",))
-    with pytest.raises(ModelLoadError, match="is a duo model; a bi-encoder or cross-encoder model is needed here"):
+    with pytest.raises(ModelLoadError, match="is a duo model; choose a bi-encoder or cross-encoder model"):
         load_scorer(str(DUO), kinds=("bi-encoder", "cross-encoder"))
 
 

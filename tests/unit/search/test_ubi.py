@@ -97,7 +97,7 @@ def test_after_a_refused_write_no_ubi_record_is_written_for_a_while(caplog: pyte
     refused = outcome(steps, EngineError(OSError(), status=403, kind="security_exception"))
     assert (refused["recorded"], refused["reason"]) == (False, "security_exception")
     assert "[ubi-lost] a search was not recorded in ubi_queries" in caplog.text
-    assert outcome(told(records), None)["reason"] == "the engine refused a record just now"
+    assert outcome(told(records), None)["reason"] == "the engine refused an earlier record, and recording pauses"
     clock.sleep(PAUSE_S)
     assert next(told(records)).method == "HEAD"
 

@@ -74,7 +74,7 @@ def test_without_a_side_index_a_configured_redis_keeps_vectors() -> None:
     ):  # fmt: skip
         store = VectorStorage.from_settings(Settings.load(**settings), has_index=has_index).store
         assert isinstance(store, RedisStore) is is_redis
-    with pytest.raises(ConfigError, match="OSRERANK_VECTORS is redis, and OSRERANK_REDIS_URL is not set"):
+    with pytest.raises(ConfigError, match="OSRERANK_VECTORS is redis, but OSRERANK_REDIS_URL is not set"):
         VectorStorage.from_settings(Settings.load(vectors="redis"))
 
 

@@ -49,6 +49,7 @@ MAX_BYTES = 64 << 20
 """The maximum size of a response."""
 CHUNK_BYTES = 4096
 """While a response is read, the deadline is checked each time this many bytes have come."""
+UNREACHABLE_FIX = "start the server, or correct url in [http] of osrerank.toml"
 REFUSED_CONTENT_STATUSES = frozenset({400, 413, 422})
 """The statuses with which servers refuse a request because of its size or one of its documents."""
 
@@ -253,12 +254,15 @@ class Connection:
         try:
             yield
         except NewConnectionError as error:  # first, because it is also a TimeoutError in old releases of urllib3
-            reason = f"the rerank server {self._host} cannot be reached ({type(error).__name__})"
+            cause = error.__cause__
+            detail = cause.strerror if isinstance(cause, OSError) and cause.strerror else type(error).__name__
+            reason = f"the rerank server {self._host} cannot be reached ({detail}); {UNREACHABLE_FIX}"
             raise _ConnectionFailed(reason) from None
         except Urllib3TimeoutError as error:
             self._check_can_continue(deadline)
             if isinstance(error, ConnectTimeoutError):
-                raise _ConnectionFailed(f"the rerank server {self._host} could not be reached in time") from None
+                reason = f"the rerank server {self._host} could not be reached in time; {UNREACHABLE_FIX}"
+                raise _ConnectionFailed(reason) from None
             raise EndpointError(f"the rerank server {self._host} did not respond in time", retryable=True) from None
         except ProtocolError:
             raise _ConnectionFailed(
@@ -318,18 +322,21 @@ class Connection:
     def _check_can_continue(self, deadline: Deadline, size: int = 0) -> None:
         """Raise if the deadline has passed, the connections are closed, or a body of ``size`` bytes is too large."""
         if size > MAX_BYTES:
-            raise EndpointError(f"the response of {self._host} is larger than {MAX_BYTES >> 20} MiB")
+            raise EndpointError(f"the response of the rerank server {self._host} is larger than {MAX_BYTES >> 20} MiB")
         if self._closed.is_set():
-            raise InferenceError(f"the connection to {self._host} is closed")
+            raise InferenceError(f"the connection to the rerank server {self._host} is closed; connect again")
         if deadline.passed:
-            raise DeadlineExceeded(f"the deadline passed before {self._host} responded")
+            raise DeadlineExceeded(f"the deadline passed before the rerank server {self._host} responded")
 
     def _decode(self, body: bytes) -> Any:
         """Return the JSON of a response with status 200. Raises an error if the JSON contains one."""
         try:
             content = json.loads(body)
         except (ValueError, RecursionError):
-            raise EndpointError(f"the response of {self._host} is not JSON", status=200) from None
+            reason = (
+                f"the response of the rerank server {self._host} is not JSON; correct url in [http] of osrerank.toml"
+            )
+            raise EndpointError(reason, status=200) from None
         # In every dialect, a response with scores contains a list.
         if isinstance(content, dict) and not any(isinstance(value, list) for value in content.values()):
             message = find_message(body, self._key)

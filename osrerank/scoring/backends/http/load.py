@@ -22,7 +22,7 @@ def load(settings: Settings, model: str) -> Scorer:
     target = Target.from_settings(settings, model)
     key = settings.rerank_key.get_secret_value() if settings.rerank_key else ""
     if key and not _is_key_protected(target.url):
-        logger.warning("[key-in-clear] the key for %s is sent unencrypted; use https", target.host)
+        logger.warning("[key-in-clear] OSRERANK_RERANK_KEY is sent to %s unencrypted; use https in url", target.host)
     return EndpointScorer(target, key)
 
 

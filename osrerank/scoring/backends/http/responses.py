@@ -40,7 +40,7 @@ def read_scores(
     for entry in _list_entries(dialect, content):
         index = entry.get("index") if isinstance(entry, dict) else None
         if not isinstance(index, int) or isinstance(index, bool) or dialect.score_key not in entry:
-            raise _dialect_error(f"an entry that has no index or no {dialect.score_key}", dialect)
+            raise _dialect_error(f"an entry without 'index' or {dialect.score_key!r}", dialect)
         if not 0 <= index < count:
             raise EndpointError(
                 f"the server scored document {index}, but the request had only documents 0 to {count - 1}"
@@ -72,12 +72,12 @@ def _list_entries(dialect: Dialect, content: Any) -> list[Any]:
     if dialect.list_key:
         entries = content.get(dialect.list_key) if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        raise _dialect_error(f"no list {dialect.list_key}" if dialect.list_key else "no list", dialect)
+        raise _dialect_error(f"no list {dialect.list_key!r}" if dialect.list_key else "no list", dialect)
     return entries
 
 
 def _dialect_error(problem: str, dialect: Dialect) -> EndpointError:
-    fix = f"the server does not use the dialect {dialect.name}; set its dialect in [http] of osrerank.toml"
+    fix = f"the server does not use the dialect {dialect.name!r}; set dialect in [http] of osrerank.toml"
     return EndpointError(f"the server's response has {problem}: {fix}")
 
 

@@ -208,7 +208,9 @@ class EndpointScorer:
         if max_accepted < size and refused_documents == 0:
             with self._lock:
                 self._max_documents = min(self._max_documents, max_accepted)
-            logger.info("%s accepts %d documents in a request, not %d", self._target.host, max_accepted, size)
+            logger.info(
+                "the rerank server %s accepts %d documents in a request, not %d", self._target.host, max_accepted, size
+            )
         return batch
 
     def _send(
@@ -276,7 +278,7 @@ class EndpointScorer:
             return self._dialect
         timeout_s = -1 if deadline.at_s is None else max(0.0, deadline.remaining_s())  # -1 is no limit
         if not self._detecting.acquire(timeout=timeout_s):
-            raise DeadlineExceeded(f"the dialect of {self._target.host} was not detected in time")
+            raise DeadlineExceeded(f"the rerank server {self._target.host} has not reported its dialect in time")
         try:
             if self._dialect is None:
                 dialect = self._detect_dialect(deadline, attempts)
@@ -297,7 +299,9 @@ class EndpointScorer:
                 if dialect.name == "tei" and not self._max_documents:
                     self._max_documents = _read_tei_batch_size(content)
                 return dialect
-        reason = f"{self._target.host} does not report its dialect; set dialect in [http] of osrerank.toml"
+        reason = (
+            f"the rerank server {self._target.host} does not report its dialect; set dialect in [http] of osrerank.toml"
+        )
         raise EndpointError(reason, model=self.model)
 
 

@@ -110,7 +110,7 @@ def test_a_file_without_shadow_records_is_refused_by_name(tmp_path: Path, line: 
 
 def test_an_empty_shadow_file_is_refused_with_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = written(tmp_path / "empty.jsonl")
-    with pytest.raises(EvaluationError, match="the files have no records; set OSRERANK_SHADOW_FILE"):
+    with pytest.raises(EvaluationError, match="the files have no records of shadow mode; set OSRERANK_SHADOW_FILE"):
         read_report([file])
     with pytest.raises(SystemExit):
         main(["shadow", "report", str(file)])

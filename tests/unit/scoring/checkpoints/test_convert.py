@@ -135,7 +135,9 @@ def test_a_folder_of_several_checkpoints_needs_the_name_of_a_checkpoint(tmp_path
         convert_if_needed(source)
     directory = convert_if_needed(locate(str(source / "saved.mb_1"))).directory
     np.testing.assert_allclose(logits(directory), checkpoints.expected(second_network, QUERY, TEXT), atol=1e-5)
-    with pytest.raises(ModelLoadError, match=r"vocab.txt is a file that torch.save did not write; pass its directory"):
+    with pytest.raises(
+        ModelLoadError, match=r"vocab.txt is a file that torch.save did not write; pass the model's directory"
+    ):
         locate(str(source / "vocab.txt"))
 
 

@@ -72,7 +72,7 @@ def test_a_vocabulary_may_name_special_tokens_differently(tmp_path: Path) -> Non
     ("content", "reason"),
     [
         (b"low\nblood\n", r"lacks the tokens \[CLS\], \[SEP\], \[UNK\]; if the model is a BERT"),
-        (b"[PAD]\nlow\nlow\n", "line 2: the token 'low' is repeated later"),
+        (b"[PAD]\nlow\nlow\n", "line 2: the token 'low' is repeated in a later line"),
         (b"\xff\xfe", "cannot be read as a vocabulary"),
     ],
 )

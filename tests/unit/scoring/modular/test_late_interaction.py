@@ -142,7 +142,7 @@ def test_late_interaction_modules_that_are_missing_unknown_or_misplaced_are_refu
     listed = json.loads((SAVED / "pooled" / "modules.json").read_text("utf-8"))
     folder = changed_model("pooled", MODEL)
     for modules, reason in (
-        ([module for module in listed if "Mask" not in module["type"]], "lists 0 modules of the type MultiVectorMask"),
+        ([module for module in listed if "Mask" not in module["type"]], "0 modules have the type MultiVectorMask"),
         ([*listed[:-2], listed[-1], listed[-2]], "must be the last module, but Normalize is the last"),
         ([*listed, {**listed[-1], "type": "sentence_transformers.base.modules.router.Router"}], "router.Router"),
         ([listed[0], {**listed[1], "type": "somebody.Dense"}], "somebody.Dense"),

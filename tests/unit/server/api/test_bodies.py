@@ -22,7 +22,7 @@ CASES = {
     "depth": (b'{"documents":' + b"[" * 300_000 + b"]" * 300_000 + b"}", 422, "nested"),
     "digits": (b'{"top_n":' + b"7" * 1_000_000 + b"}", 422, "characters"),
     "twice": (b'{"query":"a","query":"b"}', 422, "twice"),
-    "twice within": (b'{"documents":[{"text":"a","text":"b"}]}', 422, "documents.0 contains a key twice"),
+    "twice within": (b'{"documents":[{"text":"a","text":"b"}]}', 422, "documents.0 contains the key 'text' twice"),
     "keys": (("{" + ",".join(f'"{at}":7' for at in range(MAX_KEYS + 1)) + "}").encode(), 422, "keys"),
     "not built": (b'{"documents":[{"m":[' + b",".join([b"[]"] * 400_000) + b"]}]}", 422, "documents.0"),
     "numbers not built": (b'{"documents":[{"m":[' + b"7," * 1_000_000 + b"7]}]}", 422, "documents.0"),

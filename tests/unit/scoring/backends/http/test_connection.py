@@ -174,7 +174,7 @@ def test_a_key_sent_over_plain_http_is_warned_of(scorer_of, caplog):
         scorer_of(url, rerank_key=KEY)
     assert caplog.text == ""
     scorer_of("http://rerank.example", rerank_key=KEY)
-    assert "the key for rerank.example is sent unencrypted; use https" in caplog.text
+    assert "OSRERANK_RERANK_KEY is sent to rerank.example unencrypted; use https" in caplog.text
 
 
 def test_the_servers_message_is_cut_and_echoed_texts_are_left_out(scorer_of):

@@ -108,12 +108,12 @@ def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({"error": "no"}, "has no list: the server does not use the dialect tei; set its dialect in "),
+        ({"error": "no"}, "has no list: the server does not use the dialect 'tei'; set dialect in "),
         ("scores", "has no list"),
-        ([0.5, 0.1], "has an entry that has no index or no score"),
-        ([{"index": "0", "score": 1}], "has an entry that has no index"),
-        ([{"index": True, "score": 1}], "has an entry that has no index"),
-        ([{"index": 0}], "that has no index or no score"),
+        ([0.5, 0.1], "has an entry without 'index' or 'score'"),
+        ([{"index": "0", "score": 1}], "has an entry without 'index'"),
+        ([{"index": True, "score": 1}], "has an entry without 'index'"),
+        ([{"index": 0}], "without 'index' or 'score'"),
         ([{"index": 3, "score": 1}], "scored document 3, but the request had only documents 0 to 2"),
         ([{"index": -1, "score": 1}], "scored document -1, but the request had only documents 0 to 2"),
         ([*tei(1.0, 2.0), {"index": 0, "score": 5.0}], "scores document 0 twice"),

@@ -268,7 +268,9 @@ def test_missing_settings_of_a_rerank_server_are_named_when_a_client_is_made(set
 
 
 def test_a_rerank_server_refuses_pairs_in_one_sentence(scorer_of, settings_of):
-    with pytest.raises(ModelLoadError, match="cannot compare pairs; use a pipeline without duo, or another backend"):
+    with pytest.raises(
+        ModelLoadError, match="cannot compare pairs of documents; use a pipeline without duo, or another backend"
+    ):
         load(settings_of("http://localhost:9"), ("duo",))
     with pytest.raises(ValueError, match="single documents"):
         scorer_of("http://localhost:9").score("q", ["a", "b"], [(0, 1)])
