@@ -80,7 +80,10 @@ def join_run_and_texts(
         shared_rank = database.execute(_SELECT_SHARED_RANK).fetchone()
         if shared_rank:
             query_id, rank = shared_rank
-            raise CorpusFormatError(f"{', '.join(files)}: two documents of query {query_id!r} share the rank {rank}")
+            raise CorpusFormatError(
+                f"{', '.join(files)}: two documents of query {query_id!r} share the rank {rank}; number them 1, 2, "
+                "3, ..."
+            )
         _store_texts(database, documents)
         yield from _group_by_query(database)
 
@@ -117,7 +120,8 @@ def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> N
     n_missing, first_id = database.execute("SELECT count(*), min(doc_id) FROM texts WHERE text IS NULL").fetchone()
     if n_missing:
         raise CorpusFormatError(
-            f"{n_missing} candidates are not in the collection, such as {first_id!r}; is it the right collection?"
+            f"{n_missing} candidates are not in the collection, such as {first_id!r}; pass the collection of "
+            "these candidates"
         )
 
 

@@ -68,13 +68,13 @@ def download_collection(
     """
     collections = read_catalogue(catalogue)
     if collection not in collections:
-        reason = f"there is no collection {collection}; the collections are {', '.join(sorted(collections))}"
+        reason = f"there is no collection {collection!r}; choose one of {', '.join(sorted(collections))}"
         raise ConfigError(reason, setting="collection", source="argument")
     files = collections[collection].files
     unknown = sorted(set(only) - {file.name for file in files})
     if unknown:
         names = ", ".join(file.name for file in files)
-        reason = f"{collection} has no file {unknown[0]} to download with --only; its files are {names}"
+        reason = f"{collection} has no file {unknown[0]!r} to download with --only; its files are {names}"
         raise ConfigError(reason, setting="only", source="argument")
     for file in files:
         if not only or file.name in only:

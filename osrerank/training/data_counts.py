@@ -49,7 +49,7 @@ def count_data(sources: Sequence[ExampleSource], recipe: Recipe, builder: Sequen
             n_examples += 1
             if recipe.soft and example.documents and not example.scores:
                 raise EvaluationError(
-                    f"{example.location}: soft=true learns from scores, but the example has no scores"
+                    f"{example.location}: soft=true learns from scores, but the example has none; set soft=false"
                 )
             for sample in sample_documents(example, recipe, rng):
                 n_sequences = builder.count(sample)

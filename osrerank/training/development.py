@@ -115,7 +115,9 @@ class DevelopmentSet:
             names = f"{', '.join(f'{name}@10' for name in MEASURES)} or AP"
             raise ConfigError(f"recipe: measure is {self.measure!r}; it must be {names}", setting="recipe.measure")
         if not any(example.relevant_documents for example in self.examples):
-            raise EvaluationError("the development set has no relevant document among its candidates")
+            raise EvaluationError(
+                "the development set has no relevant document among its candidates; pass judgments of these"
+            )
 
     def measure_network(self, trainee: Trainee, scorer: NetworkScorer) -> float:
         """Return the mean of the measure over the queries. A query without a relevant candidate counts as 0.

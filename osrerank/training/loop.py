@@ -111,7 +111,7 @@ class Machine:
                 kwargs_handlers=[accelerate.InitProcessGroupKwargs(timeout=MAX_WAIT)],
             )
         except ValueError as error:
-            reason = f"{precision} cannot be used: this process has already used another precision ({error})"
+            reason = f"{precision} needs a new process, because this one has used another precision ({error})"
             raise ConfigError(reason, setting="recipe.precision") from error
         self.precision = precision
         self.process_count = int(self.accelerator.num_processes)
@@ -299,7 +299,8 @@ class Training:
         try:
             return next(steps)
         except StopIteration:
-            raise EvaluationError(f"the data ended after {self.state.step} of {self.plan.total_steps} steps") from None
+            reason = f"the data ended after {self.state.step} of {self.plan.total_steps} steps"
+            raise EvaluationError(f"{reason}; do not change its files during a training") from None
 
     def _train_step(self, index: int, step: TrainingStep) -> dict[str, Any]:
         """Update the weights by the step with this index, counted from 0, and return its row of the loss curve."""

@@ -256,7 +256,7 @@ def pretrain(
     n_sequences = sum(1 for _ in steps.build_sequences(read_texts(corpora)))
     if n_sequences < recipe.batch:
         raise EvaluationError(
-            f"the corpora contain {n_sequences} sequences, but a step needs {recipe.batch}; lower the batch"
+            f"the corpora contain {n_sequences} sequences, but a step needs {recipe.batch}; set a lower batch"
         )
     total_steps = recipe.steps or math.ceil(recipe.epochs * n_sequences / recipe.batch)
     report(f"{n_sequences} sequences a pass, {total_steps} steps")
@@ -358,7 +358,7 @@ def _parse_json_line(path: Path, number: int, line: str) -> str:
     try:
         return join_title(json.loads(line)).full_text
     except (ValueError, KeyError, TypeError) as error:
-        raise line_error(path, number, f"expected JSON with a text: {describe_bad_value(error)}") from None
+        raise line_error(path, number, f"{describe_bad_value(error)}; expected JSON with a text") from None
 
 
 def _build_provenance(source: Path, corpora: Sequence[Path], recipe: Recipe, total_steps: int) -> Mapping[str, Any]:

@@ -39,8 +39,8 @@ class NetworkProbe:
             self.heads = int(encoder.config.num_attention_heads)
             self.width = int(encoder.config.hidden_size) // self.heads
             projections = [(layer.attention.self.query, layer.attention.self.key) for layer in layers]
-        except AttributeError as error:
-            reason = f"{type(classifier).__name__} is not built like BERT ({error}); use method=logits"
+        except AttributeError:
+            reason = f"{type(classifier).__name__} is not built like BERT; set method=logits"
             raise ConfigError(reason, setting="recipe.method") from None
         encoder.embeddings.register_forward_hook(self._record_embeddings)
         for query, key in projections:

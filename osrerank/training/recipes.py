@@ -148,13 +148,17 @@ class Recipe:
         field_names = sorted(field.name for field in fields(cls))
         for field_name in sorted(changes):
             if field_name not in field_names:
-                fix = find_replacement(f"recipe.{field_name}") or f"choose from {', '.join(field_names)}"
-                raise ConfigError(f"a recipe has no {field_name}; {fix}", setting="recipe", source="argument")
+                fix = find_replacement(f"recipe.{field_name}") or f"its options are {', '.join(field_names)}"
+                raise ConfigError(f"a recipe has no option {field_name!r}; {fix}", setting="recipe", source="argument")
         return replace(PRESETS[name], **changes)
 
     def warmup_steps(self, total: int) -> int:
         """Return the number of warm-up steps in a training of ``total`` steps."""
         return int(self.warmup * total) if self.warmup < 1 else int(self.warmup)
+
+
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+"""The types of a recipe's options, as messages name them."""
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
@@ -165,7 +169,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
             empty = ", or empty" if "" in choices else ""
             raise _invalid_value_error(name, value, f"one of {', '.join(filter(None, choices))}{empty}")
     elif type(value) is not hint and not (hint is float and type(value) is int):  # a bool is no int here
-        raise _invalid_value_error(name, value, f"a {'whole number' if hint is int else hint.__name__}")
+        raise _invalid_value_error(name, value, TYPE_NAMES[hint])
 
 
 def _invalid_value_error(name: str, value: Any, expected: str) -> ConfigError:

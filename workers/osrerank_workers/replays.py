@@ -50,7 +50,8 @@ class ReplayGuard:
             expires_at_s = request.sent_s + MAX_AGE_S
             if self._now_s() > expires_at_s:
                 raise PayloadError(
-                    "a scoring request is more than an hour old and has no deadline; it is not scored", reason="expired"
+                    "a scoring request without a deadline is more than an hour old, so it is not scored",
+                    reason="expired",
                 )
         chunk_id = request.chunk
         with self._arrivals as arrivals:

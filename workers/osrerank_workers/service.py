@@ -139,7 +139,10 @@ class WorkerService:
         try:
             serve_metrics(self.settings.metrics_port)
         except OSError as error:
-            reason = f"the port cannot be used for metrics ({error.strerror}); set metrics_port to another port"
+            reason = (
+                f"port {self.settings.metrics_port} cannot be used for metrics ({error.strerror}); set "
+                "metrics_port to another port"
+            )
             raise ConfigError(reason, setting="metrics_port") from error
         if not self._signer.has_key:
             logger.warning("[unsigned] %s", UNSIGNED_RISK)
@@ -260,7 +263,8 @@ class WorkerService:
         request = ChunkRequest.decode(self._signer.verify("request", message))
         if request.chunk != chunk or request.task != task:
             raise PayloadError(
-                "the chunk or task in a request differs from the Celery task that carried it", reason="misplaced"
+                "the chunk or task in a request is not that of the Celery task which carried the request",
+                reason="misplaced",
             )
         self._replay_guard.check(request)
         return request
@@ -288,7 +292,7 @@ class WorkerService:
     ) -> tuple[Scores | None, list[bytes | str] | None, str]:
         """Return the chunk's scores, its vector records and an error message. Only one of them is set."""
         if request.identity != self.scorer.identity:
-            return None, None, "the worker's model differs from the one in the request"
+            return None, None, "the worker's model differs from the client's; use the same model and version for both"
         try:
             if request.vector_bits:
                 return None, self._encode(request, deadline), ""

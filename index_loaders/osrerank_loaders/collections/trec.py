@@ -177,7 +177,7 @@ class _GapChecker:
         if not has_text or was_reported:
             return None
         text = quote_start(gap[text_start:].splitlines()[0])
-        reason = f"there is text outside of a <DOC>: {text}; is a tag missing, or is this another format?"
+        reason = f"there is text outside of a <DOC>: {text}; add the missing tag, or load this file with another loader"
         return record_error(self._source, reason, line=self._unchecked_line + _count_line_ends(gap[:text_start]))
 
 

@@ -89,9 +89,11 @@ def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
             yield decoder.decode()
             next_byte = decoder.peek()
     except (decoder.error, UnicodeDecodeError) as error:
-        raise record_error(source, f"damaged CBOR ({error})", byte=decoder.offset) from error
+        raise record_error(source, f"the file is damaged ({error}); fetch it again", byte=decoder.offset) from error
     if has_header and not next_byte:
-        raise record_error(source, "the list of items does not end: the file is truncated", byte=decoder.offset)
+        raise record_error(
+            source, "the file is truncated: its list of items does not end; fetch it again", byte=decoder.offset
+        )
 
 
 class _CborDecoder:
@@ -162,7 +164,9 @@ def _skip_header(source: SourceFile, decoder: _CborDecoder, kinds: Sequence[str]
     if kind not in kinds:
         raise record_error(source, f"this file contains {kind}, not {' or '.join(kinds)}", byte=0)
     if decoder.read_byte() != _LIST_BEGIN:
-        raise record_error(source, "no list of items after the header", byte=decoder.offset - 1)
+        raise record_error(
+            source, "the file is damaged: no list of items follows the header; fetch it again", byte=decoder.offset - 1
+        )
     return True
 
 

@@ -159,7 +159,7 @@ def read_examples(path: Path) -> Iterator[Example]:
 def _check_documents(documents: Sequence[Any], relevance: Sequence[Any]) -> None:
     """Raise a `ValueError` unless the documents are strings, and each has a whole number as its relevance."""
     if len(documents) != len(relevance):
-        raise ValueError(f"{len(documents)} documents and {len(relevance)} relevances")
+        raise ValueError(f"{len(documents)} documents have {len(relevance)} relevances; give each document one")
     for number, (text, grade) in enumerate(zip(documents, relevance, strict=True), start=1):
         if not isinstance(text, str):
             raise ValueError(f"document {number} is not a string")  # noqa: TRY004 - bad data, not misuse
@@ -173,7 +173,9 @@ def _read_list(value: Mapping[str, Any], name: str, is_valid: Callable[[Any], bo
     if not isinstance(entries, list | tuple) or not all(is_valid(entry) for entry in entries):
         raise ValueError(f"{name} must be {kind}, one for each document")
     if entries and len(entries) != len(value["documents"]):
-        raise ValueError(f"{len(value['documents'])} documents and {len(entries)} {name}")
+        raise ValueError(
+            f"{len(value['documents'])} documents have {len(entries)} {name}; give each document one, or none"
+        )
     return tuple(entries)
 
 

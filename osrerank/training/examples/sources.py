@@ -61,7 +61,7 @@ def open_source(options: Mapping[str, Any]) -> ExampleSource:
     names = (*source_kind.required, *source_kind.optional)
     if unknown := sorted(other_options.keys() - set(names)):
         allowed = ", ".join(names) or "none"
-        raise ConfigError(f"data: {kind} has no option {unknown[0]}; it has {allowed}", setting="data")
+        raise ConfigError(f"data: {kind} has no option {unknown[0]!r}; its options are {allowed}", setting="data")
     path = _require_file(options[kind])
     files = {name: _require_file(value) for name, value in other_options.items() if name in FILE_OPTIONS}
     values = {name: _parse_option(name, value) for name, value in other_options.items() if name not in FILE_OPTIONS}
@@ -84,7 +84,7 @@ def _parse_option(name: str, value: Any) -> int | bool:
 def _require_file(value: Any) -> Path:
     path = Path(str(value))
     if not path.is_file():
-        raise ConfigError(f"data: {path} is not a file", setting="data")
+        raise ConfigError(f"data: there is no file {str(path)!r}", setting="data")
     return path
 
 
@@ -107,7 +107,9 @@ def read_id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[
     for number, line in read_numbered_lines(path):
         ids = line.split()
         if len(ids) != 3:
-            raise line_error(path, number, f"expected three ids, found {len(ids)} columns")
+            raise line_error(
+                path, number, f"expected the ids of a query, a relevant text and another text, found {len(ids)} columns"
+            )
         query = _look_up_query(queries, ids[0], path, number)
         documents = [_look_up_document(corpus, doc_id, path, number) for doc_id in ids[1:]]
         yield _create_example(query, documents, path, number, labels=(1, 0), doc_ids=ids[1:])
@@ -131,7 +133,7 @@ def read_candidates(path: Path, qrels: Path, depth: int = DEFAULT_DEPTH, relevan
             doc_ids = [str(entry["doc_id"]) for entry in entries]
             query = value["query"]
         except (KeyError, TypeError, AttributeError) as error:
-            reason = f"no candidates of a query ({describe_bad_value(error)}); see osrerank rerank --help"
+            reason = f"{describe_bad_value(error)}; expected a query with candidates, as in osrerank rerank --help"
             raise line_error(path, number, reason) from None
         query_judgments = judgments.get(query_id, {})
         labels = [int(query_judgments.get(doc_id, 0) >= relevant) for doc_id in doc_ids]
@@ -254,7 +256,7 @@ def _group_by_query(path: Path) -> Iterator[tuple[str, list[RunLine]]]:
     for query_id, group in itertools.groupby(read_run_lines(path), key=lambda line: line.query_id):
         lines = list(group)
         if query_id in finished_ids:
-            raise lines[0].error(f"query {query_id} appears in two places; sort the run by query and rank")
+            raise lines[0].error(f"query {query_id!r} appears in two places; sort the run by query and rank")
         finished_ids.add(query_id)
         yield query_id, lines
 
@@ -263,14 +265,14 @@ def _look_up_document(corpus: TextFile, doc_id: str, path: Path, number: int) ->
     try:
         return corpus.get_document(doc_id)
     except KeyError:
-        raise line_error(path, number, f"the corpus has no document {doc_id}") from None
+        raise line_error(path, number, f"the corpus has no document {doc_id!r}") from None
 
 
 def _look_up_query(queries: Queries, query_id: str, path: Path, number: int) -> str:
     try:
         return queries[query_id]
     except KeyError:
-        raise line_error(path, number, f"the file of queries has no query {query_id}") from None
+        raise line_error(path, number, f"the file of queries has no query {query_id!r}") from None
 
 
 def _create_example(

@@ -75,7 +75,7 @@ class TextFile:
             line = self._file.readline().removeprefix(codecs.BOM_UTF8)
         record = _parse_json(line, self._path, row.number)
         if _read_id(line, record, self._path, row.number) != text_id:
-            reason = f"this line no longer contains the text of {text_id}; delete {self._path.name}{OFFSETS_SUFFIX}"
+            reason = f"this line no longer contains the text of {text_id!r}; delete {self._path.name}{OFFSETS_SUFFIX}"
             raise line_error(self._path, row.number, reason)
         return _read_text(line, record, self._path, row.number)
 
@@ -103,7 +103,7 @@ class TextFile:
     def _refuse_repeats(self, offsets: IdTable) -> None:
         repeats = offsets.find_repeats(1)
         if repeats:
-            raise line_error(self._path, repeats[0].number, f"the id {repeats[0].id} appears twice")
+            raise line_error(self._path, repeats[0].number, f"the id {repeats[0].id!r} appears twice; remove one")
 
     def _read_rows(self) -> Iterator[IdRow]:
         offset = 0

@@ -57,7 +57,8 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
             for name, parameter in parameters.items():
                 if name not in other_parameters or other_parameters[name].shape != parameter.shape:
                     raise ConfigError(
-                        f"{name} is missing in {model}, or differs in shape from {models[0]}", setting="models"
+                        f"{name} of {models[0]} is missing in {model} or has another shape; average alike models",
+                        setting="models",
                     )
                 parameter.add_(other_parameters[name], alpha=fraction)
     average_of = [

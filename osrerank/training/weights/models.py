@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from osrerank._bad_value import describe_bad_value
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import write_card
@@ -231,7 +232,7 @@ def _load_bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -
         _, weights = read_checkpoint(source)
         return BiEncoderNetwork(PaddedBiEncoder(config, card.pooling).load_bert(weights))
     except (KeyError, RuntimeError) as error:
-        reason = f"the weights in {source} do not fit its config: {error}"
+        reason = f"the weights in {source} do not fit its config; save the model again ({describe_bad_value(error)})"
         raise ModelLoadError(reason, model=card.name, path=str(source)) from error
 
 
@@ -353,7 +354,7 @@ def load_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> N
     ]
     if missing_encoder_weights:
         names = ", ".join(sorted(missing_encoder_weights)[:3])
-        reason = f"in {source}, weights that its config requires are missing or differ in shape: {names}"
+        reason = f"{source} lacks weights of the shape that its config requires ({names}); save the model again"
         raise ModelLoadError(reason, path=str(source))
     with torch.no_grad():
         for name, tensor in parameters.items():

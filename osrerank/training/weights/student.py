@@ -38,7 +38,7 @@ def select_layers(teacher: Trainee, kept_layers: tuple[int, ...], name: str) -> 
 def _check_layers(count: int, kept_layers: Sequence[int]) -> None:
     if not kept_layers or any(not 0 <= layer < count for layer in kept_layers):
         names = ", ".join(str(layer + 1) for layer in kept_layers) or "none"
-        raise ConfigError(f"layers are numbered 1 to {count}; the request lists {names}", setting="layers")
+        raise ConfigError(f"the teacher's layers are numbered 1 to {count}, but layers lists {names}", setting="layers")
 
 
 def find_block_ends(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
@@ -51,7 +51,9 @@ def find_block_ends(teacher_layers: int, student_layers: int) -> tuple[int, ...]
     """
     if not student_layers or teacher_layers % student_layers:
         raise ConfigError(
-            f"the teacher's {teacher_layers} layers cannot be divided evenly among {student_layers}", setting="layers"
+            f"the teacher's {teacher_layers} layers cannot be divided evenly among {student_layers} of the student; "
+            "list those to learn from, such as 1,2,5,6",
+            setting="layers",
         )
     block_size = teacher_layers // student_layers
     return tuple(range(block_size - 1, teacher_layers, block_size))

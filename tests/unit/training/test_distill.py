@@ -95,7 +95,7 @@ def test_a_student_whose_layers_do_not_fit_the_teacher_is_refused() -> None:
     teacher = load_trainee(CLASSIFIER, LISTWISE)
     with pytest.raises(ConfigError, match="the student has 2 layers, but 1 teacher layers are listed"):
         DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
-    with pytest.raises(ConfigError, match="layers are numbered 1 to 6; the request lists 2, 7"):
+    with pytest.raises(ConfigError, match="layers are numbered 1 to 6, but layers lists 2, 7"):
         find_target_layers(6, (1, 6))
     with pytest.raises(ConfigError, match="teacher's 6 layers cannot be divided evenly among 4"):
         find_block_ends(6, 4)
@@ -115,7 +115,7 @@ def test_selected_layers_are_copied_from_the_teacher(form: str, tmp_path: Path) 
 def test_a_bi_encoder_is_not_compared_layer_by_layer(tmp_path: Path) -> None:
     start = carded(tmp_path / "start")
     for teacher in (start, CLASSIFIER):
-        with pytest.raises(ConfigError, match=r"BiEncoderNetwork is not built like BERT .*use method=logits"):
+        with pytest.raises(ConfigError, match="BiEncoderNetwork is not built like BERT; set method=logits"):
             DistillationObjective(load_trainee(start, LISTWISE), load_trainee(teacher, LISTWISE), LISTWISE)
 
 

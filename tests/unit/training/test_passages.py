@@ -133,7 +133,7 @@ def test_sampling_training_passages_needs_document_ids() -> None:
     ("fields", "said"),
     [
         ({"titles": ["Salt"]}, "the text of document 1 must begin with its title, 'Salt'"),
-        ({"titles": ["a", "b"]}, "1 documents and 2 titles"),
+        ({"titles": ["a", "b"]}, "1 documents have 2 titles"),
         ({"titles": "a"}, "titles must be texts"),
         ({"doc_ids": [7]}, "doc_ids must be texts"),
         ({"missed": -1}, "missed is -1; it must be a whole number from 0 on"),

@@ -138,5 +138,5 @@ def test_corpora_without_usable_texts_are_refused(corpus: Path, tmp_path: Path) 
     with pytest.raises(FormatError, match="line 1: expected JSON with a text"):
         pretrain(start, tmp_path / "made", [tmp_path / "bad.jsonl"], RECIPE, report=str)
     (tmp_path / "short.txt").write_text("low salt can cause low blood pressure\n")
-    with pytest.raises(EvaluationError, match="lower the batch"):
+    with pytest.raises(EvaluationError, match="set a lower batch"):
         pretrain(start, tmp_path / "made", [tmp_path / "short.txt"], RECIPE, report=str)

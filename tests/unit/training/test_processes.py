@@ -119,7 +119,7 @@ except ConfigError as error:
 
 
 def test_a_second_precision_in_a_process_is_refused() -> None:
-    assert "already used another precision" in run(1, ["-c", TWO_PRECISIONS])
+    assert "has used another precision" in run(1, ["-c", TWO_PRECISIONS])
 
 
 @pytest.mark.slow

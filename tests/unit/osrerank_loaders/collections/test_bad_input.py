@@ -99,8 +99,8 @@ def test_a_bad_trec_document_is_named_and_reading_continues(read: Read, content:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"".join(map(cbor2.dumps, PARAGRAPHS))[:-20], r"file, byte \d+: damaged CBOR"),
-        (car_v2(list(PARAGRAPHS))[:-1], "the list of items does not end: the file is truncated"),
+        (b"".join(map(cbor2.dumps, PARAGRAPHS))[:-20], r"file, byte \d+: the file is damaged"),
+        (car_v2(list(PARAGRAPHS))[:-1], "the file is truncated: its list of items does not end"),
         (car_v2([[0, "Page", b"Page", []]], kind=0), "this file contains pages, not paragraphs"),
     ],
     ids=["item", "list", "pages"],

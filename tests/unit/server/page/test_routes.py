@@ -140,7 +140,7 @@ def test_given_judgments_are_not_written_but_extended(page, tmp_path):
     }
     assert read_qrels(tmp_path / "judged" / "qrels.txt").judgments == {"7": {"a": 0}}
     other_query = (Query("7", "another query"),)
-    with pytest.raises(ConfigError, match=r"the query 7 in .*queries\.tsv differs from the one in --queries"):
+    with pytest.raises(ConfigError, match=r"the query '7' in .*queries\.tsv differs from the one in --queries"):
         Judgments(other_query, None, tmp_path / "judged")
 
 

@@ -96,7 +96,7 @@ def test_written_training_examples_are_read_back(tmp_path: Path) -> None:
         ("triples", " \ta\tb\n", 1, "no text"),
         ("pairs", "1\tq\ttext\tyes\n", 1, "must be 0 or 1"),
         ("pairs", "1\tq\n", 1, "found 2"),
-        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n', 1, "1 documents and 2"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n', 1, "1 documents have 2"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [true]}\n', 1, "not a whole number"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [1, 2]}\n', 1, "and 2 scores"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [NaN]}\n', 1, "must be numbers"),
@@ -121,9 +121,9 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
         "queries": file(tmp_path, "q.tsv", "7\tlow\n8\thigh\n"),
         "qrels": file(tmp_path, "qrels.txt", "7 0 d1 1\n"),
     }
-    with pytest.raises(FormatError, match=r"line 3: query 7 appears in two places"):
+    with pytest.raises(FormatError, match=r"line 3: query '7' appears in two places"):
         read(run=file(tmp_path, "r", "7 d1 1\n8 d1 1\n7 d1 2\n"), **options)
-    with pytest.raises(FormatError, match=r"line 1: the corpus has no document d9"):
+    with pytest.raises(FormatError, match=r"line 1: the corpus has no document 'd9'"):
         read(run=file(tmp_path, "r", "7 d9 1\n"), **options)
 
 
@@ -131,7 +131,7 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"tripels": "x"}, "is not a kind of data"),
-        ({"triples": "/nowhere/t.tsv"}, "is not a file"),
+        ({"triples": "/nowhere/t.tsv"}, "there is no file '/nowhere/t.tsv'"),
         ({"triples": "HERE", "depth": 3}, "no option depth"),
         ({"run": "HERE", "corpus": "HERE"}, "run needs queries"),
         ({"candidates": "HERE", "qrels": "HERE", "depth": "deep"}, "depth is 'deep'; it must be a whole number"),
@@ -176,7 +176,7 @@ def test_offsets_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> Non
     path.write_text("d0\tzero, which moves the others\nd1\tone\nd2\ttwo\n")
     assert [look_up(path, name) for name in ("d0", "d2")] == ["zero, which moves the others", "two"]
     path.write_text("d1\tone\nd1\ttwo\n")
-    with pytest.raises(FormatError, match="line 2: the id d1 appears twice"):
+    with pytest.raises(FormatError, match="line 2: the id 'd1' appears twice"):
         TextFile(path)
 
 
