@@ -78,10 +78,10 @@ def normalise_settings(settings: Json) -> Json:
         raise argument_error("[index.number_of_shards] must be at least 1")
     parse_count(index.get("number_of_replicas", 0), "index.number_of_replicas")
     if str(index.get("hidden", False)).lower() not in ("true", "false"):
-        raise argument_error(f"[index.hidden] is true or false, found [{index['hidden']}]")
+        raise argument_error(f"[index.hidden] must be true or false, found [{index['hidden']}]")
     replicas = str(index.get("auto_expand_replicas", "false")).lower()
     if not re.fullmatch(r"false|\d+-(\d+|all)", replicas):
-        raise argument_error(f"[index.auto_expand_replicas] is false or a range such as 0-1, found [{replicas}]")
+        raise argument_error(f"[index.auto_expand_replicas] must be false or a range such as 0-1, found [{replicas}]")
     analysis = index.pop("analysis", None)
     refresh_interval_s({"index": index})  # raises an error for an invalid interval
     return {"index": index, "analysis": analysis} if analysis else {"index": index}
@@ -112,7 +112,9 @@ def _similarity_warnings(name: str, settings: Json) -> list[str]:
     body = require_object(similarities.get("default", {}), "index.similarity.default")
     reject_unknown_keys("index.similarity.default", body, frozenset({"type", "k1", "b"}))
     if body.get("type", "BM25") != "BM25":
-        raise argument_error(f"[index.similarity.default.type] is BM25 in the embedded engine, found [{body['type']}]")
+        raise argument_error(
+            f"[index.similarity.default.type] must be BM25 in the embedded engine, found [{body['type']}]"
+        )
     k1 = parse_number(body.get("k1", K1), "similarity.k1")
     b = parse_number(body.get("b", B), "similarity.b")
     if (k1, b) == (K1, B):
@@ -265,7 +267,7 @@ class _AliasChange(NamedTuple):
 def _read_alias_changes(engine: Engine, action: Any) -> list[_AliasChange]:
     """Return the changes that an action of ``_aliases`` asks for, one for each index that it names."""
     if not isinstance(action, dict) or len(action) != 1 or next(iter(action)) not in ("add", "remove"):
-        raise argument_error(f"an alias action is [add] or [remove] in the embedded engine, found {action!r:.100}")
+        raise argument_error(f"an alias action must be [add] or [remove] in the embedded engine, found {action!r:.100}")
     ((kind, body),) = action.items()
     reject_unknown_keys(f"aliases {kind}", require_object(body, kind), frozenset({"index", "alias"}))
     index, alias = (require_string(body.get(key), f"{kind}.{key}") for key in ("index", "alias"))

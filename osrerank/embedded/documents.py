@@ -150,7 +150,7 @@ def _parse_actions(body: str, default_index: str | None) -> Iterator[tuple[str, 
     The third element is the document's line, which is "" for a deletion.
     """
     if not body.endswith("\n") or not body.strip():
-        raise argument_error("a bulk body has at least one action, and ends with a newline [\\n]")
+        raise argument_error("a bulk body must have at least one action, and end with a newline [\\n]")
     lines = iter(enumerate(body.split("\n"), start=1))
     for number, line in lines:
         if not line.strip():

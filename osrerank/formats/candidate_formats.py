@@ -61,7 +61,7 @@ def read_json_array(source: SourceFile) -> Iterator[Entry]:
     try:
         values = json.loads(source.stream.read())
     except (ValueError, RecursionError) as error:
-        raise record_error(source, f"is not a JSON array: {error}") from None
+        raise record_error(source, f"the file is not a JSON array: {error}") from None
     for number, value in enumerate(values, start=1):
         try:
             hits = value["hits"]

@@ -74,7 +74,7 @@ def wide_encoding_error(name: str, head: bytes) -> FormatError | None:
         return None
     encoding = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
     return FormatError(
-        f"{name}, line 1: is in {encoding}; convert it first: iconv -f {encoding} -t UTF-8", file=name, line=1
+        f"{name}, line 1: the file is in {encoding}; convert it first: iconv -f {encoding} -t UTF-8", file=name, line=1
     )
 
 
@@ -90,11 +90,11 @@ def file_errors(source: SourceFile) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise record_error(source, f"is truncated or damaged ({error}); fetch the file again") from error
+        raise record_error(source, f"the file is truncated or damaged ({error}); fetch it again") from error
     except OSError as error:
         if error.errno is not None:  # an error of the disk; decompressors set no errno
             raise
-        raise record_error(source, f"is truncated or damaged ({error}); fetch the file again") from error
+        raise record_error(source, f"the file is truncated or damaged ({error}); fetch it again") from error
 
 
 class ByteCounter:
@@ -170,7 +170,7 @@ def _list_folder(folder: Path, patterns: Patterns) -> list[str]:
         if path.is_file() and _matches_patterns(path.name, patterns, or_is_archive=True)
     )
     if not files:
-        reason = f"{folder} has no file named {', '.join(patterns)}; pass the paths of the files"
+        reason = f"{folder} contains no file named {' or '.join(patterns)}; pass the paths of the files"
         raise LoaderError(reason, file=str(folder))
     return files
 
@@ -322,4 +322,4 @@ def _read_zip(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Sour
 
 
 def _no_member_error(name: str, patterns: Patterns) -> FormatError:
-    return FormatError(f"{name} has no member named {', '.join(patterns)}", file=name)
+    return FormatError(f"{name} contains no file named {' or '.join(patterns)}", file=name)

@@ -43,6 +43,6 @@ def read_table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tupl
                 raise record_error(source, expected, line=reader.line_num)
             yield reader.line_num, row
     except csv.Error as error:
-        raise record_error(source, f"is not CSV: {error}", line=reader.line_num) from None
+        raise record_error(source, f"the file is not CSV: {error}", line=reader.line_num) from None
     except UnicodeDecodeError:
-        raise record_error(source, "is not UTF-8; convert the file to UTF-8 first", line=reader.line_num + 1) from None
+        raise record_error(source, "the file is not UTF-8; convert it first", line=reader.line_num + 1) from None

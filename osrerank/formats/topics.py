@@ -146,7 +146,7 @@ def _parse_tagged(source: SourceFile, field: TopicField) -> Iterator[tuple[int, 
     try:
         content = source.stream.read().decode()
     except UnicodeDecodeError as error:
-        raise record_error(source, "is not UTF-8; convert the file to UTF-8 first", byte=error.start) from error
+        raise record_error(source, "the file is not UTF-8; convert it first", byte=error.start) from error
     if "\n" not in content:  # the lines end as on old Macs
         content = content.replace("\r", "\n")
     for topic in _TOPIC.finditer(content):

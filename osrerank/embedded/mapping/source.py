@@ -97,7 +97,7 @@ def _list_patterns(patterns: Any) -> list[str]:
         return [patterns]
     if isinstance(patterns, list) and all(isinstance(pattern, str) for pattern in patterns):
         return patterns
-    raise parsing_error(f"[_source] takes true, false, a pattern or a list of patterns, found {patterns!r:.100}")
+    raise parsing_error(f"[_source] must be true, false, a pattern or a list of patterns, found {patterns!r:.100}")
 
 
 def select_fields(source: Json, patterns: list[Any], fields: IndexFields) -> dict[str, list[Any]]:

@@ -38,7 +38,9 @@ class Compiler(LeafQueries):
         """
         if not isinstance(query, dict) or len(query) != 1:
             content = sorted(query) if isinstance(query, dict) else query
-            raise parsing_error(f"a query is an object with one key, the name of its clause; found {content!r:.200}")
+            raise parsing_error(
+                f"a query must be an object with one key, the name of its clause; found {content!r:.200}"
+            )
         ((name, body),) = query.items()
         if name not in self._clauses:
             raise parsing_error(

@@ -400,5 +400,5 @@ def _any_of(clauses: list[TQuery]) -> TQuery:
 def _read_flag(options: Json, name: str, *, default: bool = False) -> bool:
     flag = options.get(name, default)
     if not isinstance(flag, bool):
-        raise parsing_error(f"[{name}] is true or false, found {flag!r:.50}")
+        raise parsing_error(f"[{name}] must be true or false, found {flag!r:.50}")
     return flag

@@ -109,7 +109,8 @@ def explain_broker_failure(error: BaseException) -> str:
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONLY_ONE_REDIS}"
     code = read_error_code(error)
     fix = CAUSES_AND_FIXES.get(code, "check its log" if code else "start its Redis")
-    return f"the broker failed ({code or type(error).__name__}): {fix}, or correct {URL_SETTINGS}"
+    problem = f"failed ({code})" if code else f"cannot be used ({type(error).__name__})"
+    return f"the broker {problem}: {fix}, or correct {URL_SETTINGS}"
 
 
 def explain_redis_error(error: BaseException, default: str) -> str:

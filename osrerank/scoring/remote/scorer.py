@@ -372,7 +372,7 @@ def _validate_outcome(pending: PendingChunk, *, n_tuples: int, identity: str) ->
     if scores_or_vectors is None:
         return reply.error or "the worker gave no reason"
     if reply.identity != identity:
-        return "a worker with another model replied"
+        return "a worker with another model replied; use the same model and version for all workers"
     if len(scores_or_vectors) != n_tuples:
         return f"a worker returned {len(scores_or_vectors)} scores or vectors for {n_tuples} texts"
     return reply

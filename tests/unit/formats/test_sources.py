@@ -146,9 +146,9 @@ def test_a_folder_without_files_is_an_error(read: Read, tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"nowhere.tsv: no such file or folder"):
         list_files([str(tmp_path / "nowhere.tsv")])
     (tmp_path / "other.txt").write_text("x")
-    with pytest.raises(LoaderError, match=r"has no file named collection\*.tsv"):
+    with pytest.raises(LoaderError, match=r"contains no file named collection\*.tsv"):
         read(PASSAGES, tmp_path)
-    with pytest.raises(CorpusFormatError, match="has no member named"):
+    with pytest.raises(CorpusFormatError, match="contains no file named"):
         read(PASSAGES, tar_of({"other.txt": b"x"}))
 
 

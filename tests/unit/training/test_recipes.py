@@ -34,7 +34,7 @@ def test_changing_a_recipe_keeps_its_other_values() -> None:
         ({"batch": 2.5}, "a whole number"),
         ({"batch": 0}, "1 or more"),
         ({"loss": "pairwise"}, "pointwise, listwise"),
-        ({"hard": "yes"}, "a bool"),
+        ({"hard": "yes"}, "true or false"),
         ({"steps": 0, "epochs": 0.0}, "above 0"),
         ({"dropout": 1.0}, "below 1"),
     ],
