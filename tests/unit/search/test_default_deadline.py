@@ -93,13 +93,11 @@ def test_texts_and_foreign_responses_have_no_default_deadline(clock):
     assert len(Reranker(scorer=SlowLetters(clock)).rank("low", TEXTS)) == len(TEXTS)
 
 
-def test_commands_have_no_default_deadline(clock):
+def test_commands_have_no_default_deadline():
     context = Context.__new__(Context)
     context.obj = dict.fromkeys(("url", "model", "vector_model", "duo_model", "backend", "dtype", "redis_url"))
-    client = open_client(
-        context, scorer=SlowLetters(clock), clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS)
-    )
-    assert marks_of(client)["applied"] is True
+    with open_client(context) as client:
+        assert client.searcher.deadline_ms is None
 
 
 def test_each_search_of_a_multi_search_has_its_own_second(clock):
