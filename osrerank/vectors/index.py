@@ -28,7 +28,7 @@ MODEL_FIELD = "model"
 """The field of a side index that contains the label of a record's model."""
 READ_BATCH_SIZE = 250
 """The maximum number of records in a response: about 100 KB in the profile ``standard``."""
-BULK_BYTES = 4 << 20
+BULK_BYTES = 4 * 1024 * 1024
 """The approximate maximum size of the records in a bulk request, in bytes. The last record can exceed it."""
 BUILD_PREFIX = "position-"
 """The prefix of the ids of *build states*: documents with a build's progress or fields. They have no `MODEL_FIELD`."""
@@ -81,7 +81,13 @@ class RecordRequests(NamedTuple):
     def _request_ids(self, indices: Sequence[str], ids: Sequence[str], **options: Any) -> PostRequest:
         if self.engine.is_embedded:
             return "/_mget", {}, {"docs": [{"_index": name, "_id": doc_id} for name in indices for doc_id in ids]}
-        body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self._field_options(), **options}
+        body = {
+            "size": len(ids),
+            "query": {"ids": {"values": ids}},
+            "docvalue_fields": [RECORD_FIELD],
+            "_source": False,
+            **options,
+        }
         return f"/{','.join(indices)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
     def parse_records(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
@@ -94,7 +100,9 @@ class RecordRequests(NamedTuple):
         The hit has the sequence number, which tells whether another builder changed the build state.
         """
         hits = self._read_hits(response)
-        return (self._read_content(hits[0]), hits[0]) if hits else (b"", {})
+        if not hits:
+            return b"", {}
+        return self._read_content(hits[0]), hits[0]
 
     def parse_build_states(self, response: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the contents of a response to `request_build_states`, by key."""
@@ -114,11 +122,8 @@ class RecordRequests(NamedTuple):
         """Return whether a response to `request_records` shows that one of the side indices exists."""
         if self.engine.is_embedded:
             return any("error" not in hit for hit in response["docs"])
-        return bool(response.get("_shards", {}).get("total", 1))
-
-    def _field_options(self) -> dict[str, Any]:
-        """Return the part of a search body that asks for the records of hits."""
-        return {} if self.engine.is_embedded else {"docvalue_fields": [RECORD_FIELD], "_source": False}
+        n_searched_shards = response.get("_shards", {}).get("total", 1)
+        return bool(n_searched_shards)
 
     def _read_contents(self, hits: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[bytes, bytes]:
         """Return the contents of hits by key, given pairs (key in hexadecimal, hit).

@@ -80,7 +80,8 @@ class VectorRecord(NamedTuple):
         maxima = np.abs(vector).max(axis=-1, initial=0, keepdims=True)
         scales = np.maximum(maxima / MAX_INT8, np.finfo(np.float16).tiny).astype(np.float16).astype(np.float32)
         rounded = np.clip(np.rint(vector / scales), -MAX_INT8, MAX_INT8).astype(np.int8)
-        return cls(rounded, scales if vector.ndim > 1 else float(scales[0]), is_truncated, is_unit)
+        scale = scales if vector.ndim > 1 else float(scales[0])
+        return cls(rounded, scale, is_truncated, is_unit)
 
     @classmethod
     def from_bytes(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
@@ -104,28 +105,30 @@ class VectorRecord(NamedTuple):
         invalid = None, 0
         if len(content) < HEADER.size:
             return invalid
-        magic, bits, reserved, is_truncated, is_not_unit, dimensions, tokens = HEADER.unpack_from(content)
+        magic, bits, reserved, is_truncated, has_other_norm, dimensions, n_tokens = HEADER.unpack_from(content)
         if magic != MAGIC or bits not in PROFILES.values() or reserved:
             return invalid
-        length = _body_bytes(bits, dimensions, tokens)
+        length = _body_bytes(bits, dimensions, n_tokens)
         if len(content) < length:
             return invalid
-        n_vectors = tokens or 1
+        n_vectors = n_tokens or 1
         vector: npt.NDArray[Any]
         scale: float | Floats
         if bits == EXACT_BITS:
-            vector, scale = np.frombuffer(content, FLOAT32, n_vectors * dimensions, HEADER.size), 1.0
+            vector = np.frombuffer(content, FLOAT32, count=n_vectors * dimensions, offset=HEADER.size)
+            scale = 1.0
             is_valid = bool(np.isfinite(vector).all())
         else:
-            scales = np.frombuffer(content, FLOAT16, n_vectors, HEADER.size)
-            vector = np.frombuffer(content, INT8, n_vectors * dimensions, HEADER.size + scales.nbytes)
-            scale = scales.astype(np.float32)[:, None] if tokens else float(scales[0])
+            scales = np.frombuffer(content, FLOAT16, count=n_vectors, offset=HEADER.size)
+            vector_offset = HEADER.size + scales.nbytes
+            vector = np.frombuffer(content, INT8, count=n_vectors * dimensions, offset=vector_offset)
+            scale = scales.astype(np.float32)[:, None] if n_tokens else float(scales[0])
             is_valid = bool(scales.min() > 0 and scales.max() < math.inf)
         if not is_valid or not vector.any():
             return invalid
-        if tokens:
-            vector = vector.reshape(tokens, dimensions)
-        return cls(vector, scale, bool(is_truncated), not is_not_unit), length
+        if n_tokens:
+            vector = vector.reshape(n_tokens, dimensions)
+        return cls(vector, scale, is_truncated=bool(is_truncated), is_unit=not has_other_norm), length
 
     def fits(self, dimensions: int, bits: Bits, *, has_token_vectors: bool = False) -> bool:
         """Return whether the record has this size and precision, and either a single vector or one for each token."""
@@ -146,8 +149,8 @@ class VectorRecord(NamedTuple):
         n_tokens = len(self.vector) if self.vector.ndim > 1 else 0
         dimensions = self.vector.shape[-1]
         header = HEADER.pack(MAGIC, self.bits, 0, self.is_truncated, not self.is_unit, dimensions, n_tokens)
-        scale = b"" if self.bits == EXACT_BITS else np.float16(self.scale).tobytes()
-        return header + scale + self.vector.tobytes()
+        scales = b"" if self.bits == EXACT_BITS else np.float16(self.scale).tobytes()
+        return header + scales + self.vector.tobytes()
 
 
 def parse_single_vectors(
@@ -174,7 +177,8 @@ def parse_single_vectors(
         content = contents[key]
         flags = flags_by_header.get(content[: HEADER.size])
         if is_valid and flags and remove_digest(content, key, secret) is not None:
-            records[key] = VectorRecord(vector, scale, *flags)
+            is_truncated, is_unit = flags
+            records[key] = VectorRecord(vector, scale, is_truncated, is_unit)
     return records
 
 
@@ -201,8 +205,8 @@ def stack_vectors(records: Sequence[VectorRecord]) -> Rows:
     numbers = np.concatenate([record.vector for record in records])  # much faster than np.stack
     rows: Floats = numbers.reshape(len(records), -1).astype(np.float32)
     if numbers.dtype != FLOAT32:
-        # a unit vector is divided by the norm that it has after rounding, another one is multiplied by its scale
-        divisors = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        # a unit vector is divided by the norm that it has after rounding, any other vector is multiplied by its scale
+        divisors = np.sqrt(np.einsum("ij,ij->i", rows, rows))  # the norms
         for index, record in enumerate(records):
             if not record.is_unit:
                 divisors[index] = 1 / record.scale

@@ -23,7 +23,7 @@ KEPT, KEPT_BYTES = PREFIX + "kept", PREFIX + "kept-bytes"
 """Temporary keys for the records that `RedisStore.prune` keeps, and for their size in bytes."""
 CONNECT_TIMEOUT_S = 0.2
 RESPONSE_TIMEOUT_S = 0.5
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 1024 * 1024
 """The approximate size of a batch in a request or response, in bytes."""
 RECORD_OVERHEAD_BYTES = 100
 """The approximate memory that Redis uses for a record in addition to its bytes."""
@@ -97,10 +97,10 @@ class RedisStore:
             return self._prune(keys_to_keep)
 
     def drop(self) -> int:
-        count = self.size().records
+        n_records = self.size().records
         with self._guard.translate_errors():
             self._redis.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
-        return count
+        return n_records
 
     def close(self) -> None:
         with suppress(Exception):
@@ -116,7 +116,8 @@ class RedisStore:
             pipeline = self._redis.pipeline(transaction=False)
             for batch in batches:
                 pipeline.hmget(generation, batch)
-            for batch, values in zip(batches, pipeline.execute(), strict=True):  # None for a key without a record
+            for batch, values in zip(batches, pipeline.execute(), strict=True):
+                # the value of a key without a record is None
                 records |= {key: value for key, value in zip(batch, values, strict=True) if isinstance(value, bytes)}
         if records:
             self._mean_record_bytes = max(1, sum(map(len, records.values())) // len(records))
@@ -124,12 +125,13 @@ class RedisStore:
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         largest_bytes = max(map(len, records.values()))
+        batch_size = max(1, BATCH_BYTES // largest_bytes)
+        hash_keys = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
+        limits = (self._max_bytes // 2, self._ttl_ms, RECORD_OVERHEAD_BYTES)
         try:
-            for batch in _split_batches(list(records.items()), max(1, BATCH_BYTES // largest_bytes)):
-                keys = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
-                limits = (self._max_bytes // 2, self._ttl_ms, RECORD_OVERHEAD_BYTES)
-                pairs = [value for pair in batch for value in pair]
-                self._redis.eval(WRITE_SCRIPT, len(keys), *keys, *limits, *pairs)
+            for batch in _split_batches(list(records.items()), batch_size):
+                keys_and_records = [value for pair in batch for value in pair]
+                self._redis.eval(WRITE_SCRIPT, len(hash_keys), *hash_keys, *limits, *keys_and_records)
         except (OutOfMemoryError, ResponseError) as error:
             is_full = isinstance(error, OutOfMemoryError) or "OOM" in str(error)
             if is_full:
@@ -156,15 +158,15 @@ class RedisStore:
             for keys in keys_to_keep:
                 records = self._read(keys)
                 if records:
-                    copies = self._redis.hmget(KEPT, list(records))  # equal texts have been copied before
-                    new = [record for record, copy in zip(records.values(), copies, strict=True) if copy is None]
-                    new_bytes = sum(len(record) + RECORD_OVERHEAD_BYTES for record in new)
+                    copies = self._redis.hmget(KEPT, list(records))  # not None for a text that occurred before
+                    uncopied = [record for record, copy in zip(records.values(), copies, strict=True) if copy is None]
+                    new_bytes = sum(len(record) + RECORD_OVERHEAD_BYTES for record in uncopied)
                     self._redis.hset(KEPT, mapping=records)
                     self._redis.incrby(KEPT_BYTES, new_bytes)
-            count = int(self._redis.hlen(KEPT))
+            n_kept = int(self._redis.hlen(KEPT))
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
-            if count:
+            if n_kept:
                 for source, target in ((KEPT, YOUNG), (KEPT_BYTES, YOUNG_BYTES)):
                     pipeline.rename(source, target)
                     pipeline.pexpire(target, ttl_ms)
@@ -173,7 +175,7 @@ class RedisStore:
             with suppress(RedisError):
                 self._redis.unlink(KEPT, KEPT_BYTES)
             raise
-        return count
+        return n_kept
 
 
 def _split_batches(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
