@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from osrerank._threads import DaemonThreads
+from osrerank.errors import OsrerankError
 from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import SideFile
 from osrerank.types import Query, ScoredDocument
@@ -57,7 +58,8 @@ def run_queries(
         try:
             record = future.result()
         except Exception as error:  # noqa: BLE001 - the failure of a query must not end the other queries
-            return Failure(query.query_id, f"{type(error).__name__}: {' '.join(str(error).split())}")
+            name = "" if isinstance(error, OsrerankError) else f"{type(error).__name__}: "
+            return Failure(query.query_id, name + " ".join(str(error).split()))
         if require_reranked and record.failure_reason and not (allow_partial and record.is_partial):
             return Failure(query.query_id, record.failure_reason, is_partial=record.is_partial)
         side_file.append(record)
