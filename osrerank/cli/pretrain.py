@@ -64,7 +64,8 @@ def _create_encoder(size_options: dict[str, Any], corpus: tuple[Path, ...], outp
     try:
         size = EncoderSize(**size_options)
     except TypeError:
-        reason = f"--new has {', '.join(size_options)}; its options are layers, hidden, heads and vocabulary"
+        unknown = next(name for name in size_options if name not in EncoderSize.__annotations__)
+        reason = f"--new has no option {unknown!r}; its options are {', '.join(EncoderSize.__annotations__)}"
         raise ConfigError(reason, setting="new", source="flag") from None
     if start.exists():
         return start

@@ -96,7 +96,7 @@ def test_a_failed_model_keeps_the_order_or_raises() -> None:
             "documents 0 and 1 have the same id '1'",
         ),
         ([{"id": "1", "text": "a"}, "b"], None, ValueError, "documents 0 and 1 have the same id '1'"),
-        ([{"text": "a", "title": 5}], None, ConfigError, "the title of document 0 is of the type int"),
+        ([{"text": "a", "title": 5}], None, ConfigError, r"the title of documents\[0\] is of the type int"),
         ("one text", None, TypeError, "documents is one text"),
         ({"a": "a text"}, None, ConfigError, "documents is of the type dict; pass a list of texts"),
         ((text for text in ("a", "b")), None, ConfigError, "documents is of the type generator; pass a list"),

@@ -143,7 +143,7 @@ class RedisStore:
         ERRORS.inc()
         if begins_pause:
             logger.warning(
-                "[cache-away] Redis failed (%s), so no scores are cached for %g s; start it, or correct "
+                "[cache-away] Redis failed (%s), so no scores are cached for %g s; start Redis, or correct "
                 "OSRERANK_REDIS_URL",
                 type(error).__name__,
                 self._pause_s,

@@ -102,7 +102,7 @@ def test_distill_and_pretrain_need_exactly_one_start(examples, tmp_path, capsys)
     assert "pass either --init-from or --new" in capsys.readouterr().err
     pytest.importorskip("torch")
     assert run(*command, "--new", "depth=2") == 2
-    assert "--new takes layers" in capsys.readouterr().err
+    assert "--new has no option 'depth'; its options are layers" in capsys.readouterr().err
 
 
 @pytest.mark.long

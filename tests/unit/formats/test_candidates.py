@@ -104,7 +104,7 @@ def test_candidates_that_change_while_they_are_read_are_noticed(tmp_path: Path) 
         candidates_by_query.get_documents("q0")
     candidates_by_query = CandidatesByQuery(candidate_lists(path))
     path.write_bytes(lines(1))
-    with pytest.raises(FormatError, match="the candidates of query q1 are not those"):
+    with pytest.raises(FormatError, match="the file of the candidates of query 'q1' has been changed"):
         candidates_by_query.get_documents("q1")
 
 

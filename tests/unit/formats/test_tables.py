@@ -57,7 +57,7 @@ def test_topics_and_judgments_are_read_from_csv_tables(tmp_path: Path) -> None:
     ("read", "content", "message"),
     [
         (read_run, "qid,docno\nq1,a\n", "line 1: the table has no column 'score'; its columns are qid, docno"),
-        (read_run, "qid,docno,score\nq1,a,1\nq1,b\n", "line 3: expected 3 fields"),
+        (read_run, "qid,docno,score\nq1,a,1\nq1,b\n", "line 3: expected 3 columns"),
         (read_run, "qid,docno,score\nq1,a b,1\n", "line 2: the id 'a b' must be one word"),
         (read_run, "qid,docno,score\nq1,a,high\n", "line 2: the score is 'high'; it must be a number"),
         (read_qrels, "qid,docno,label\nq1,a,1.5\n", "line 2: the relevance is '1.5'; it must be a whole number"),

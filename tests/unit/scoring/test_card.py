@@ -174,7 +174,7 @@ def test_a_model_name_that_is_neither_shipped_nor_a_folder_is_refused(name: str)
 
 
 def test_an_unknown_backend_is_refused(directory: Path) -> None:
-    with pytest.raises(ConfigError, match="backend is 'onx'; it must be one of auto, onnx, torch; did you mean onnx"):
+    with pytest.raises(ConfigError, match="backend is 'onx'; it must be one of auto, onnx, torch; did you mean 'onnx'"):
         load_scorer(str(directory), backend="onx")
 
 

@@ -126,7 +126,7 @@ def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
 def test_an_answer_with_impossible_indices_or_scores_is_refused(content, reason):
     with pytest.raises(EndpointError, match=reason):
         logits_of(content)
-    with pytest.raises(EndpointError, match="has no list results: the server does not use the dialect vllm"):
+    with pytest.raises(EndpointError, match="has no list 'results': the server does not use the dialect 'vllm'"):
         logits_of(tei(1.0), dialect="vllm")
     with pytest.raises(EndpointError, match=r"score 3\.2 is not a probability: set scores = \"logit\""):
         logits_of(tei(0.5, 3.2), scale="probability")
