@@ -16,7 +16,7 @@ from tests.servers import ROOT
     ("option", "nearest"), [("retry_on_timeouts", "retry_on_timeout"), ("moddel", "model"), ("http_auht", "http_auth")]
 )
 def test_unknown_options_of_connect_name_the_nearest(option, nearest):
-    with pytest.raises(ConfigError, match=f"connect has no argument {option}; did you mean {nearest}\\?"):
+    with pytest.raises(ConfigError, match=f"connect has no argument {option!r}; did you mean {nearest!r}\\?"):
         connect("http://localhost:9", **{option: 1})
 
 

@@ -79,7 +79,7 @@ def test_an_existing_asynchronous_client_is_wrapped(engine: RerankServer) -> Non
 
 def test_unknown_options_of_a_wrapped_client_are_refused() -> None:
     options: dict[str, Any] = {"hosts": "localhost"}
-    with pytest.raises(ConfigError, match="wrap has no argument hosts; the arguments are model, vector_model"):
+    with pytest.raises(ConfigError, match="wrap has no argument 'hosts'; the arguments are model, vector_model"):
         osrerank.wrap(OpenSearch(), **options)
 
 

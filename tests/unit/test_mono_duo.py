@@ -24,7 +24,7 @@ def search(client, **options):
     ("named", "reason"),
     [
         ({}, "duobert-large-msmarco"),
-        ({"duo_model": "osrerank/none"}, "osrerank ships no model osrerank/none"),
+        ({"duo_model": "osrerank/none"}, "osrerank ships no model 'osrerank/none'"),
         ({"duo_model": "osrerank/duo"}, "name a duo model of your own"),  # 0.2's
         ({"duo_model": TINY}, "is a cross-encoder model; choose a duo model"),
     ],

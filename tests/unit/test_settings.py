@@ -97,7 +97,7 @@ def test_an_empty_or_unusable_token_is_refused(token, monkeypatch, tmp_path):
 
 
 def test_a_backend_that_is_not_registered_is_refused_before_the_first_search(monkeypatch, tmp_path):
-    reason = "backend is 'worker'; it must be one of auto, onnx, torch, workers, http; did you mean workers?"
+    reason = "backend is 'worker'; it must be one of auto, onnx, torch, workers, http; did you mean 'workers'?"
     with pytest.raises(ConfigError, match=re.escape(reason)):
         connect(f"embedded:{tmp_path}", backend="worker")
     monkeypatch.setenv("OSRERANK_BACKEND", "worker")

@@ -156,7 +156,7 @@ def test_the_identity_of_vectors_mono_has_both_models_and_the_weight():
 @pytest.mark.parametrize(
     ("options", "error", "reason"),
     [
-        ({"scorer": None, "model": "osrerank/none"}, ModelLoadError, "osrerank ships no model osrerank/none"),
+        ({"scorer": None, "model": "osrerank/none"}, ModelLoadError, "osrerank ships no model 'osrerank/none'"),
         ({"scorer": FunctionScorer(broken=True)}, InferenceError, "this scorer is broken on purpose"),
     ],
     ids=["missing", "failing"],

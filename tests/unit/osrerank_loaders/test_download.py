@@ -218,7 +218,7 @@ def test_a_users_catalogue_replaces_the_packages_list(file_server, tmp_path):
         f"is not verified: no MD5 is published; its SHA-256 is {hashlib.sha256(CONTENT).hexdigest()}" in outcome.stderr
     )
     error = CliRunner().invoke(download, ["msmarco-passage", *listed_there]).exception
-    assert str(error) == "there is no collection msmarco-passage; the collections are mine"
+    assert str(error) == "there is no collection 'msmarco-passage'; choose one of mine"
 
 
 @pytest.mark.parametrize(

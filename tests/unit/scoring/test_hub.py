@@ -131,7 +131,7 @@ def test_an_unknown_repository_says_how_to_bring_a_model(tmp_path: Path) -> None
     with running_hub(REPOSITORY, files_of(TINY)) as hub:
         done = score("somebody/else", hub.url, tmp_path)
     assert done.returncode != 0
-    assert "ModelLoadError: there is no directory somebody/else" in done.stderr
+    assert "ModelLoadError: there is no directory 'somebody/else'" in done.stderr
     assert "run hf download somebody/else --local-dir else" in done.stderr
 
 
