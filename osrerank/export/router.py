@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from osrerank._bad_value import describe_bad_value
 from osrerank.scoring.json_file import read_json
+from osrerank.scoring.model_files import copy_existing
 from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, file_error, refuse_unknown_fields
 
 ROUTER_FILES = ("router_config.json", "config.json")
@@ -79,6 +80,5 @@ def _write_model(directory: Path, config_file: Path, modules: Sequence[_Module],
             shutil.copytree(parent / name, target / name)
     entries = [{"path": module.name, "type": module.module_type} for module in modules]
     (target / MODULES_FILE).write_text(json.dumps(entries), encoding="utf-8")
-    if (directory / MODEL_FILE).exists():
-        shutil.copyfile(directory / MODEL_FILE, target / MODEL_FILE)
+    copy_existing(directory, target, [MODEL_FILE])
     return target

@@ -18,7 +18,7 @@ from osrerank.export.export_model import export_model
 from osrerank.export.write_graphs import write_onnx
 from osrerank.scoring.backends.torch import load_network
 from osrerank.scoring.checkpoints.self_check import examples
-from osrerank.scoring.model_files import hash_files
+from osrerank.scoring.model_files import copy_existing, hash_files
 from osrerank.scoring.modular.description import has_weighted_modules
 from tools.bench.race import BenchQuery, FloatArray
 from tools.bench.runner.table import BATCH_SIZES, PEERS
@@ -216,9 +216,7 @@ def _export_padded(checkpoint: Path, folder: Path) -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
         card = export_model(checkpoint, temporary)
         write_onnx(load_network(checkpoint, card), temporary / card.onnx["fp32"], "logits")
-        for name in TOKENIZER_FILES:
-            if (checkpoint / name).exists():
-                shutil.copyfile(checkpoint / name, temporary / name)
+        copy_existing(checkpoint, temporary, TOKENIZER_FILES)
         temporary.rename(target)
     return target
 
