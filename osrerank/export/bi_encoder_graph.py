@@ -89,11 +89,11 @@ def _add_with_truncated_attention(graph: Graph, node: Any, token_count: str) -> 
             attribute.g.node.extend(graph.nodes)
             graph.nodes = outer_nodes
     if node.op_type == "MultiHeadAttention":
-        start = graph.constant("axis.0", np.array([0]))
+        start = graph.axis(0)
         keys, values, bias = 1, 2, 5  # positions of the operator's inputs
         for index, tokens_axis in ((keys, 1), (values, 1), (bias, 3)):
             if len(node.input) > index and node.input[index]:
-                axes = graph.constant(f"axis.{tokens_axis}", np.array([tokens_axis]))
+                axes = graph.axis(tokens_axis)
                 node.input[index] = graph.add("Slice", [node.input[index], start, token_count, axes])
     graph.nodes.append(node)
 
@@ -140,7 +140,9 @@ class _MpnetGraph(_EncoderGraph):
         """Return the biases of all pairs of tokens, or only of the first token's pairs ``(1, heads, 1, tokens)``."""
         biases = self._pair_biases
         if only_first:
-            biases = self.graph.add("Slice", [biases, self._axis(0), self._axis(1), self._axis(2)])  # 0 to 1 on axis 2
+            biases = self.graph.add(
+                "Slice", [biases, self.graph.axis(0), self.graph.axis(1), self.graph.axis(2)]
+            )  # 0 to 1 on axis 2
         return biases
 
     @cached_property
@@ -150,12 +152,12 @@ class _MpnetGraph(_EncoderGraph):
         max_positions = len(self._weights["embeddings.position_embeddings.weight"])
         distances = np.arange(1 - max_positions, max_positions)
         table = self._weights["encoder.relative_attention_bias.weight"][distance_buckets(distances)].T
-        token_count = add("Squeeze", [add("Shape", ["input_ids"], start=1, end=2), self._axis(0)])
+        token_count = add("Squeeze", [add("Shape", ["input_ids"], start=1, end=2), self.graph.axis(0)])
         positions = add("Range", [constant("zero", np.array(0)), token_count, constant("one", np.array(1))])
-        pair_distances = add("Sub", [positions, add("Unsqueeze", [positions, self._axis(1)])])
+        pair_distances = add("Sub", [positions, add("Unsqueeze", [positions, self.graph.axis(1)])])
         columns = add("Add", [pair_distances, constant("max_distance", np.array(max_positions - 1))])
         biases = constant("distances", table)  # (heads, distances)
-        return add("Unsqueeze", [add("Gather", [biases, columns], axis=1), self._axis(0)])
+        return add("Unsqueeze", [add("Gather", [biases, columns], axis=1), self.graph.axis(0)])
 
 
 def distance_buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

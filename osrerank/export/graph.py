@@ -79,6 +79,10 @@ class Graph:
             self.constants[name] = onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
         return name
 
+    def axis(self, number: int) -> str:
+        """Add the constant ``[number]``, for an axis or for a bound of a Slice."""
+        return self.constant(f"axis.{number}", np.array([number]))
+
     def add(self, operator: str, inputs: Sequence[str], name: str = "", *, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output, and return the output's name."""
         return self.add_node(operator, inputs, 1, name, domain=domain, **attributes)[0]
@@ -192,7 +196,7 @@ class BertGraph:
         tokens = self.graph.add("Shape", ["input_ids"], start=1, end=2)
         rows = self._weights["embeddings.position_embeddings.weight"][self._first_position :]
         table = self.graph.constant("positions", rows)
-        return self.graph.add("Slice", [table, self._axis(0), tokens])
+        return self.graph.add("Slice", [table, self.graph.axis(0), tokens])
 
     def _look_up(self, kind: str, ids: str) -> str:
         """Return the embeddings of ``ids`` in the table of ``kind``, "word" or "token_type"."""
@@ -217,8 +221,5 @@ class BertGraph:
 
     def _first_token(self, states: str) -> str:
         """Return the states of [CLS] ``(n, 1, hidden)``."""
-        return self.graph.add("Slice", [states, self._axis(0), self._axis(1), self._axis(1)])  # from 0 to 1, on axis 1
-
-    def _axis(self, number: int) -> str:
-        """Return the constant ``[number]``, for an axis or for a bound of a Slice."""
-        return self.graph.constant(f"axis.{number}", np.array([number]))
+        bounds_and_axis = [self.graph.axis(number) for number in (0, 1, 1)]  # from 0 to 1, on axis 1
+        return self.graph.add("Slice", [states, *bounds_and_axis])

@@ -68,7 +68,7 @@ class ModernBertGraph:
         self._weights = weights
         self._shape = shape
         self._token_count = self.graph.add("Shape", ["input_ids"], start=1, end=2)
-        limit = self.graph.add("Squeeze", [self._token_count, self._int_vector(0)])
+        limit = self.graph.add("Squeeze", [self._token_count, self.graph.axis(0)])
         positions = self.graph.add("Range", [self._int_scalar("zero", 0), limit, self._int_scalar("one", 1)])
         self._positions = self.graph.add("Cast", [positions], to=FLOAT32)
         self._rope = {base: self._rope_angles(base) for base in dict.fromkeys(shape.rope_bases)}
@@ -96,8 +96,8 @@ class ModernBertGraph:
         window = self._shape.windows[layer]
         key = self._apply_rope(key, rope_base)
         if only_first:  # the query needs no RoPE, which changes nothing at position 0
-            query = self._truncate(query, self._int_vector(1))
-            states = self._truncate(states, self._int_vector(1))
+            query = self._truncate(query, self.graph.axis(1))
+            states = self._truncate(states, self.graph.axis(1))
             if window is not None:  # [CLS] attends to itself and to the ``window`` tokens after it
                 window_end = self.graph.constant(f"window_end.{window}", np.array([window + 1]))
                 key = self._truncate(key, window_end)
@@ -136,13 +136,13 @@ class ModernBertGraph:
         """
         limit = self.graph.constant(f"short.{window}", np.array([MAX_MASKED_WINDOWS * window]))
         is_short = self.graph.add("LessOrEqual", [self._token_count, limit])
-        is_short = self.graph.add("Squeeze", [is_short, self._int_vector(0)])
+        is_short = self.graph.add("Squeeze", [is_short, self.graph.axis(0)])
         return is_short, self._if_else(is_short, lambda: self._pair_mask(window), lambda: self._block_mask(window))
 
     def _pair_mask(self, window: int) -> str:
         """Return the mask of all pairs of tokens ``(1, 1, tokens, tokens)``, which hides distant tokens."""
         add = self.graph.add
-        rows = add("Unsqueeze", [self._positions, self._int_vector(1)])
+        rows = add("Unsqueeze", [self._positions, self.graph.axis(1)])
         distances = add("Abs", [add("Sub", [rows, self._positions])])
         is_near = add("LessOrEqual", [distances, self._float_scalar(f"window.{window}", window)])
         return add("Unsqueeze", [self._mask_bias(is_near), self.graph.constant("axes.0.1", np.array([0, 1]))])
@@ -156,7 +156,7 @@ class ModernBertGraph:
         add, constant = self.graph.add, self.graph.constant
         offsets = np.arange(3 * window) - window
         is_near = np.abs(offsets - np.arange(window)[:, None]) <= window  # (window, 3 * window)
-        block_count = add("Squeeze", [self._block_count(window), self._int_vector(0)])
+        block_count = add("Squeeze", [self._block_count(window), self.graph.axis(0)])
         block_numbers = add("Range", [self._int_scalar("zero", 0), block_count, self._int_scalar("one", 1)])
         starts = add("Mul", [block_numbers, constant(f"window.{window}.int", np.array(window))])
         starts = add("Unsqueeze", [starts, constant("axes.1.2.3", np.array([1, 2, 3]))])  # (blocks, 1, 1, 1)
@@ -168,7 +168,7 @@ class ModernBertGraph:
         n = add("Shape", ["input_ids"], start=0, end=1)
         one = constant("shape.1", np.array([1]))
         shape = add("Concat", [n, one, one, one, one], axis=0)
-        masks = add("Expand", [add("Unsqueeze", [mask, self._int_vector(0)]), shape])
+        masks = add("Expand", [add("Unsqueeze", [mask, self.graph.axis(0)]), shape])
         return add("Reshape", [masks, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
 
     def _block_attention(self, query: str, key: str, value: str, window: int, mask: str) -> str:
@@ -180,7 +180,7 @@ class ModernBertGraph:
         width = constant(f"window.{window}.shape", np.array([window]))
         padding = add("Sub", [add("Mul", [self._block_count(window), width]), self._token_count])
         block_shape = constant(f"block.{window}", np.array([-1, window, hidden]))
-        queries = add("Reshape", [self._pad(query, self._int_vector(0), padding), block_shape])
+        queries = add("Reshape", [self._pad(query, self.graph.axis(0), padding), block_shape])
         end_padding = add("Add", [padding, width])
         keys = self._with_neighbours(self._pad(key, width, end_padding), window)
         values = self._with_neighbours(self._pad(value, width, end_padding), window)
@@ -203,14 +203,14 @@ class ModernBertGraph:
         for start, end in enumerate(ends):
             first = constant(f"from.{start}", np.array([start]))
             last = constant(f"to.{end}", np.array([end]))
-            neighbours.append(add("Slice", [blocks, first, last, self._int_vector(1)]))
+            neighbours.append(add("Slice", [blocks, first, last, self.graph.axis(1)]))
         joined_blocks = add("Concat", neighbours, axis=2)
         shape = constant(f"joined_blocks.{window}", np.array([-1, 3 * window, hidden]))
         return add("Reshape", [joined_blocks, shape])
 
     def _pad(self, states: str, before: str, after: str) -> str:
         """Add ``before`` zero states at the beginning of each sequence, and ``after`` at its end."""
-        zero = self._int_vector(0)
+        zero = self.graph.axis(0)
         # the padding before each of the three axes, then after each of them
         widths = self.graph.add("Concat", [zero, before, zero, zero, after, zero], axis=0)
         return self.graph.add("Pad", [states, widths])
@@ -245,11 +245,11 @@ class ModernBertGraph:
         powers = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
         frequencies = (1.0 / np.float32(base) ** powers).astype(np.float32)
         columns = self.graph.constant(f"frequencies.{base}", frequencies)
-        angles = add("Mul", [add("Unsqueeze", [self._positions, self._int_vector(1)]), columns])
+        angles = add("Mul", [add("Unsqueeze", [self._positions, self.graph.axis(1)]), columns])
         return add("Cos", [angles]), add("Sin", [angles])
 
     def _apply_rope(self, states: str, base: float) -> str:
-        inputs = [states, self._int_vector(0), *self._rope[base]]  # from position 0 on
+        inputs = [states, self.graph.axis(0), *self._rope[base]]  # from position 0 on
         return self.graph.add("RotaryEmbedding", inputs, domain=RUNTIME_DOMAIN, num_heads=self._shape.heads)
 
     def _linear(self, states: str, node_name: str, weights_name: str) -> str:
@@ -268,7 +268,7 @@ class ModernBertGraph:
 
     def _truncate(self, states: str, end: str) -> str:
         """Return the states of the tokens whose position is less than ``end``."""
-        return self.graph.add("Slice", [states, self._int_vector(0), end, self._int_vector(1)])
+        return self.graph.add("Slice", [states, self.graph.axis(0), end, self.graph.axis(1)])
 
     def _weight(self, name: str, parameter: str) -> str:
         return self.graph.constant(f"{name}.{parameter}", self._weights[f"{name}.{parameter}"])
@@ -278,7 +278,3 @@ class ModernBertGraph:
 
     def _int_scalar(self, name: str, value: int) -> str:
         return self.graph.constant(name, np.array(value))
-
-    def _int_vector(self, number: int) -> str:
-        """Return the constant ``[number]``: an axis, or a bound of a Slice."""
-        return self.graph.constant(f"axis.{number}", np.array([number]))
