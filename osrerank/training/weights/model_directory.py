@@ -10,12 +10,10 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.plots import plot_training
-from osrerank.export.export_model import new_directory
+from osrerank.export.export_model import README, new_directory
 from osrerank.scoring.card import ModelCard
 from osrerank.training.curve import CURVE_FILE, read_curve
 from osrerank.training.weights.models import Trainee
-
-README_FILE = "README.md"
 
 
 def write_model(output: Path, trainee: Trainee, training_folder: Path, provenance: Mapping[str, Any]) -> None:
@@ -46,7 +44,7 @@ def write_average_readme(directory: Path, card: ModelCard) -> None:
     """Write the README of an averaged model, whose card lists the models and their factors in ``average_of``."""
     models = [f"- `{entry['model']}`: {entry['share']:g}" for entry in card.provenance["average_of"]]
     lines = [f"# {card.name}", "", _summarise(card), "Its weights are the weighted mean of these models:", "", *models]
-    (directory / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (directory / README).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _summarise(card: ModelCard) -> str:
@@ -56,7 +54,7 @@ def _summarise(card: ModelCard) -> str:
 def _write_readme_and_curve(
     directory: Path, training_folder: Path, name: str, summary: str, provenance: Mapping[str, Any]
 ) -> None:
-    (directory / README_FILE).write_text(_format_readme(name, summary, provenance), encoding="utf-8")
+    (directory / README).write_text(_format_readme(name, summary, provenance), encoding="utf-8")
     if (training_folder / CURVE_FILE).exists():
         shutil.copyfile(training_folder / CURVE_FILE, directory / CURVE_FILE)
         _plot_curve(directory)
