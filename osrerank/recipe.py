@@ -143,7 +143,6 @@ class FailedStage:
     depth: int = MAX_DEPTH * 2
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
-        """Raise the error."""
         raise self.error
 
 

@@ -116,34 +116,37 @@ def _build_text_query(text: str, field_names: Sequence[str], fields: SearchField
         unboosted = without_boost(name)
         nested_object = fields.traits.nested.get(unboosted, "")
         semantic_field = unboosted if unboosted in fields.traits.semantic else ""
-        # an object that is nested in some indices only is searched both as a nested one and as an ordinary one
-        paths = [nested_object, ""] if nested_object in fields.traits.nested_indices else [nested_object]
-        for path in dict.fromkeys(paths):
-            names_by_clause.setdefault((path, semantic_field), []).append(name)
+        names_by_clause.setdefault((nested_object, semantic_field), []).append(name)
+        if nested_object in fields.traits.nested_indices:  # in other indices, it is an ordinary object
+            names_by_clause.setdefault(("", semantic_field), []).append(name)
     if not field_names:
         names_by_clause["", ""] = []  # the clause searches the index's default fields
     # a field of numbers or dates refuses other texts, unless the clause is lenient
     lenient = {"lenient": True} if fields.traits.needs_lenient or not field_names else {}
     clauses = []
-    for (path, semantic_field), names in names_by_clause.items():
-        clause: dict[str, Any]
-        if semantic_field:
-            _, caret, boost = names[0].partition("^")
-            options = {"boost": float(boost)} if caret else {}
-            clause = {"match": {semantic_field: {"query": text, **options}}}
-        elif len(names) == 1 and "^" not in names[0] and "*" not in names[0]:
-            clause = {"match": {names[0]: {"query": text, **lenient}}}
-        else:
-            field_list = {"fields": names} if names else {}
-            best_fields = {"type": "best_fields", "tie_breaker": TIE_BREAKER, **lenient}
-            clause = {"multi_match": {"query": text, **field_list, **best_fields}}
-        if path:
-            clause = {"nested": {"path": path, "query": clause, "score_mode": "max", "ignore_unmapped": True}}
-        if path in fields.traits.nested_indices:  # an index in which the object is not nested would refuse the clause
-            index_filter = {"terms": {"_index": list(fields.traits.nested_indices[path])}}
+    for (nested_object, semantic_field), names in names_by_clause.items():
+        clause = _build_semantic_clause(text, names[0]) if semantic_field else _build_match_clause(text, names, lenient)
+        if nested_object:
+            clause = {"nested": {"path": nested_object, "query": clause, "score_mode": "max", "ignore_unmapped": True}}
+        if nested_object in fields.traits.nested_indices:  # the other indices would refuse a nested query
+            index_filter = {"terms": {"_index": list(fields.traits.nested_indices[nested_object])}}
             clause = {"bool": {"filter": [index_filter], "must": [clause]}}
         clauses.append(clause)
     return clauses[0] if len(clauses) == 1 else {"dis_max": {"queries": clauses, "tie_breaker": TIE_BREAKER}}
+
+
+def _build_semantic_clause(text: str, name: str) -> dict[str, Any]:
+    field, caret, boost = name.partition("^")
+    options = {"boost": float(boost)} if caret else {}
+    return {"match": {field: {"query": text, **options}}}
+
+
+def _build_match_clause(text: str, names: Sequence[str], lenient: Mapping[str, Any]) -> dict[str, Any]:
+    if len(names) == 1 and "^" not in names[0] and "*" not in names[0]:
+        return {"match": {names[0]: {"query": text, **lenient}}}
+    field_list = {"fields": names} if names else {}
+    best_fields = {"type": "best_fields", "tie_breaker": TIE_BREAKER, **lenient}
+    return {"multi_match": {"query": text, **field_list, **best_fields}}
 
 
 def find_searched_fields(query: Any) -> tuple[str, ...]:
