@@ -81,54 +81,63 @@ def read_leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
 def read_leaves(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
     """Return the fields of a mapping by path, with multi-fields, aliases, and derived or runtime fields."""
     leaves: dict[str, Leaf] = {}
-    copies: dict[str, set[str]] = {}  # target of copy_to -> fields that are copied to it
-    aliases: dict[str, str] = {}  # alias -> path of its field
-    for path, field, nested in _walk(mapping.get("properties") or {}, "", ""):
-        if field["type"] == "alias":
-            aliases[path] = str(field.get("path"))
+    paths_by_target: dict[str, set[str]] = {}  # target of copy_to -> fields that are copied to it
+    path_by_alias: dict[str, str] = {}
+    for path, definition, nested in _walk(mapping.get("properties") or {}, prefix="", nested=""):
+        if definition["type"] == "alias":
+            path_by_alias[path] = str(definition.get("path"))
             continue
-        definitions = {"": field, **(field.get("fields") or {})}  # the field itself, then its subfields by name
-        for subfield, definition in definitions.items():
-            full_path = f"{path}.{subfield}" if subfield else path
-            leaves[full_path] = Leaf(
-                full_path,
-                kind=str(definition["type"]),
-                source=path,
-                analyzer=str(definition.get("analyzer", "")),
-                nested=nested,
-                is_alias_or_subfield=bool(subfield),
-                is_indexed=definition.get("index", True) not in (False, "false"),
-                may_alter_values=not VALUE_PARAMETERS.isdisjoint(definition),
-            )
-        targets = field.get("copy_to") or ()
+        leaves[path] = _make_leaf(path, definition, source=path, nested=nested)
+        for name, subfield_definition in (definition.get("fields") or {}).items():
+            subfield_path = f"{path}.{name}"
+            leaves[subfield_path] = _make_leaf(subfield_path, subfield_definition, source=path, nested=nested)
+        targets = definition.get("copy_to") or ()
         for target in [targets] if isinstance(targets, str) else targets:
-            copies.setdefault(target, set()).add(path)
-    for target in copies.keys() & leaves.keys():  # on Elasticsearch, ``fields`` includes the copies, ``_source`` not
-        leaves[target] = replace(leaves[target], copied_from=tuple(sorted(copies[target])), may_alter_values=True)
-    for name, path in aliases.items():
-        if path in leaves and name not in leaves:
-            leaves[name] = replace(leaves[path], path=name, is_alias_or_subfield=True)
-    for kind in ("derived", "runtime", "runtime_mappings"):
-        for name, field in (mapping.get(kind) or {}).items():
-            leaves[name] = Leaf(name, str(field.get("type", "keyword")))
+            paths_by_target.setdefault(target, set()).add(path)
+    for target in paths_by_target.keys() & leaves.keys():
+        copied_from = tuple(sorted(paths_by_target[target]))
+        # on Elasticsearch, ``fields`` of a hit includes the copies, ``_source`` does not
+        leaves[target] = replace(leaves[target], copied_from=copied_from, may_alter_values=True)
+    for alias, path in path_by_alias.items():
+        if path in leaves and alias not in leaves:
+            leaves[alias] = replace(leaves[path], path=alias, is_alias_or_subfield=True)
+    for section in ("derived", "runtime", "runtime_mappings"):
+        for name, definition in (mapping.get(section) or {}).items():
+            leaves[name] = Leaf(name, kind=str(definition.get("type", "keyword")))
     return leaves
 
 
-def _walk(properties: Mapping[str, Any], parent: str, nested: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+def _make_leaf(path: str, definition: Mapping[str, Any], source: str, nested: str) -> Leaf:
+    return Leaf(
+        path,
+        kind=str(definition["type"]),
+        source=source,
+        analyzer=str(definition.get("analyzer", "")),
+        nested=nested,
+        is_alias_or_subfield=path != source,
+        is_indexed=definition.get("index", True) not in (False, "false"),
+        may_alter_values=not VALUE_PARAMETERS.isdisjoint(definition),
+    )
+
+
+def _walk(properties: Mapping[str, Any], prefix: str, nested: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
     """Yield the full name, the definition and the enclosing nested object of each field that is not an object.
 
     The fields of an Elasticsearch object of the type ``passthrough`` have aliases without the object's name.
+
+    ``prefix`` and ``nested`` are the prefix of the full names, and the nested object that encloses the properties.
     """
-    for name, field in properties.items():
-        path, kind = f"{parent}{name}", field.get("type", "object")
+    for name, definition in properties.items():
+        path, kind = f"{prefix}{name}", definition.get("type", "object")
         if kind == "passthrough":
-            for inner_path, inner_field, inner_nested in _walk(field.get("properties") or {}, f"{path}.", nested):
-                yield inner_path, inner_field, inner_nested
+            for inner_path, inner, inner_nested in _walk(definition.get("properties") or {}, f"{path}.", nested):
+                yield inner_path, inner, inner_nested
                 yield inner_path.removeprefix(f"{path}."), {"type": "alias", "path": inner_path}, inner_nested
         elif kind in ("object", "nested"):
-            yield from _walk(field.get("properties") or {}, f"{path}.", path if kind == "nested" else nested)
+            enclosing = path if kind == "nested" else nested
+            yield from _walk(definition.get("properties") or {}, f"{path}.", enclosing)
         else:
-            yield path, field, nested
+            yield path, definition, nested
 
 
 def without_boost(name: str) -> str:
@@ -177,7 +186,7 @@ def find_most_similar_field(mappings: Iterable[Leaves], name: str) -> str:
     name = without_boost(name)
     kinds = {leaf.path: leaf.kind for leaves in mappings for leaf in leaves.values() if leaf.path != name}
     text_paths = [path for path, kind in kinds.items() if kind in TEXT_KINDS]
-    matches = get_close_matches(name, sorted(text_paths or kinds), 1, cutoff=0.0)
+    matches = get_close_matches(name, sorted(text_paths or kinds), n=1, cutoff=0.0)
     return matches[0] if matches else ""
 
 
