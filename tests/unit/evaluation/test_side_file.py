@@ -60,10 +60,10 @@ def test_a_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
     [
         ("not json\n", "line 1 is not JSON .*; pass a side file, which ends in .jsonl;"),
         ('{"hits": 1}\n', "not a side file"),
-        (f'{HEAD}{{"query_id": "q"}}\n', "not a record"),
+        (f'{HEAD}{{"query_id": "q"}}\n', r"run\.jsonl, line 2: 'candidates' is missing, so this is not a record"),
         (
             f'{HEAD}{{"query_id": "q", "candidates": [{{"doc_id": "d", "score": NaN, {STAGES}}}]}}\n',
-            "not a finite number",
+            r"run\.jsonl, line 2: a score of document 'd' is not a finite number",
         ),
     ],
 )
