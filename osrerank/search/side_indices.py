@@ -215,7 +215,7 @@ class SideIndices:
             if outcome is None:
                 continue
             status, reason = outcome
-            if status < REPORT_EXISTS:  # the report was written
+            if not reason:  # the report was written
                 index.subtract_reported(counts)
                 index.reports.end()  # the next pause is the shortest one
                 index.reports.begin()

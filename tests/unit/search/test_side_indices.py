@@ -295,3 +295,16 @@ def test_a_user_who_may_not_write_reports_nothing() -> None:
     side_index.reports.end()
     side_index.forbid("write", OSError())
     assert side_indices.report_steps([("i", "1")]) is None
+
+
+def test_a_refused_report_is_kept_and_ends_writing_if_it_is_forbidden() -> None:
+    side_indices = SideIndices(EngineFinder(Engine.OPENSEARCH), time.monotonic)
+    side_index = side_indices._get_state(SIDE)
+    side_index.exists = True
+    steps = side_indices.report_steps([("i", "1")])
+    assert steps is not None
+    next(steps)
+    with pytest.raises(StopIteration):
+        steps.send({"items": [{"create": {"status": 403, "error": {"type": "security_exception"}}}]})
+    assert side_index.most_frequently_missing() == [(("i", "1"), 1)]
+    assert not side_index.may_write
