@@ -27,6 +27,8 @@ MSMARCO_DEPTH = 10
 """The number of top ranks that the official script evaluates."""
 _GDEVAL_MAX_GRADE = 4
 """The highest grade with which the provider gdeval works."""
+_MAX_GRADE = 1_000_000
+"""The highest grade, also below 0. pytrec_eval reserves memory for each grade up to the highest one."""
 _MISSING_PACKAGE = re.compile(r"Unsupported measures {(.+?)}\..*?- (\S+) \(pip install ([^)]+)\)")
 """ir-measures' message if the package of a provider is missing: the measure, the package and what to install."""
 _UNSUPPORTED = re.compile(r"Unsupported measures {(.+)}\.?")
@@ -184,7 +186,7 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
         relevance_level: the relevance level of measures with binary relevance whose name has no ``rel=``.
 
     Raises:
-        EvaluationError: a name is unknown, or its parameters are invalid.
+        EvaluationError: a name is unknown, or its parameters or the relevance level are invalid.
     """
     ir_measures = require("ir_measures", extra="eval")
     measures: dict[str, Any] = {}
@@ -192,6 +194,11 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
         named_measures = _parse_name(ir_measures, name)
         for measure in named_measures:
             measure_at_level = _set_relevance_level(measure, name, relevance_level)
+            lowest_grade = measure_at_level.params.get("rel", 1)
+            if not 1 <= lowest_grade <= _MAX_GRADE:  # trec_eval's code would end the process
+                raise EvaluationError(
+                    f"the relevance level of {name} is {lowest_grade}; it must be 1 to {_MAX_GRADE:,}"
+                )
             keeps_name = len(named_measures) == 1 and measure_at_level is measure
             display_name = name if keeps_name else repr(measure_at_level)
             if measure_at_level not in measures.values():
@@ -230,21 +237,48 @@ def _compute_values(
             }
         else:
             names_by_measure[measure] = name
-    if names_by_measure:
-        query_ids = list(judged)
-        # gdeval reads only the digits after the last '-' of a query id, so providers get numbers as ids.
-        numbers = {query_id: str(number) for number, query_id in enumerate(query_ids, start=1)}
-        numbered_grades = {numbers[query_id]: grades for query_id, grades in judged.items()}
-        provider = _create_provider(list(names_by_measure), numbered_grades)
-        scores = {numbers[query_id]: dict(score_by_rank(doc_ids)) for query_id, doc_ids in rankings.items()}
-        with _provider_errors(names_by_measure, judged):
-            for metric in provider.iter_calc(scores):
-                query_id = query_ids[int(metric.query_id) - 1]
-                per_query[names_by_measure[metric.measure]][query_id] = float(metric.value)
+    for measure in [measure for measure in names_by_measure if measure.NAME in ("Bpref", "Judged")]:
+        # Without documents, both are 0, and so is Bpref without relevant ones. The provider of Judged would divide by
+        # zero, and that of Bpref, pytrec_eval, would read or write invalid memory.
+        name = names_by_measure.pop(measure)
+        per_query[name] = dict.fromkeys(judged, 0.0)
+        safe = {
+            query_id: grades
+            for query_id, grades in judged.items()
+            if rankings[query_id] and (measure.NAME == "Judged" or max(grades.values(), default=0) >= measure["rel"])
+        }
+        for _, query_id, value in _ask_provider([measure], safe, rankings):
+            per_query[name][query_id] = value
+    for measure, query_id, value in _ask_provider(list(names_by_measure), judged, rankings):
+        per_query[names_by_measure[measure]][query_id] = value
     return {  # in the order of the judgments, in which providers need not return the queries
         name: {query_id: values[query_id] for query_id in judged if query_id in values}
         for name, values in per_query.items()
     }
+
+
+def _ask_provider(
+    measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[Any, str, float]]:
+    """Yield each measure's values by query, as its provider computes them."""
+    if not measures or not judged:
+        return
+    _check_grades(measures, judged)
+    # gdeval reads only the digits after the last '-' of a query id, so providers get numbers as ids.
+    query_ids = {str(number): query_id for number, query_id in enumerate(judged, start=1)}
+    provider = _create_provider(measures, {number: _with_grade_0(judged[name]) for number, name in query_ids.items()})
+    scores = {number: dict(score_by_rank(rankings[query_id])) for number, query_id in query_ids.items()}
+    with _provider_errors(measures):
+        for metric in provider.iter_calc(scores):
+            yield metric.measure, query_ids[metric.query_id], float(metric.value)
+
+
+def _with_grade_0(grades: Mapping[str, int]) -> dict[str, int]:
+    """Return a query's judgments. If all are negative, which ends pytrec_eval, add 0 for a document that is not there.
+
+    A document that no ranking has, and that is not relevant, changes no measure.
+    """
+    return {**grades, "\n": 0} if all(grade < 0 for grade in grades.values()) else dict(grades)
 
 
 def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
@@ -253,14 +287,13 @@ def _rank_doc_ids(run: Run, query_id: str, averaging: Averaging) -> list[str]:
     return [document.doc_id for document in documents[: averaging.depth]]
 
 
-@contextlib.contextmanager
-def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, int]]) -> Iterator[None]:
-    """Check the judgments before the block, and convert the failure of a provider's program in it to an error.
-
-    Raises:
-        EvaluationError: grades are too high for gdeval, or the program failed.
-    """
-    max_grade = max((grade for grades in judged.values() for grade in grades.values()), default=0)
+def _check_grades(measures: Iterable[Any], judged: Mapping[str, Mapping[str, int]]) -> None:
+    """Raise `EvaluationError` if a provider cannot take a grade."""
+    all_grades = {grade for grades in judged.values() for grade in grades.values()}
+    for grade in all_grades:
+        if abs(grade) > _MAX_GRADE:
+            raise EvaluationError(f"the judgments have the grade {grade}; grades can be up to {_MAX_GRADE:,}")
+    max_grade = max(all_grades, default=0)
     # gdeval computes ERR, and nDCG with exponential gains
     gdeval_measures = [measure for measure in measures if measure.NAME == "ERR" or "exp-log2" in repr(measure)]
     if gdeval_measures and max_grade > _GDEVAL_MAX_GRADE:
@@ -268,8 +301,15 @@ def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, 
             f"cannot measure {gdeval_measures[0]}: it takes grades up to {_GDEVAL_MAX_GRADE}, but the judgments have "
             f"the grade {max_grade}"
         )
+
+
+@contextlib.contextmanager
+def _provider_errors(measures: Iterable[Any]) -> Iterator[None]:
+    """Convert the failure of a provider's program in the block to an `EvaluationError`."""
     try:
         yield
+    except ZeroDivisionError as error:  # Accuracy compares relevant documents with others
+        raise EvaluationError("Accuracy needs rankings with documents that are not relevant; leave it out") from error
     except (subprocess.SubprocessError, OSError) as error:
         raise EvaluationError(f"cannot measure {', '.join(map(str, measures))}: {_format_one_line(error)}") from error
 
@@ -277,7 +317,7 @@ def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, 
 def _create_provider(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]]) -> Any:
     ir_measures = require("ir_measures", extra="eval")
     try:
-        return ir_measures.evaluator(measures, {query_id: dict(grades) for query_id, grades in judged.items()})
+        return ir_measures.evaluator(measures, judged)
     except (ValueError, AssertionError, RuntimeError) as error:
         raise EvaluationError(_explain_unsupported(measures, _format_one_line(error))) from error
 

@@ -1,6 +1,9 @@
 """Measures of runs, and whether two runs differ."""
 
+import ast
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +107,41 @@ def test_an_unusable_measure_is_refused_in_one_sentence(name: str) -> None:
         evaluate(QRELS, run_of(q1="a"), [name])
     assert "\n" not in str(refusal.value)
     assert "object" not in str(refusal.value)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("complete", [False, True])
+def test_queries_with_negative_grades_only_or_without_documents_do_not_end_the_process(complete: bool) -> None:
+    qrels = {"1": {"a": -2, "b": -1}, "2": {"x": 1, "z": 0}, "3": {"y": 1}, "4": {}}
+    measures = ["Bpref", "AP", "SetF", "Rprec", "nDCG@10", "NumRel", "Judged@10"]
+    code = f"""
+from osrerank.evaluation import evaluate
+from osrerank.evaluation.measures import Averaging
+for _ in range(20):
+    evaluate({qrels}, {{"1": ["a", "c"], "2": []}}, {measures}, Averaging(complete={complete}))
+values = evaluate({qrels}, {{"1": ["a", "c"], "2": ["zz", "x"]}}, {measures}, Averaging(complete={complete})).per_query
+print({{name: list(of.values())[:2] for name, of in values.items()}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    values = ast.literal_eval(done.stdout)
+    assert values.pop("nDCG@10") == [0.0, pytest.approx(1 / math.log2(3))]
+    assert values.pop("SetF") == [0.0, pytest.approx(2 / 3)]
+    assert values == {
+        "Bpref": [0.0, 1.0], "AP": [0.0, 0.5], "Rprec": [0.0, 0.0], "NumRel": [0.0, 1.0], "Judged@10": [0.5, 0.5]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("grade", [2**31 - 1, 2**80, -(2**31) - 1])
+def test_grades_and_levels_that_trec_eval_cannot_take_are_refused(grade: int) -> None:
+    with pytest.raises(EvaluationError, match=f"the judgments have the grade {grade}; grades can be up to 1,000,000"):
+        evaluate({"1": {"a": grade}}, {"1": ["a"]}, ["AP"])
+    with pytest.raises(EvaluationError, match="the relevance level of AP is 0; it must be 1 to 1,000,000"):
+        parse_measures(["AP"], relevance_level=0)
+    with pytest.raises(EvaluationError, match=r"the relevance level of P\(rel=0\)@5 is 0"):
+        parse_measures(["P(rel=0)@5"])
+    with pytest.raises(EvaluationError, match="Accuracy needs rankings with documents that are not relevant"):
+        evaluate({"1": {"a": 1}}, {"1": ["a"]}, ["Accuracy"])
 
 
 def test_grades_beyond_gdevals_and_no_common_query_are_refused() -> None:
