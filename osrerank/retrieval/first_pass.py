@@ -315,7 +315,7 @@ def _find_refusal(
     paging_reasons = [
         reason
         for name, reason in _PAGING_REASONS.items()
-        if (params.get(name) or body.get(name)) and not (name == "search_after" and can_search_after)
+        if (params.get(name) or body.get(name) is not None) and not (name == "search_after" and can_search_after)
     ]
     hybrid = _read_hybrid_query(body)
     if offset and hybrid is not None and hybrid.get("pagination_depth") is None:

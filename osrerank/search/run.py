@@ -20,12 +20,21 @@ from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.metrics import BOOSTS, INTERNAL_ERRORS, NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.response import Hits, make_candidate_ids
 from osrerank.retrieval.boosts import STAGE as BOOSTS_STAGE
+from osrerank.retrieval.fields import SearchFields
 from osrerank.search.interleave import InterleavedList, interleave_rankings, session_digest
 from osrerank.search.lockstep import ClientSteps, run_one
 from osrerank.search.orders import is_reproducible
 from osrerank.search.outcome import make_report, unranked_report
 from osrerank.search.perform import complete_page, fields_have_changed, hits_with_texts, perform
-from osrerank.search.plan import IN_SHADOW, NOT_ATTEMPTED, Plan, SearchCall, make_plan, query_text_or_json
+from osrerank.search.plan import (
+    IN_SHADOW,
+    NOT_ATTEMPTED,
+    Plan,
+    SearchCall,
+    make_plan,
+    query_text_or_json,
+    with_query,
+)
 from osrerank.search.rank import extract_boost_scores, load_models_and_vectors, read_ranking, run_stages
 from osrerank.search.report import Report, write_report
 from osrerank.search.searcher import Searcher
@@ -63,7 +72,15 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
     """
     # Indices with different models are no error here: the plan says that the hits are not reranked for this reason.
     with searcher.service_for(call.index, allow_mixed_models=True) as service:
-        plan = yield from make_plan(call, searcher, service)
+        failure: Exception | None = None
+        try:
+            plan = yield from make_plan(call, searcher, service)
+        except (AttributeError, LookupError, TypeError) as error:  # a malformed request, or a bug in osrerank
+            failure = error
+        if failure is not None:  # outside the except block, so that the engine's error has only its own traceback
+            plan = Plan(call, service, body=with_query(call.query, call.body, SearchFields()))
+            response = yield plan.callers_request
+            return _respond_unranked(failure, response, plan)
         plan, response = yield from perform(plan, searcher)
         try:
             reranking_began_s = service.clock()  # in case one of the next steps fails

@@ -1,6 +1,7 @@
 """Searches without one text to rerank by, those that are still being typed, and hits below a threshold."""
 
 import pytest
+from opensearchpy import RequestError
 
 from osrerank.errors import ConfigError
 from osrerank.testing import FunctionScorer
@@ -57,6 +58,30 @@ def test_a_malformed_body_is_left_to_opensearch(body):
     client = client_for(["a"])
     assert client.search(index="i", body=body, rerank=True)["rerank"]["applied"] is False
     assert asked(client)["body"] == body
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"ext": "x"},
+        {"collapse": "text"},
+        {"fields": 3},
+        {"stored_fields": 3},
+        {"runtime_mappings": {"a": 3}},
+        {"retriever": "standard"},
+        {"search_after": []},
+        {"search_after": 0},
+    ],
+)
+def test_a_malformed_part_of_a_search_gets_the_error_of_the_engine(part, tmp_path):
+    body = {"query": match("low"), **part}
+    with filled(f"embedded:{tmp_path}", "i", {"0": {"text": "low"}}, scorer=FunctionScorer(len)) as client:
+        errors = []
+        for options in ({}, {"rerank": True}):
+            with pytest.raises(RequestError) as error:
+                client.search(index="i", body=body, **options)
+            errors.append(error.value.info)
+    assert errors[0] == errors[1]
 
 
 @pytest.mark.parametrize("section", [{"match": {"section": "net"}}, {"match": {"section": {"query": "net"}}}])
