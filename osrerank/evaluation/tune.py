@@ -141,11 +141,11 @@ def compute_average_precisions(
 ) -> dict[str, Floats]:
     """Return query_id -> AP with each point of the grid ``(n_points,)``. Queries without judgments are left out."""
     ap_by_query = {}
-    for scores in run_scores:
-        judged = qrels.judgments.get(scores.query_id)
+    for query_scores in run_scores:
+        judged = qrels.judgments.get(query_scores.query_id)
         if judged is not None:
-            ap_values = [_compute_average_precision(scores, judged, weights) for weights in grid]
-            ap_by_query[scores.query_id] = np.array(ap_values)
+            ap_values = [_compute_average_precision(query_scores, judged, weights) for weights in grid]
+            ap_by_query[query_scores.query_id] = np.array(ap_values)
     return ap_by_query
 
 
@@ -171,20 +171,26 @@ def cross_validate(
             subject = f"the folds other than fold {number} have" if held_out_ids else f"fold {number} has"
             raise EvaluationError(f"{subject} no judged query; use the query ids of the judgments in the folds")
         means = np.mean(training_values, axis=0)
-        best = int(np.argmax(np.round(means, DECIMALS)))
-        held_out_mean = float(np.mean([query_values[query_id][best] for query_id in held_out_ids]))
-        learned_folds.append(Fold(tuple(held_out_ids), settings[best], float(means[best]), held_out_mean))
+        best_index = int(np.argmax(np.round(means, DECIMALS)))
+        fold = Fold(
+            tuple(held_out_ids),
+            setting=settings[best_index],
+            training_mean=float(means[best_index]),
+            held_out_mean=float(np.mean([query_values[query_id][best_index] for query_id in held_out_ids])),
+        )
+        learned_folds.append(fold)
     return learned_folds
 
 
 def build_held_out_run(run_scores: Iterable[SentenceScores], folds: Iterable[Fold[Weights]], name: str) -> Run:
     """Rank each query with the weights that were chosen on the other folds."""
-    weights = {query_id: fold.setting for fold in folds for query_id in fold.held_out_ids}
+    weights_by_query = {query_id: fold.setting for fold in folds for query_id in fold.held_out_ids}
     rankings = {}
     for query_scores in run_scores:
-        if query_scores.query_id in weights:
-            order = query_scores.rank(weights[query_scores.query_id])
-            rankings[query_scores.query_id] = score_by_rank([query_scores.doc_ids[index] for index in order])
+        weights = weights_by_query.get(query_scores.query_id)
+        if weights is not None:
+            ranked_ids = [query_scores.doc_ids[index] for index in query_scores.rank(weights)]
+            rankings[query_scores.query_id] = score_by_rank(ranked_ids)
     return Run(rankings, name)
 
 
@@ -208,7 +214,7 @@ def find_max_ap_by_a(
 def _compute_average_precision(query_scores: SentenceScores, judged: Mapping[str, int], weights: Weights) -> float:
     """Return a query's AP. A relevant document that is not a candidate counts as precision 0."""
     n_relevant = sum(relevance > 0 for relevance in judged.values())
-    if not n_relevant:
+    if n_relevant == 0:
         return 0.0
     is_relevant = np.array([judged.get(doc_id, 0) > 0 for doc_id in query_scores.doc_ids])
     relevant_ranks = np.flatnonzero(is_relevant[query_scores.rank(weights)]) + 1

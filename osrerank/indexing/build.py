@@ -466,7 +466,7 @@ class Builder:
     def _build_batch(self, batch: DocumentBatch, *, is_early: bool = False) -> None:
         """Build a batch's vectors. Documents of an early batch are not counted, because the build reads them again."""
         counts = [self._build_texts(texts, self._side_indices.get(name)) for name, texts in batch.texts.items()]
-        n_texts = sum(count.n_texts for count in counts)
+        n_texts = sum(count.n_parts for count in counts)
         n_encoded = sum(count.n_encoded for count in counts)
         if is_early:
             added = BuildSummary(encoded=n_encoded)

@@ -59,7 +59,7 @@ class CompletedRecords(NamedTuple):
         documents: the texts with their records. If the deadline passed early, these are only the first texts.
         n_stored: the number of parts with a stored record.
         n_encoded: the number of parts that were encoded.
-        new_records: the texts' records that were computed, by key.
+        new_records: the computed records, by the text's key.
     """
 
     documents: "list[DocumentRecords]"
@@ -72,11 +72,11 @@ class BuildCounts(NamedTuple):
     """The result of `DocumentVectors.build`.
 
     Attributes:
-        n_texts: the number of parts.
+        n_parts: the number of parts.
         n_encoded: the number of parts that had no record, and were encoded.
     """
 
-    n_texts: int
+    n_parts: int
     n_encoded: int
 
 
@@ -110,7 +110,7 @@ class DocumentVectors:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Create new threads and locks in a forked child, where the parent's threads do not run."""
+        """Create threads and locks, also in a forked child, where the parent's threads do not run."""
         self._threads = DaemonThreads(usable_cores(), "osrerank-query")
         self._closed = threading.Event()
         self._running_searches: set[object] = set()
@@ -258,8 +258,8 @@ class DocumentVectors:
         if new_records and self.store is not None and store is not self.store:
             self.records.write(self.store, new_records)  # a later build of a new index with the same texts reads them
         records = [*stored_records.values(), *added_records.values()]
-        n_texts = sum(len(record.passages) if isinstance(record, LongRecord) else 1 for record in records)
-        return BuildCounts(n_texts, n_encoded)
+        n_parts = sum(len(record.passages) if isinstance(record, LongRecord) else 1 for record in records)
+        return BuildCounts(n_parts, n_encoded)
 
     def close(self) -> None:
         """Stop encoding in the background, wait for pending writes, and close the store."""

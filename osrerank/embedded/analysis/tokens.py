@@ -147,9 +147,9 @@ def stem_porter(word: str) -> str:
     if len(word) <= 2:
         return word
     stem: str = _published_porter().stemWord(word)
-    if stem.endswith("logi") and _measure(stem[:-4]):
+    if stem.endswith("logi") and _measure(stem[:-4]) > 0:
         return stem[:-1]
-    if stem.endswith("bli") and _measure(stem[:-3]):
+    if stem.endswith("bli") and _measure(stem[:-3]) > 0:
         return str(_published_porter().stemWord(stem[:-1] + "e"))  # the algorithm goes on after the rule
     return stem
 
