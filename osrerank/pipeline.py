@@ -117,9 +117,9 @@ def with_failure(ranking: Ranking, stage: str, error: Exception, took_ms: float 
                 note,
             )
         elif isinstance(error, OsrerankError):
-            logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, error, note)
+            logger.warning('[stage-skipped] the stage "%s" was skipped: %s; %s', stage, error, note)
         else:  # the caller's own model raised it, or osrerank has a bug
-            logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, reason, note, exc_info=error)
+            logger.warning('[stage-skipped] the stage "%s" was skipped: %s; %s', stage, reason, note, exc_info=error)
     report = StageReport(stage, applied=False, reason=str(reason), code=reason.code, took_ms=took_ms)
     return ranking.with_report(report)
 

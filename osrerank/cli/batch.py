@@ -93,7 +93,7 @@ def run_batch(batch: QueryBatch, options: Mapping[str, Any]) -> None:
             click.echo(f"{output}: {counts}; scores and timings in {side_path}", err=True)
     if failures:
         _print_failures(failures)
-        counts = f"{len(failures)} queries failed"
+        counts = "1 query failed" if len(failures) == 1 else f"{len(failures)} queries failed"
         n_partly_failed = sum(failure.is_partial for failure in failures)
         if n_partly_failed:
             counts += f", {n_partly_failed} of them only partly reranked (--allow-partial keeps these)"

@@ -178,9 +178,7 @@ def test_rerank_fails_if_a_query_was_reranked_only_in_part_unless_allowed(candid
         (tmp_path / "osrerank.toml").write_text(f'[http]\nurl = "{server.url}"\ndialect = "tei"\n')
         outcome = CliRunner().invoke(cli, arguments)
         assert outcome.exit_code == 1
-        assert "1 queries failed, 1 of them only partly reranked (--allow-partial keeps these)" in str(
-            outcome.exception
-        )
+        assert "1 query failed, 1 of them only partly reranked (--allow-partial keeps these)" in str(outcome.exception)
         assert not output.exists()
         outcome = CliRunner().invoke(cli, [*arguments, "--allow-partial"])
     assert outcome.exit_code == 0, outcome.output
