@@ -24,7 +24,7 @@ def test_connect_passes_opensearch_pys_options_on(tmp_path):
     options = {"http_auth": ("a", "b"), "verify_certs": False, "ssl_show_warn": False, "randomize_hosts": False}
     connect("https://localhost:9", timeout=3, max_retries=1, http_compress=True, headers={"x": "y"}, **options).close()
     connect(f"embedded:{tmp_path}", timeout=3).close()
-    with pytest.raises(ConfigError, match="no argument colour"):
+    with pytest.raises(ConfigError, match="no argument 'colour'"):
         connect(f"embedded:{tmp_path}", colour="red")
     client = connect("http://localhost:9", connection_class=opensearchpy.RequestsHttpConnection, colour="red")
     client.close()

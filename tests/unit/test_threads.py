@@ -33,7 +33,7 @@ def test_the_end_of_the_process_waits_for_native_code_and_admits_no_new_call() -
     assert inside.wait(10)
     ending = threads.submit(native.wait_for_exit)
     wait_until(lambda: native._is_exiting, 10)
-    with pytest.raises(InferenceError, match="Python is exiting"):
+    with pytest.raises(InferenceError, match="the Python process is exiting"):
         threads.submit(enter).result(10)
     with native:  # the main thread may still close what it uses
         assert not ending.done()

@@ -129,7 +129,7 @@ def test_a_calibration_of_the_cross_encoder_cuts_nothing_where_it_did_not_run():
     candidates = ranking_of(LOW).candidates
     kept_hits, (cut,) = thresholds.remove_hits(candidates)
     assert (kept_hits, cut.n_removed) == (list(candidates), 0)
-    assert "the stage mono, for which the index is calibrated, scored no hit" in cut.reason
+    assert 'the stage "mono", for which the index is calibrated, scored no hit' in cut.reason
 
 
 def test_the_identity_of_vectors_mono_has_both_models_and_the_weight():

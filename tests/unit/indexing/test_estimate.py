@@ -45,7 +45,7 @@ def test_without_stored_vectors_nothing_is_estimated(tmp_path: Path, monkeypatch
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, ["one"])
-        with pytest.raises(ConfigError, match="OSRERANK_VECTORS=file"):
+        with pytest.raises(ConfigError, match="set OSRERANK_VECTORS to file"):
             estimate(client, "notes")
         assert client.is_warm("notes") is False
 

@@ -34,7 +34,7 @@ def test_a_missing_file_and_an_absent_server_are_errors_of_one_sentence(capsys, 
         ("index msmarco x --index i", "msmarco-v2-passage"),
         (
             "download trec-car-test200 --only other",
-            "trec-car-test200 has no file other to download with --only; its files are test200",
+            "trec-car-test200 has no file 'other' to download with --only; its files are test200",
         ),
     ],
 )

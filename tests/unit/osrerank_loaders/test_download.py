@@ -241,5 +241,5 @@ def test_a_malformed_catalogue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"nothing\.json: No such file"):
         read_catalogue(tmp_path / "nothing.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(LoaderError, match=r"broken\.json: the whole file: Invalid JSON"):
+    with pytest.raises(LoaderError, match=r"broken\.json: the whole file: it is not JSON"):
         read_catalogue(tmp_path / "broken.json")

@@ -135,7 +135,7 @@ def test_corpora_without_usable_texts_are_refused(corpus: Path, tmp_path: Path) 
     with pytest.raises(FormatError, match="has no text"):
         pretrain(start, tmp_path / "made", [tmp_path / "empty.txt"], RECIPE, report=str)
     (tmp_path / "bad.jsonl").write_text('{"id": "1"}\n')
-    with pytest.raises(FormatError, match="line 1: expected JSON with a text"):
+    with pytest.raises(FormatError, match="line 1: 'text' is missing; expected JSON with a text"):
         pretrain(start, tmp_path / "made", [tmp_path / "bad.jsonl"], RECIPE, report=str)
     (tmp_path / "short.txt").write_text("low salt can cause low blood pressure\n")
     with pytest.raises(EvaluationError, match="set a lower batch"):

@@ -30,7 +30,7 @@ def test_changing_a_recipe_keeps_its_other_values() -> None:
     ("given", "said"),
     [
         ({"name": "monobart"}, "monobart"),
-        ({"bach": 3}, "no bach"),
+        ({"bach": 3}, "no option 'bach'"),
         ({"batch": 2.5}, "a whole number"),
         ({"batch": 0}, "1 or more"),
         ({"loss": "pairwise"}, "pointwise, listwise"),

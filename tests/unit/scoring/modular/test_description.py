@@ -110,7 +110,7 @@ TRANSFORMER, POOLING = f"{LIBRARY}transformer.Transformer", "sentence_transforme
 @pytest.mark.parametrize(
     ("file", "change", "reason"),
     [
-        ("modules.json", modules(TRANSFORMER, POOLING, "my_module.Dense"), "module 2 has the type my_module.Dense"),
+        ("modules.json", modules(TRANSFORMER, POOLING, "my_module.Dense"), "module 2 has the type 'my_module.Dense'"),
         ("modules.json", modules(TRANSFORMER, POOLING, f"{LIBRARY}router.Router"), "module 2 has the type .*Router"),
         (
             "modules.json",
@@ -139,7 +139,11 @@ TRANSFORMER, POOLING = f"{LIBRARY}transformer.Transformer", "sentence_transforme
         ("config_sentence_transformers.json", {"default_prompt_name": "rank"}, "default_prompt_name is 'rank'"),
         ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "transformer_task is 'text-generation'"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is true"),
-        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"truncation": False}}}, "has truncation"),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"text": {"truncation": False}}},
+            "processing_kwargs has 'truncation'",
+        ),
         (
             BERT,
             {"modality_config": {"text": {"method_output_name": ["hidden", 3]}}},

@@ -74,14 +74,14 @@ def test_options_of_a_brokers_url_reach_celery_and_its_timeout_stays_above_its_w
     [
         (
             "redis://host?decode_responses=true",
-            "decode_responses is not an option of a broker URL; the options are client_name, db,",
+            "'decode_responses' is not an option of a broker URL; the options are client_name, db,",
         ),
         (
             "redis://host?ssl_cert_reqs=none",
-            "ssl_cert_reqs is not an option of a broker URL; TLS options need rediss:",
+            "'ssl_cert_reqs' is not an option of a broker URL; TLS options need rediss:",
         ),
-        ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs is maybe; it must be none, optional or required"),
-        ("rediss://host?ssl_ca_certs=/absent/ca.pem", "ssl_ca_certs is /absent/ca.pem, but there is no such file"),
+        ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs is 'maybe'; it must be none, optional or required"),
+        ("rediss://host?ssl_ca_certs=/absent/ca.pem", "ssl_ca_certs is '/absent/ca.pem', but there is no such file"),
     ],
 )
 def test_an_invalid_option_of_a_broker_url_is_named(url, reason):

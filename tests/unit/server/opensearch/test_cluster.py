@@ -114,7 +114,7 @@ def test_missing_plugins_and_rights_on_the_cluster_are_named():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--url", "embedded:x", "pipeline", "status"], "embedded engine has no pipelines"),
+        (["--url", "embedded:x", "pipeline", "status"], "embedded engine has no search pipelines"),
         (["--url", "http://127.0.0.1:9", "pipeline", "install", "--server", "localhost:80"], "http(s)://host:port"),
         (["--url", "http://127.0.0.1:9", "pipeline", "install", "--server", "http://a", "--fields", ","], "no field"),
         (

@@ -98,7 +98,7 @@ def test_written_training_examples_are_read_back(tmp_path: Path) -> None:
         ("pairs", "1\tq\n", 1, "found 2"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n', 1, "1 documents have 2"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [true]}\n', 1, "not a whole number"),
-        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [1, 2]}\n', 1, "and 2 scores"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [1, 2]}\n', 1, "have 2 scores"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [NaN]}\n', 1, "must be numbers"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": 7}\n', 1, "must be numbers"),
         ("examples", "\n{oops\n", 2, "not a JSON object"),
@@ -132,7 +132,7 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
     [
         ({"tripels": "x"}, "is not a kind of data"),
         ({"triples": "/nowhere/t.tsv"}, "there is no file '/nowhere/t.tsv'"),
-        ({"triples": "HERE", "depth": 3}, "no option depth"),
+        ({"triples": "HERE", "depth": 3}, "no option 'depth'"),
         ({"run": "HERE", "corpus": "HERE"}, "run needs queries"),
         ({"candidates": "HERE", "qrels": "HERE", "depth": "deep"}, "depth is 'deep'; it must be a whole number"),
     ],
@@ -198,7 +198,7 @@ def test_offsets_of_a_changed_collection_are_noticed(tmp_path: Path) -> None:
     path.write_text("d2\ttwo\nd1\tone\n")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(
-        FormatError, match=r"line 1: this line no longer contains the text of d1; delete c.tsv.ids.sqlite"
+        FormatError, match=r"line 1: this line no longer contains the text of 'd1'; delete c.tsv.ids.sqlite"
     ):
         look_up(path, "d1")
 
