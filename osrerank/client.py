@@ -101,7 +101,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
     ) -> None:
         super().__init__(hosts, **options)
         self._connections = ForkSafeConnections(self.transport)
-        self._background = BackgroundTasks()
+        self._background = BackgroundTasks()  # `SyncDriver` adds requests that no caller waits for
         self.searcher = create_searcher(self, models, defaults)
 
     def search(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from osrerank._platform import usable_cores
 from osrerank._redis import open_redis
@@ -18,12 +18,15 @@ from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import VECTORS_MONO
 from osrerank.retrieval.mapping import TEXT_KINDS, list_field_names, read_leaves_by_index
 from osrerank.retrieval.search_pipelines import DEFAULT_PIPELINE_SETTING
-from osrerank.scoring.card import ENCODERS, POINTWISE
+from osrerank.scoring.card import ENCODERS, POINTWISE, ModelCard
 from osrerank.scoring.names import HTTP, WORKERS
 from osrerank.scoring.registry import as_scorer, is_local, load, load_local
 from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.settings_file import HttpSettings
-from osrerank.types import NEVER, Deadline
+from osrerank.types import NEVER, Deadline, Scorer
+
+if TYPE_CHECKING:
+    from osrerank.scoring.backends.base import Backend
 
 Status = Literal["ok", "failed", "absent"]
 LIBRARIES = (
@@ -39,9 +42,9 @@ LIBRARIES = (
 )
 """The libraries whose versions are reported."""
 CPUINFO = Path("/proc/cpuinfo")
-INT8_FEATURES = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
+INT8_CPU_FEATURES = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 """Processor features that make int8 models fast. asimddp and i8mm are features of ARM processors."""
-FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(INT8_FEATURES))
+CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(INT8_CPU_FEATURES))
 """Processor features that determine the speed of models."""
 RERANK_SERVER_TIMEOUT_MS = 15_000.0
 """The timeout for scoring a text on a rerank server, in milliseconds."""
@@ -59,14 +62,14 @@ REDIS_TIMEOUT_S = 2.0
 PROBE_KEY = "osrerank:doctor"
 """The key that is written to find out whether a Redis accepts writes."""
 QUEUE_KEYS = ("_kombu.binding.osrerank", "unacked", "osrerank:queue")
-"""Keys that begin like those of Celery's queues. A user who cannot read them cannot use the broker."""
+"""Keys with the prefixes of Celery's queues. They need not exist, but a user who may not read them has no broker."""
 SAMPLE_SIZE = 20
-"""The number of documents whose language is detected."""
+"""The number of documents to read from an index, to find out their languages."""
 QUERY = "what causes low blood pressure"
 DOCUMENT = "Dehydration, bed rest and some drugs lower blood pressure."
 """A query and a document that the model scores, to find out whether it works."""
-FIRST_DOCUMENT = [(0,)]
-"""The tuples of document indices to score: only one, which contains the first document."""
+DOCUMENT_TUPLES = [(0,)]
+"""The `tuples` of `Scorer.score`: one input of the model, which has the document with the index 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,9 @@ def read_cpu_name() -> str:
 
 
 def read_cpu_features() -> list[str]:
-    """Return which of `FEATURES` the processor has. The list is empty if the system does not report them."""
+    """Return which of `CPU_FEATURES` the processor has. The list is empty if the system does not report them."""
     flags = (_read_cpu_field("flags") or _read_cpu_field("Features")).split()  # on x86, or else on ARM
-    return [name for name in FEATURES if name in flags]
+    return [name for name in CPU_FEATURES if name in flags]
 
 
 def find_versions(libraries: Sequence[str]) -> dict[str, str]:
@@ -157,7 +160,7 @@ def _check_software() -> Finding:
 
 def _check_processor() -> Finding:
     features, cores = read_cpu_features(), usable_cores()
-    int8_features = INT8_FEATURES & set(features)
+    int8_features = INT8_CPU_FEATURES & set(features)
     if int8_features:
         speed = f"int8 is fast here ({', '.join(sorted(int8_features))})"
     else:
@@ -176,7 +179,7 @@ def _check_model(settings: Settings, index: str) -> Iterator[Finding]:
     try:
         model = load_local(settings, POINTWISE)
     except Exception as error:  # noqa: BLE001 - any error is the finding
-        yield Finding("model", "failed", _first_line(error), _model_fix(settings, index))
+        yield Finding("model", "failed", _first_line(error), _choose_model_fix(settings, index))
         return
     with closing(model):
         yield _describe_model(settings, model.card, model.backend)
@@ -186,7 +189,7 @@ def _check_model(settings: Settings, index: str) -> Iterator[Finding]:
             yield Finding("scored pair", "failed", _first_line(error), "export or download the model again")
 
 
-def _model_fix(settings: Settings, index: str) -> str:
+def _choose_model_fix(settings: Settings, index: str) -> str:
     if settings.model == DEFAULT_MODEL:
         return "install osrerank again: this model is part of it"
     with suppress(ConfigError):  # `_check_engine` reports a bad settings file
@@ -228,7 +231,7 @@ def _needs_vector_model(settings: Settings, index: str) -> bool:
 def _check_vector_model(settings: Settings) -> Finding:
     try:
         with closing(as_scorer(load_local(settings, ENCODERS, model=settings.vector_model))) as scorer:
-            scorer.score(QUERY, [DOCUMENT], FIRST_DOCUMENT)
+            scorer.score(QUERY, [DOCUMENT], DOCUMENT_TUPLES)
     except Exception as error:  # noqa: BLE001 - any error is the finding
         fix = "correct --vector-model or OSRERANK_VECTOR_MODEL, or leave it out"
         return Finding("vector model", "failed", _first_line(error), fix)
@@ -249,7 +252,7 @@ def _check_rerank_server(settings: Settings) -> Finding:
     return Finding("model", finding.status, sentence, fix if finding.fix else "", facts)
 
 
-def _describe_model(settings: Settings, card: Any, backend: Any) -> Finding:
+def _describe_model(settings: Settings, card: ModelCard, backend: "Backend") -> Finding:
     """Return the finding of a loaded model: its backend and precision, and why this backend was chosen."""
     name = backend.name
     if settings.backend != "auto":
@@ -264,12 +267,12 @@ def _describe_model(settings: Settings, card: Any, backend: Any) -> Finding:
     return Finding("model", "ok", sentence, facts=facts)
 
 
-def _score_pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
-    scorer.score(QUERY, [DOCUMENT], FIRST_DOCUMENT, deadline=deadline)  # the first run takes longer, so it is not timed
+def _score_pair(scorer: Scorer, deadline: Deadline = NEVER) -> Finding:
+    scorer.score(QUERY, [DOCUMENT], DOCUMENT_TUPLES, deadline=deadline)  # the first run takes longer: it is not timed
     began_s = time.perf_counter()
-    scores = scorer.score(QUERY, [DOCUMENT], FIRST_DOCUMENT, deadline=deadline)
+    scores = scorer.score(QUERY, [DOCUMENT], DOCUMENT_TUPLES, deadline=deadline)
     took_ms = 1000 * (time.perf_counter() - began_s)
-    if not scores.attempted:
+    if not scores.attempted:  # the deadline passed, and only a rerank server has one
         reason = f"no score within {RERANK_SERVER_TIMEOUT_MS / 1000:g} s"
         return Finding("scored pair", "failed", reason, "wait until the server is ready")
     if scores.failures:
@@ -288,16 +291,17 @@ def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
         return
     with closing(client):
         try:
-            version = client.info()["version"]
+            engine_version = client.info()["version"]
         except Exception as error:  # noqa: BLE001 - any error is the finding
             reason = "it does not respond" if to_engine_error(error).status is None else "it refuses the request"
             yield Finding("engine", "failed", f"{reason}: {_first_line(error)}", choose_engine_fix(error))
             return
-        facts = {"distribution": version.get("distribution", "elasticsearch"), "version": version["number"]}
+        distribution = engine_version.get("distribution", "elasticsearch")  # only OpenSearch has the key
+        number = engine_version["number"]
         folder = embedded_folder(settings)
-        location = f"the embedded engine in {folder}" if folder else _hosts(client)
-        sentence = f"{location} responds as {facts['distribution']} {facts['version']}"
-        yield Finding("engine", "ok", sentence, facts={**facts, "at": location})
+        location = f"the embedded engine in {folder}" if folder else _list_hosts(client)
+        facts = {"distribution": distribution, "version": number, "at": location}
+        yield Finding("engine", "ok", f"{location} responds as {distribution} {number}", facts=facts)
         if not index:
             yield Finding("index", "absent", "no index was checked; set one with --index")
         else:
@@ -308,7 +312,7 @@ def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
         yield from _check_vectors(settings, index)
 
 
-def _hosts(client: Client) -> str:
+def _list_hosts(client: Client) -> str:
     hosts = client.transport.hosts or []
     return ", ".join(f"{host.get('scheme', 'http')}://{host.get('host')}:{host.get('port', 9200)}" for host in hosts)
 
@@ -373,7 +377,7 @@ def _check_texts(settings: Settings, index: str) -> Iterator[Finding]:
         fix = "set other fields with --fields or in the settings file; the model reads texts from _source"
         yield Finding("texts", "failed", reason, fix)
     if languages.counts:
-        sentence, *fixes = languages.sentences
+        sentence, *fixes = languages.sentences  # the documents' languages, then what to do about them
         status: Status = "failed" if languages.unsupported else "ok"
         yield Finding("languages", status, f"{index}: {sentence}", "; ".join(fixes), dict(languages.counts))
 
@@ -398,7 +402,7 @@ def _check_vectors(settings: Settings, index: str) -> Iterator[Finding]:
         yield Finding("vectors", "absent", _first_line(error))
     except Exception as error:  # noqa: BLE001 - any error is the finding
         is_model_error = isinstance(error, ScoringError | MissingDependencyError)
-        fix = _model_fix(settings, index) if is_model_error else choose_engine_fix(error, NO_INDEX_FIX)
+        fix = _choose_model_fix(settings, index) if is_model_error else choose_engine_fix(error, NO_INDEX_FIX)
         yield Finding("vectors", "failed", _first_line(error), fix)
     else:
         yield Finding("vectors", "ok", str(build_estimate), facts={**build_estimate.as_json(), "orphans": orphaned})
@@ -439,7 +443,7 @@ def _check_redis(part: str, url: str, fix: str, *, has_queues: bool, cache_mb: f
             if has_queues:
                 check_redis_mode(client)
                 client.exists(*QUEUE_KEYS)
-            client.set(PROBE_KEY, b"", px=1)
+            client.set(PROBE_KEY, b"", px=1)  # expires after 1 ms
             memory, server = _read_info(client, "memory"), _read_info(client, "server")
     except Exception as error:  # noqa: BLE001 - any error is the finding
         code, message = read_error_code(error), _first_line(error)

@@ -140,11 +140,11 @@ class SyncDriver(Driver):
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
         """Return the rerank options of a search, including the fields that it searches and that the model reads."""
         given_options, fields = self._find_fields(index, rerank)
-        self.searcher.fields.warn(index, fields.check_names(None))
+        self.searcher.fields.warn(index, fields.check_names(fields_with_text=None))
         options = fields.update_options(given_options)
-        if isinstance(options.fields, FoundNames) or not options.fields:
+        if isinstance(options.fields, FoundNames) or not options.fields:  # the caller named no fields
             return options
-        return replace(options, fields=CheckedNames(options.fields))
+        return replace(options, fields=CheckedNames(options.fields))  # a search with them does not warn again
 
     def fields_of(self, index: Any, *, rerank: RerankArgument = True, uses_build_fields: bool = True) -> SearchFields:
         """Return the fields of an index that a query text searches and that the model reads, with warnings about them.
@@ -152,7 +152,8 @@ class SyncDriver(Driver):
         If the options name no fields, the model reads the fields of the last vector build. If ``uses_build_fields`` is
         False, it reads the text fields of the mapping.
         """
-        return self._find_fields(index, rerank, uses_build_fields=uses_build_fields)[1]
+        _options, fields = self._find_fields(index, rerank, uses_build_fields=uses_build_fields)
+        return fields
 
     @property
     def engine(self) -> Engine:
@@ -168,6 +169,7 @@ class SyncDriver(Driver):
     def _find_fields(
         self, index: Any, rerank: RerankArgument, *, uses_build_fields: bool = True
     ) -> tuple[Rerank, SearchFields]:
+        """Return the options of a search, with the defaults of its index, and the fields that they lead to."""
         defaults = self.searcher.defaults.options_for(index)
         options = Rerank.of(rerank, defaults) or defaults
         steps = self.searcher.find_fields(options, index, uses_build_fields=uses_build_fields)

@@ -91,7 +91,8 @@ class _RecordingClient:
     def _record(self, *, params: Any = None, body: Any = None, path_parts: Any = None, **_: Any) -> None:
         assert self._calls is not None
         index = unquote((path_parts or {}).get("index", ""))
-        self._calls.append(RecordedCall(self._copy(None), params or {}, body, index or None, []))
+        sending_client = self._copy(None)
+        self._calls.append(RecordedCall(sending_client, params or {}, body, indices=index or None, responses=[]))
 
     def _forget_changed_indices(self, method: str, path: str, request: Mapping[str, Any]) -> None:
         """Forget what is cached about indices after a request of ``client.indices`` that might have changed them."""
@@ -138,7 +139,7 @@ class _RecordingClient:
 
     def _sender(self, index: Any) -> Callable[[Any], Any]:
         """Return a function that sends steps to an index, without a recorded call."""
-        return partial(self._send, RecordedCall(self, {}, None, index, []))
+        return partial(self._send, RecordedCall(self, params={}, body=None, indices=index, responses=[]))
 
     @staticmethod
     def _to_engine_error(error: Exception) -> Exception:
@@ -242,9 +243,9 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
         ``query`` is the text to search for. If None, the request contains the query.
         """
         calls: list[RecordedCall] = []
-        recorder = super(RerankingElasticsearch, self._copy(calls))
+        recorder = super(RerankingElasticsearch, self._copy(calls))  # a copy with elasticsearch-py's own methods
         getattr(recorder, method)(**arguments)
-        (call,) = calls
+        (call,) = calls  # each search method sends one request
         with _open_span(method, call, query, rerank):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
             body = call.client._perform(_make_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above
@@ -304,9 +305,9 @@ class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsea
     ) -> Any:
         """Record the request that a method would send for these arguments, and perform a reranked search with it."""
         calls: list[RecordedCall] = []
-        recorder = super(RerankingAsyncElasticsearch, self._copy(calls))
+        recorder = super(RerankingAsyncElasticsearch, self._copy(calls))  # a copy with elasticsearch-py's own methods
         await getattr(recorder, method)(**arguments)
-        (call,) = calls
+        (call,) = calls  # each search method sends one request
         with _open_span(method, call, query, rerank):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
             body = await call.client._perform(_make_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above

@@ -135,7 +135,7 @@ class FailedStage:
     Attributes:
         name: the stage's name.
         error: the error.
-        depth: the number of candidates that the stage would rerank. The default stands for all candidates.
+        depth: the number of candidates that the stage would rerank. The default is above that of any ranking.
     """
 
     name: str

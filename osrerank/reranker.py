@@ -28,7 +28,7 @@ from osrerank.types import Candidate, Encoder, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
 """The default options: only the model's scores order the texts, without a blend of first-pass scores."""
-MAX_QUERIES = 8
+MAX_CONCURRENT_QUERIES = 8
 """The maximum number of queries that are ranked at the same time. Their texts share the model's batches."""
 
 Document = str | Mapping[str, Any]
@@ -160,16 +160,16 @@ class Reranker:
         if not is_frame(frame):
             raise _argument_error("frame", f"the frame is {_describe_type(frame)}; pass a DataFrame of pandas")
         rows_by_query = group_by_query(frame)
-        queries = [_check_query_rows(qid, rows) for qid, rows in rows_by_query.items()]
+        queries = [_find_query_text(qid, rows) for qid, rows in rows_by_query.items()]
         documents = [[_make_document(number, row) for number, row in rows] for rows in rows_by_query.values()]
-        order: list[int] = []
+        row_numbers: list[int] = []
         scores: list[float] = []
         ranks: list[int] = []
         for texts in self.rank_many(queries, documents, top_k=top_k):
-            order += [text.doc_id for text in texts]  # the id of a row's document is the row's number
+            row_numbers += [text.doc_id for text in texts]  # `_make_document` made the row's number the document's id
             scores += _make_scores_decrease(texts)
             ranks += range(FIRST_RANK, FIRST_RANK + len(texts))
-        return with_scores(frame, order, scores, ranks)
+        return with_scores(frame, row_numbers, scores, ranks)
 
     def rank_many(
         self, queries: Sequence[str], documents: Sequence[Sequence[Document]], *, top_k: int | None = None
@@ -184,10 +184,13 @@ class Reranker:
                 f"there are {len(queries)} queries and {len(documents)} lists of documents; pass one list for "
                 "each query"
             )
-        threads = DaemonThreads(MAX_QUERIES, "osrerank-rank")
+        threads = DaemonThreads(MAX_CONCURRENT_QUERIES, "osrerank-rank")
         rank = partial(self.rank, top_k=top_k)
         try:
-            futures = [threads.submit(bind_trace(rank), *pair) for pair in zip(queries, documents, strict=True)]
+            futures = [
+                threads.submit(bind_trace(rank), query, query_documents)
+                for query, query_documents in zip(queries, documents, strict=True)
+            ]
             return [future.result() for future in futures]
         finally:
             threads.close()
@@ -257,8 +260,8 @@ def _parse_document(index: int, document: Any) -> dict[str, Any]:
     return {"id": doc_id, TEXT: text, "title": title, "score": document.get("score")}
 
 
-def _check_query_rows(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
-    """Check that all rows of a query have the same query text, and that no document occurs twice. Return the text.
+def _find_query_text(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+    """Return the text of a query. Check that all its rows have this text, and that no document occurs twice.
 
     Args:
         query_id: the query's ``qid``.
@@ -275,7 +278,7 @@ def _check_query_rows(query_id: Any, rows: Sequence[tuple[int, Mapping[str, Any]
             reason = f"the DataFrame has document {row[DOCNO]} twice for query {query_id}; remove one"
             raise _argument_error("frame", reason)
         doc_ids.add(row[DOCNO])
-    return str(rows[0][1][QUERY])
+    return str(queries.pop())
 
 
 def _make_document(number: int, row: Mapping[str, Any]) -> dict[str, Any]:

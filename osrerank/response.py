@@ -165,7 +165,7 @@ def make_candidates(
     for rank, (doc_id, hit) in enumerate(zip(make_candidate_ids(hits), hits, strict=True), start=1):
         score = hit.get("_score")
         if type(score) is not float or not math.isfinite(score):
-            score = _check_score(score, rank)
+            score = _convert_score(score, rank)
         first_pass_score = StageScore(FIRST_PASS, score, rank, squash(score))
         hit_fields = fields_by_index.get(hit.get("_index", ""), fields) if fields_by_index else fields
         sections = read_sections(hit, hit_fields)
@@ -174,7 +174,7 @@ def make_candidates(
     return tuple(candidates)
 
 
-def _check_score(score: Any, rank: int) -> float:
+def _convert_score(score: Any, rank: int) -> float:
     """Return a first-pass score as a float. If it is missing, as in early rank fusion in Elasticsearch, return 0.
 
     Raises:
@@ -258,7 +258,7 @@ def _read_field(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
 
 def _read_inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
     group = (hit.get("inner_hits") or {}).get(name) or {"hits": {"hits": []}}
-    try:
+    try:  # `parse_hits` needs an id, which inner hits can lack
         return parse_hits({"hits": {"hits": [{"_id": "", **inner} for inner in group["hits"]["hits"]]}})
     except (KeyError, TypeError):
         path = f"$.hits.hits[_id={hit.get('_id')}].inner_hits.{name}.hits.hits"
@@ -429,7 +429,8 @@ def merge_hit(
 
 def compute_final_score(candidate: Candidate) -> float:
     """Return a hit's ``_score``, as `make_page` explains it."""
-    return candidate.trace[-1].level + candidate.trace[-1].unit
+    last_score = candidate.trace[-1]
+    return last_score.level + last_score.unit  # the number of stages, and the last stage's score mapped to [0, 1)
 
 
 def _without_field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def user_folder(variable: str, default: str) -> Path:
         variable: the XDG variable with the user's folder, such as ``XDG_CACHE_HOME``.
         default: the folder to use if the variable is not set, relative to the home, such as ``.cache``.
     """
-    return (Path(os.environ.get(variable) or f"~/{default}")) / "osrerank"
+    return Path(os.environ.get(variable) or f"~/{default}") / "osrerank"
 
 
 def expand_home(folder: Path, setting: str) -> Path:
@@ -112,8 +112,8 @@ class Settings(BaseSettings):
         signing_key: the secret with which clients and workers sign their messages and the scores in Redis. Messages and
             scores without a valid signature are refused. Of several secrets, separated by commas, the first one signs
             and all are accepted, so that a secret can be replaced without restarting all processes at once.
-        queue_chunks: how many chunks can wait per worker. A search that would exceed this number is refused as
-            overloaded.
+        queue_chunks: how many chunks, which are parts of searches, can wait per worker. A search that would exceed this
+            number is refused as overloaded.
         worker_tasks: the number of chunks that a worker scores at a time. 0 uses the model's default.
         metrics_port: the port of a worker's Prometheus metrics. 0 turns them off.
         probe_port: the port of a worker's HTTP probes ``/live`` and ``/ready``. 0 turns them off.
@@ -245,6 +245,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - see above
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources of values, first the strongest: arguments, the environment, and the folder of secrets."""
         return init_settings, env_settings, SecretsSettingsSource(settings_cls, secrets_dir=_secrets_folder())
 
     @classmethod

@@ -202,7 +202,7 @@ class Rerank:
 
     @property
     def may_end_with_vectors(self) -> bool:
-        """Whether an encoder would be the last model that the search runs. With an encoder, ``mono`` is ``vectors``."""
+        """Whether the last stage is ``vectors`` if the model is an encoder, with which ``mono`` runs as ``vectors``."""
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property
@@ -363,4 +363,4 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a number of at least 0, or None",
     ),
 }
-"""For each option, a test of its value, and a description of the valid values for error messages."""
+"""For each option that `GROUPS` does not parse, a test of its value, and the valid values for error messages."""

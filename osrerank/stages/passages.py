@@ -30,8 +30,11 @@ from osrerank.types.values import BLANK_TEXT
 DIGEST_BYTES = 16
 """The length of a long text's digest, by which its stored vectors are found."""
 SPLITTING_VERSION = "html, dense"
-"""Added to the digests of HTML and of dense texts (`splitting.is_dense`), so that vectors are not found that earlier
-versions stored. Those versions split such texts differently."""
+"""Added to the digests of HTML and of dense texts (`splitting.is_dense`).
+
+Earlier versions of the library split such texts differently. With other digests, the vectors that they stored are not
+found.
+"""
 read_window_values = attrgetter(*(part.name for part in fields(Windows)))
 """Return the values of all fields of a `Windows`, like `dataclasses.astuple`, but without a deep copy."""
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
@@ -142,16 +145,16 @@ class PassageStage:
         _logits: npt.NDArray[np.float32],
         log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
-        scored = np.flatnonzero(~np.isnan(log_odds))
-        scored_log_odds = log_odds[scored]
+        scored_indices = np.flatnonzero(~np.isnan(log_odds))
+        scored_log_odds = log_odds[scored_indices]
         probabilities = self.scorer.probabilities(scored_log_odds)
         aggregate = AGGREGATIONS[self.options.aggregation]
         document_score = aggregate(scored_log_odds.astype(np.float64), probabilities, self.options.k)
-        best = int(scored[scored_log_odds.argmax()])
+        best_index = int(scored_indices[scored_log_odds.argmax()])
         # distinguishes scores whose unit is rounded to the same number
-        unit = unit_interval_scores(np.array([document_score.score]), np.array([document_score.unit]))[0]
-        parts = {"logit": float(log_odds[best]), "probability": document_score.probability}
-        return ScoredCandidate(candidate, document_score.score, unit, parts, spans[best])
+        (unit,) = unit_interval_scores(np.array([document_score.score]), np.array([document_score.unit]))
+        parts = {"logit": float(log_odds[best_index]), "probability": document_score.probability}
+        return ScoredCandidate(candidate, document_score.score, unit, parts, passage=spans[best_index])
 
 
 def leaves_words_out(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
@@ -259,8 +262,13 @@ def score_by_passages(
     )
     values = np.array([_find_highest(log_odds) for log_odds in passage_scores.log_odds], dtype=np.float32)
     is_complete = passage_scores.attempted == passage_scores.asked and not passage_scores.unread
-    reached = len(documents) if is_complete else min(passage_scores.reached, len(documents) - 1)
-    return Scores(values, passage_scores.failed, reached, passage_scores.identity, **passage_scores.counts())
+    return Scores(
+        values,
+        failures=passage_scores.failed,
+        reached=len(documents) if is_complete else min(passage_scores.reached, len(documents) - 1),
+        identity=passage_scores.identity,
+        **passage_scores.counts(),
+    )
 
 
 def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadline: Deadline) -> Scores:

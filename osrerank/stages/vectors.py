@@ -34,11 +34,11 @@ from osrerank.types import (
 from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.reasons import Reason
 from osrerank.types.scores import NOT_FINITE
-from osrerank.types.vectors import Floats
+from osrerank.types.vectors import Floats as Float32s
 from osrerank.vectors.documents import CompletedRecords, DocumentRecords, DocumentVectors, take_half_the_time
 from osrerank.vectors.record import stack_vectors
 
-FloatArray = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 UNSPLIT = Passages()
 """The options if documents are not split: each document is one passage."""
 
@@ -129,6 +129,7 @@ class VectorStage:
         block: Sequence[Candidate],
         scorable: Sequence[Candidate],
     ) -> StageOutcome:
+        """Score candidates for `rank_block`: the ``scorable`` candidates of a ``block`` are those with text."""
         query_future = self.document_vectors.encode_query(query)
         # If the deadline was near, only the texts of the top candidates were prepared.
         doc_ids = list(takewhile(lambda doc_id: doc_id in vectors.texts, [candidate.doc_id for candidate in scorable]))
@@ -146,14 +147,14 @@ class VectorStage:
         return outcome._replace(vectors=replace(vectors, new_records=new_records))
 
     def _score(
-        self, scorable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
+        self, scorable: Sequence[Candidate], documents: Sequence[DocumentRecords], query_vector: Float32s
     ) -> list[ScoredCandidate]:
         """Score the candidates that have a vector. In ``documents``, mark passages without a finite logit as failed.
 
         Args:
             scorable: the candidates with text.
             documents: the vectors of each candidate's passages.
-            query: the query's vector, or one for each of its tokens.
+            query_vector: the query's vector, or one for each of its tokens.
         """
         passages = [  # the index of the document, and the index of the passage in it
             (document_index, passage_index)
@@ -165,7 +166,7 @@ class VectorStage:
         rows = stack_vectors(
             [documents[document_index].records[passage_index] for document_index, passage_index in passages]
         )
-        logits = self.document_vectors.encoder.similarity(query, rows)
+        logits = self.document_vectors.encoder.similarity(query_vector, rows)
         is_finite = np.isfinite(logits)
         if not is_finite.all():
             reason = NOT_FINITE.format(model=self.document_vectors.encoder.model)
@@ -177,10 +178,12 @@ class VectorStage:
         values = logits.tolist()
         bounds = _find_bounds([document_index for document_index, _ in passages])
         # The index of each document's highest logit. The shortcut is for the many documents with a single passage.
-        best = [start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in bounds]
-        scores, units, probabilities = self._aggregate(logits, bounds, best)
+        best_indices = [
+            start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in bounds
+        ]
+        scores, units, probabilities = self._aggregate(logits, bounds, best_indices)
         unit_scores = unit_interval_scores(scores, units)
-        columns = zip(best, scores.tolist(), unit_scores, probabilities.tolist(), strict=True)
+        columns = zip(best_indices, scores.tolist(), unit_scores, probabilities.tolist(), strict=True)
         scored_candidates = []
         for index, score, unit_score, probability in columns:
             document_index, passage_index = passages[index]
@@ -194,20 +197,21 @@ class VectorStage:
         return scored_candidates
 
     def _aggregate(
-        self, logits: Floats, bounds: Sequence[tuple[int, int]], best: Sequence[int]
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        self, logits: Float32s, bounds: Sequence[tuple[int, int]], best_indices: Sequence[int]
+    ) -> tuple[Float64s, Float64s, Float64s]:
         """Return each document's score ``(n,)``, the score on the unit interval, and the probability of relevance.
 
         Args:
             logits: the logits of all documents' passages, document by document.
             bounds: the start and end of each document's logits, such as ``[(0, 2), (2, 3)]``.
-            best: the index of each document's highest logit, such as ``[1, 2]``.
+            best_indices: the index of each document's highest logit, such as ``[1, 2]``.
         """
         probabilities = self.document_vectors.encoder.probabilities(logits)
         options = self.passages or UNSPLIT
         aggregate = AGGREGATIONS[options.aggregation]
         if aggregate is max_p:  # the index of the best passage is known
-            return logits[best].astype(np.float64), probabilities[best], probabilities[best]
+            best_probabilities = probabilities[best_indices]
+            return logits[best_indices].astype(np.float64), best_probabilities, best_probabilities
         exact = logits.astype(np.float64)
         aggregated = [aggregate(exact[start:end], probabilities[start:end], options.k) for start, end in bounds]
         scores, unit_scores, document_probabilities = np.array(aggregated).T
@@ -227,7 +231,7 @@ class VectorStage:
         scorable: Sequence[Candidate],
         completed: CompletedRecords,
         scored: Sequence[ScoredCandidate],
-        query: Vectors,
+        query_vectors: Vectors,
     ) -> StageOutcome:
         documents = completed.documents
         n_reached = len(scorable)
@@ -254,7 +258,7 @@ class VectorStage:
             "known": completed.n_stored,
             "lacking": n_unfinished,
             "truncated": sum([scored_candidate.is_truncated for scored_candidate in scored]),
-            "query_truncated": bool(query.cut),
+            "query_truncated": bool(query_vectors.cut),
         }
         for state in VECTOR_LABELS:
             SEARCHED_TEXTS.labels(state).inc(counts[state])

@@ -19,7 +19,7 @@ QUERY_TRUNCATED_BIT = 128
 NOT_FINITE = (
     "{model} returned numbers that are not finite (NaN or infinity); if it computes in 16 bits, set dtype to fp32"
 )
-"""The reason why a tuple has no score if its score would be infinite or NaN."""
+"""The reason why a text has no score if the model's number for it is infinite or NaN."""
 
 
 def single_documents(count: int) -> list[tuple[int, ...]]:
