@@ -32,7 +32,7 @@ class Pause:
         self._report = report
         self._clock = clock
         self._ends_at_s = 0.0
-        self._failures = 0
+        self._n_failures = 0
         self._lock = fork_safe_lock()
 
     @property
@@ -43,7 +43,7 @@ class Pause:
     @property
     def failures(self) -> int:
         """The number of failures since the last `end`."""
-        return self._failures
+        return self._n_failures
 
     def attempt(self, call: Callable[[], Result], default: Result) -> Result:
         """Make a call, and return its result. Return the default during a pause or if the call fails."""
@@ -59,8 +59,8 @@ class Pause:
         """Begin or prolong a pause, report the error if there is one, and return the pause's length in seconds."""
         with self._lock:
             is_first = not self.is_on
-            self._failures += 1
-            length_s = self._lengths_s[min(self._failures, len(self._lengths_s)) - 1]
+            self._n_failures += 1
+            length_s = self._lengths_s[min(self._n_failures, len(self._lengths_s)) - 1]
             if len(self._lengths_s) > 1:
                 length_s *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             self._ends_at_s = self._clock() + length_s
@@ -72,4 +72,4 @@ class Pause:
         """End the pause after a successful call, and count failures from 0 again."""
         with self._lock:
             self._ends_at_s = 0.0
-            self._failures = 0
+            self._n_failures = 0

@@ -177,6 +177,7 @@ def _cpu_quotas(system: Path) -> Iterator[float]:
                 quota_and_period = [_read_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
             else:
                 quota_and_period = _read_text(folder / "cpu.max").split()
+            # without a quota, the first is "max", or -1 in version 1
             if len(quota_and_period) == 2 and all(value.isdecimal() and int(value) for value in quota_and_period):
                 quota, period = map(int, quota_and_period)
                 yield quota / period

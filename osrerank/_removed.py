@@ -1,20 +1,20 @@
 """Options, commands and variables that earlier versions accepted, and what error messages suggest instead."""
 
-# advice that several removed names share
-SIGNING_KEY = "set OSRERANK_SIGNING_KEY, which signs both messages and scores"
 VECTORS_SUFFIXES = ("", "_FOLDER", "_KEY", "_MB", "_PROFILE", "_TTL_S")
 """The endings of the settings for document vectors, such as ``OSRERANK_VECTORS`` and ``OSRERANK_VECTORS_MB``."""
+SEARCH_COMMANDS = ("rerank", "run", "search")
+"""The commands with search options."""
+
+# Advice that several removed names share:
+SIGNING_KEY = "set OSRERANK_SIGNING_KEY, which signs both messages and scores"
 VECTORS_INDEX = "set OSRERANK_VECTORS=index for the file and side indices, or OSRERANK_VECTORS=file for no side index"
 VECTORS_REDIS = "set OSRERANK_VECTORS=redis, and the Redis as OSRERANK_REDIS_URL"
-
 DEADLINE = "set deadline_ms, which bounds all stages"
 FEEDBACK = "leave it out: it improved no model enough (docs/research/feedback.md)"
 HYBRID = "use a hybrid or knn query of your own as the first pass"
 NEW_EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 TOP_DOCUMENTS = "list the top documents of each run in Python, as docs/reproduce.md does for Table 3"
 WORKER_COUNT = "calculate how many workers a load needs with the formula in docs/workers.md"
-SEARCH_COMMANDS = ("rerank", "run", "search")
-"""The commands with search options."""
 
 REMOVED: dict[str, str] = {
     **{f"OSRERANK_STATES{suffix}": f"set OSRERANK_VECTORS{suffix}" for suffix in VECTORS_SUFFIXES},

@@ -19,7 +19,7 @@ from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 
 EXIT_TIMEOUT_S = 60.0
-"""How long an exit waits for threads in native code, in seconds. No call, such as of a batch, takes longer."""
+"""How long an exit waits for threads in native code, in seconds. No call, such as for one batch, takes longer."""
 
 Result = TypeVar("Result")
 
@@ -87,7 +87,7 @@ class DaemonThreads:
         self._threads: list[threading.Thread] = []
         self._is_closed = False
         finalizer = weakref.finalize(self, self._tasks.put, None)  # None ends the threads
-        finalizer.atexit = False
+        finalizer.atexit = False  # daemon threads end with the process anyway
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         """Call a function in one of the threads, and return a future with its result.

@@ -351,7 +351,7 @@ def connect(
     models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
     address = {"url": url, "engine": engine, "api_key": api_key}
     settings = Settings.load(**address, **models, backend=backend, dtype=dtype, redis_url=redis_url)
-    clock = options.pop("clock", time.monotonic)
+    clock = options.pop("clock", time.monotonic)  # tests set it
     client = Client(
         models=RerankService(settings, scorer, duo_scorer, clock, encoder=encoder, has_index=True),
         defaults=Defaults.load(settings, rerank, model=model),

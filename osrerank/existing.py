@@ -118,8 +118,11 @@ def _is_instance(client: Any, module: str, *class_names: str) -> bool:
 
 def _create_with_transport(client_class: Any, client: Any, models: RerankService, defaults: Defaults) -> Any:
     """Create a client with the transport of an existing client, which still owns the connections."""
-    new = client_class(models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport)
-    new.is_owner = False
-    new.__class__ = combine_classes(client_class, type(client))  # type: ignore[arg-type]
-    new.__dict__ = {**client.__dict__, **new.__dict__}  # includes the attributes of the application's subclass
-    return new
+    new_client = client_class(
+        models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport
+    )
+    new_client.is_owner = False
+    new_client.__class__ = combine_classes(client_class, type(client))  # type: ignore[arg-type]
+    # includes the attributes of the application's subclass
+    new_client.__dict__ = {**client.__dict__, **new_client.__dict__}
+    return new_client

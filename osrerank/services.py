@@ -90,10 +90,12 @@ class Services:
 
     def _release_models(self, next_name: str) -> None:
         """Release the least recently used idle models, so that there is room for the next model."""
-        loaded = [name for name in self.loaded if name != next_name]
-        max_loaded = MAX_MODELS - _is_loaded(self._client_service) - 1  # one for the next model
-        idle = [name for name in loaded if not self._n_searches[name]]
-        for name in idle[: max(0, len(loaded) - max_loaded)]:
+        others = [name for name in self.loaded if name != next_name]
+        max_others = MAX_MODELS - 1  # besides the next model
+        if _is_loaded(self._client_service):
+            max_others -= 1
+        idle = [name for name in others if not self._n_searches[name]]
+        for name in idle[: max(0, len(others) - max_others)]:
             service = self._services[name]
             self._services[name] = self._client_service.with_model(name)  # not loaded before its next search
             threading.Thread(target=service.scoring_model.close, name="osrerank-release", daemon=True).start()

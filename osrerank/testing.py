@@ -86,7 +86,7 @@ class FunctionScorer:
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         failures = {}
         n_attempted = 0
-        for number, document_indices in enumerate(tuples):
+        for tuple_index, document_indices in enumerate(tuples):
             if deadline.passed:
                 break
             if self.seconds_per_pair:
@@ -94,11 +94,11 @@ class FunctionScorer:
             n_attempted += 1
             texts = [documents[index] for index in document_indices]
             if not self.unscorable.isdisjoint(texts):
-                failures[number] = "unscorable on purpose"
+                failures[tuple_index] = "unscorable on purpose"
                 continue
             first, *others = [self.function(query, text) for text in texts]
-            values[number] = first - sum(others)
-        return Scores(values, failures, n_attempted, inferences=n_attempted - len(failures))
+            values[tuple_index] = first - sum(others)
+        return Scores(values, failures, reached=n_attempted, inferences=n_attempted - len(failures))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
@@ -121,6 +121,7 @@ class ArithmeticEncoder:
         encoded_ids: the token ids of the documents encoded so far.
     """
 
+    # The properties of a backend (`osrerank.scoring.backends.base.Backend`), and the length of a vector.
     name = "arithmetic"
     precision = "fp32"
     hidden = 32
@@ -148,7 +149,8 @@ class ArithmeticEncoder:
                 self._before(ids)
             self.encoded_ids.append(ids)
         counts = np.bincount(ids % self.hidden, minlength=self.hidden).astype(np.float32)
-        return (counts / np.linalg.norm(counts))[None]
+        vector = counts / np.linalg.norm(counts)
+        return vector.reshape(1, self.hidden)
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -186,13 +186,14 @@ class DuoStage:
         return scored_candidates
 
     def _score_candidate(self, candidate: Candidate, probabilities: list[float], n_rivals: int) -> ScoredCandidate:
+        """Return the score from the probabilities of a candidate's scored pairs. ``n_rivals`` includes failed ones."""
         aggregation = self.pairs.aggregation
         score = aggregate(probabilities, aggregation)
         max_score = 1 if aggregation in ("min", "max") else len(probabilities)
         if aggregation == "sample":  # scale up the sum of a sample in which rivals failed, so that sums are comparable
             score, max_score = score * (n_rivals / len(probabilities)), n_rivals
         parts: dict[str, float] = {aggregation: score, "rivals": len(probabilities)}
-        unit = unit_interval_scores(np.array([score]), np.array([score / max_score]))[0]
+        (unit,) = unit_interval_scores(np.array([score]), np.array([score / max_score]))
         return ScoredCandidate(candidate, score=score, unit=unit, parts=parts)
 
 
@@ -209,24 +210,24 @@ def _choose_failed(scores: Scores, plan: PairPlan, n_compared: int) -> dict[int,
         n_compared: the number of top candidates whose pairs were all attempted.
 
     Returns:
-        the reason of a failed pair, by the index of the candidate to leave out: ``{3: "the text is too long"}``.
+        The reason of a failed pair, by the index of the candidate to leave out: ``{3: "the text is too long"}``.
     """
-    failed = np.zeros((plan.size, plan.size), dtype=np.int64)
+    failed_pairs = np.zeros((plan.size, plan.size), dtype=np.int64)  # 1 at (i, j) if this pair failed
     reasons: dict[int, str] = {}
     n_possible_rivals = plan.count_rivals(n_compared)
     for pair_index, reason in scores.failures.items():
         pair = plan.tuples[pair_index]
         if max(pair) < n_possible_rivals:
-            failed[pair] = 1
+            failed_pairs[pair] = 1
             reasons |= {index: reason for index in pair if index not in reasons}
     left_out: dict[int, str] = {}
-    counts = failed.sum(axis=0) + failed.sum(axis=1)  # each candidate's number of failed pairs
-    while counts.any():
-        worst = plan.size - 1 - int(np.argmax(counts[::-1]))  # the last candidate with the most failed pairs
+    n_failed_pairs = failed_pairs.sum(axis=0) + failed_pairs.sum(axis=1)  # of each candidate
+    while n_failed_pairs.any():
+        worst = plan.size - 1 - int(np.argmax(n_failed_pairs[::-1]))  # the last candidate with the most failed pairs
         left_out[worst] = reasons[worst]
-        counts -= failed[worst] + failed[:, worst]
-        counts[worst] = 0
-        failed[worst] = failed[:, worst] = 0
+        n_failed_pairs -= failed_pairs[worst] + failed_pairs[:, worst]
+        n_failed_pairs[worst] = 0
+        failed_pairs[worst] = failed_pairs[:, worst] = 0
     return left_out
 
 

@@ -58,7 +58,10 @@ class BlendStage:
         below = ranking.candidates[len(scored) :]
         scores = np.array(self._blended_scores(scored, ranking), dtype=np.float64)
         units = unit_interval_scores(scores, self._map_to_unit_interval(scores))
-        scored_candidates = [ScoredCandidate(*values) for values in zip(scored, scores.tolist(), units, strict=True)]
+        scored_candidates = [
+            ScoredCandidate(candidate, score, unit)
+            for candidate, score, unit in zip(scored, scores.tolist(), units, strict=True)
+        ]
         took_ms = (time.perf_counter() - began_s) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
         candidates = reorder(ranking, self.name, scored_candidates, below, adds_level=False)
@@ -70,6 +73,7 @@ class BlendStage:
             return [candidate.score + summand for candidate, summand in zip(scored, summands, strict=True)]
         if self.method == "rrf":
             return _fuse_ranks(scored, ranking)
+        # the last entry of a trace is that of the previous stage, whose score is also `candidate.score`
         return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
 
     def _map_to_unit_interval(self, scores: Floats) -> Floats:

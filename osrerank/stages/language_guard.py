@@ -93,7 +93,7 @@ def explain_unsupported_language(ranking: Ranking, model: Scorer | Encoder) -> s
     The reason says which model to use instead. It is empty if the model supports the languages, or if they are unknown.
     """
     languages = model.advice.languages
-    if not languages:  # the model supports all languages
+    if not languages:  # they are unknown
         return ""
     query = ranking.query.text
     script = find_unsupported_script(query, languages)
@@ -150,7 +150,8 @@ def _find_unsupported_language(texts: Sequence[str], languages: tuple[str, ...])
     n_clear = n_supported + n_unsupported
     if n_clear < MIN_TEXTS or n_unsupported <= MAX_UNSUPPORTED_FRACTION * n_clear:
         return ""
-    return unsupported_counts.most_common(1)[0][0]
+    ((language, _count),) = unsupported_counts.most_common(1)
+    return language
 
 
 @lru_cache(maxsize=1000)
@@ -173,7 +174,8 @@ def detect_language(text: str) -> str:
     identifier = _load_identifier()
     if identifier is None:
         return ""
-    language = str(identifier.classify(text)[0])
+    code, _confidence = identifier.classify(text)
+    language = str(code)
     if language in ("und", "zxx"):  # undetermined, or no language
         return ""
     return EQUIVALENT_LANGUAGES.get(language, language)
@@ -208,7 +210,7 @@ def find_unsupported_script(query: str, languages: Sequence[str]) -> str:
 
     Args:
         query: the query's text.
-        languages: the ISO 639-1 codes of the model's languages. Empty if it supports all languages.
+        languages: the ISO 639-1 codes of the model's languages. Empty if they are unknown.
     """
     if not languages:
         return ""
@@ -218,7 +220,8 @@ def find_unsupported_script(query: str, languages: Sequence[str]) -> str:
     counts = Counter({script: count for script, count in scripts.items() if script in unsupported_scripts})
     if counts.total() <= MAX_UNSUPPORTED_FRACTION * scripts.total():
         return ""
-    return counts.most_common(1)[0][0].title().replace("Cjk", "Chinese characters")
+    ((script, _count),) = counts.most_common(1)
+    return script.title().replace("Cjk", "Chinese characters")
 
 
 @lru_cache(maxsize=10_000)

@@ -74,14 +74,14 @@ class MonoStage:
         return StageOutcome(attempt, scores.counts(), reasons)
 
     def _score_candidates(self, scorable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:
-        scored = [index for index in scores.attempted if index not in scores.failures]
-        if not scored:
+        scored_indices = [index for index in scores.attempted if index not in scores.failures]
+        if not scored_indices:
             raise nothing_scored_error(self.scorer, scores.failures, stage=self.name)
-        logits = scores.log_odds[scored]
+        logits = scores.log_odds[scored_indices]
         is_finite = np.isfinite(logits)
         if not is_finite.all():
             first_invalid = int(np.flatnonzero(~is_finite)[0])
-            doc_id = scorable[scored[first_invalid]].doc_id
+            doc_id = scorable[scored_indices[first_invalid]].doc_id
             raise InferenceError(
                 f"the model {self.scorer.model} returned a score of document {doc_id!r} that is not a number",
                 stage=self.name,
@@ -90,14 +90,14 @@ class MonoStage:
         probabilities = self.scorer.probabilities(logits)
         unit_scores = unit_interval_scores(logits.astype(np.float64), probabilities)
         values = zip(logits.tolist(), unit_scores, probabilities.tolist(), strict=True)
-        truncated = scores.truncated_documents(single_documents(len(scorable)))
+        truncated_indices = scores.truncated_documents(single_documents(len(scorable)))
         return [
             ScoredCandidate(
                 scorable[index],
-                logit,
-                unit,
-                {"logit": logit, "probability": probability},
-                is_truncated=index in truncated,
+                score=logit,
+                unit=unit,
+                parts={"logit": logit, "probability": probability},
+                is_truncated=index in truncated_indices,
             )
-            for index, (logit, unit, probability) in zip(scored, values, strict=True)
+            for index, (logit, unit, probability) in zip(scored_indices, values, strict=True)
         ]

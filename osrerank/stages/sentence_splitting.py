@@ -27,7 +27,7 @@ MARKUP = re.compile(
 WORD = re.compile(r"\S+")
 PUNKT_BLOCK_LENGTH = 20_000
 """The number of characters in a block of text that Punkt splits. The deadline is checked between two blocks."""
-BATCH_SIZE = 128
+SENTENCEX_BLOCK_SIZE = 128
 """The number of sentences in a block if sentencex splits the text. The deadline is checked between two blocks."""
 
 
@@ -85,7 +85,10 @@ def _split_by_punkt(clean_text: str, language: str, block_length: int) -> Iterat
 
 
 def wait_until_loaded(options: Sentences, deadline: Deadline) -> bool:
-    """Wait until the sentence splitter is loaded or the deadline passes. Return whether it is loaded."""
+    """Wait until the sentence splitter is loaded or the deadline passes. Return whether splitting can begin.
+
+    Without a deadline, do not wait, because `split_into_sentences` loads the splitter itself.
+    """
     if options.splitter == "sentencex" or deadline.at_s is None:  # sentencex loads no model
         return True
     return deadline.wait(_start_loading(options.language))
@@ -109,9 +112,9 @@ def _start_loading(language: str) -> threading.Event:
 
 def _split_by_sentencex(clean_text: str, options: Sentences) -> Iterator[list[tuple[int, int]]]:
     boundaries = require("sentencex", extra="sentences").get_sentence_boundaries(options.language, clean_text)
-    for first in range(0, len(boundaries), BATCH_SIZE):
-        batch = boundaries[first : first + BATCH_SIZE]
-        yield [(boundary["start_index"], boundary["end_index"]) for boundary in batch]
+    for first in range(0, len(boundaries), SENTENCEX_BLOCK_SIZE):
+        block = boundaries[first : first + SENTENCEX_BLOCK_SIZE]
+        yield [(boundary["start_index"], boundary["end_index"]) for boundary in block]
 
 
 @functools.cache

@@ -40,8 +40,8 @@ def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[fl
         a: the weight of the first pass.
         weights: the weights of the best sentences. Weights beyond ``n_best`` are ignored.
     """
-    used = min(best.shape[1], len(weights))
-    evidence = np.nan_to_num(best[:, :used]) @ np.asarray(weights[:used], dtype=np.float64)
+    n_used = min(best.shape[1], len(weights))
+    evidence = np.nan_to_num(best[:, :n_used]) @ np.asarray(weights[:n_used], dtype=np.float64)
     mixed: Floats = a * first_pass + (1 - a) * evidence
     return mixed
 
@@ -126,17 +126,18 @@ class SentenceStage:
         log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
         # A next-sentence head's logits are not log-odds, so the best sentences by the two can differ.
-        scored = np.flatnonzero(~np.isnan(logits))
-        by_logit = scored[np.argsort(-logits[scored], kind="stable")]
-        by_log_odds = scored[np.argsort(-log_odds[scored], kind="stable")]
+        scored_indices = np.flatnonzero(~np.isnan(logits))
+        indices_by_logit = scored_indices[np.argsort(-logits[scored_indices], kind="stable")]
+        indices_by_log_odds = scored_indices[np.argsort(-log_odds[scored_indices], kind="stable")]
         n_best = max(REPORTED_SENTENCES, len(self.options.weights))
-        best_logits = logits[by_logit[:n_best]]
-        best_probabilities = self.scorer.probabilities(log_odds[by_log_odds[:n_best]])
+        best_logits = logits[indices_by_logit[:n_best]]
+        best_probabilities = self.scorer.probabilities(log_odds[indices_by_log_odds[:n_best]])
         uses_logits = self.options.scores == "logit"
         best_scores = best_logits.astype(np.float64) if uses_logits else best_probabilities
         # BM25 without the engine's factor, if the engine has one
         first_pass = np.array([candidate.trace[0].parts.get(BM25_SCORE, candidate.text_score)])
-        score = float(interpolate(first_pass, best_scores[None, :], self.options.a, self.options.weights)[0])
+        (mixed,) = interpolate(first_pass, best_scores[np.newaxis], self.options.a, self.options.weights)
+        score = float(mixed)
         parts = {}
         for index in range(min(REPORTED_SENTENCES, len(best_logits))):
             suffix = f"_{index + 1}" if index else ""  # logit, logit_2, logit_3
@@ -144,5 +145,5 @@ class SentenceStage:
             parts[f"probability{suffix}"] = float(best_probabilities[index])
         # softsign, because the logistic function would round large scores to 1
         unit = min((1 + score / (1 + abs(score))) / 2, MAX_UNIT)
-        best_span = spans[int(by_logit[0] if uses_logits else by_log_odds[0])]
-        return ScoredCandidate(candidate, score=score, unit=unit, parts=parts, passage=best_span)
+        best_index = int(indices_by_logit[0] if uses_logits else indices_by_log_odds[0])
+        return ScoredCandidate(candidate, score=score, unit=unit, parts=parts, passage=spans[best_index])

@@ -145,7 +145,11 @@ def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
     used_fields = []
     for mapping in mappings.values():
         definitions = _flatten(mapping["mappings"].get("properties", {}))
-        used = {path: value for path, value in definitions.items() if any(fnmatchcase(path, name) for name in patterns)}
+        used = {
+            path: definition
+            for path, definition in definitions.items()
+            if any(fnmatchcase(path, pattern) for pattern in patterns)
+        }
         used_fields.append(json.dumps(used, sort_keys=True))
     return _digest(sorted(used_fields))
 

@@ -66,6 +66,7 @@ class Isotonic:
 
 ProbabilityMap = Platt | Isotonic
 KINDS: dict[str, type[Platt] | type[Isotonic]] = {kind.name: kind for kind in (Platt, Isotonic)}
+"""The classes of maps, by their names in JSON."""
 
 
 def map_as_json(probability_map: ProbabilityMap) -> dict[str, Any]:

@@ -15,6 +15,12 @@ from osrerank.thresholds.maps import Floats, Platt
 
 MAX_STEPS = 100
 """The maximum number of Newton steps."""
+MIN_CHANGE = 1e-9
+"""The change of the weights in a step below which they count as final."""
+MAX_HALVINGS = 20
+"""The maximum number of times that a step is halved because it raises the loss."""
+ROUNDING_TOLERANCE = 1e-12
+"""The rise of the loss that is allowed, because it can come from rounding."""
 RIDGE = 1e-9
 """The number that is added to the diagonal of the Hessian, so that Newton's step is finite."""
 PROBABILITY_MARGIN = 1e-6
@@ -45,7 +51,7 @@ def fit_platt(scores: npt.NDArray[np.floating], is_relevant: npt.NDArray[np.bool
         hessian = (inputs * (probabilities * (1 - probabilities))) @ inputs.T + RIDGE * np.eye(2)
         step = np.linalg.solve(hessian, gradient).astype(np.float64)
         weights = weights - _damp_step(step, weights, inputs, targets)
-        if np.abs(step).max() < 1e-9:
+        if np.abs(step).max() < MIN_CHANGE:
             break
     if not weights[0] > 0:  # also if it is NaN
         raise EvaluationError("texts with higher scores are not more often relevant; check the judgments")
@@ -62,8 +68,8 @@ def cross_entropy(probabilities: Floats, targets: Floats) -> float:
 def _damp_step(step: Floats, weights: Floats, inputs: Floats, targets: Floats) -> Floats:
     """Halve a Newton step until subtracting it from the weights does not raise the loss. Return the step."""
     loss = cross_entropy(logistic(weights @ inputs), targets)
-    for _ in range(20):
-        if cross_entropy(logistic((weights - step) @ inputs), targets) <= loss + 1e-12:
+    for _ in range(MAX_HALVINGS):
+        if cross_entropy(logistic((weights - step) @ inputs), targets) <= loss + ROUNDING_TOLERANCE:
             break
         step = step / 2
     return step

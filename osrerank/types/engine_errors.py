@@ -6,6 +6,9 @@ engine's order, and the response contains the reason (`osrerank.types.reasons`).
 
 from typing import Any
 
+MAX_MESSAGE_CHARACTERS = 300
+"""The maximum length of another program's message that is quoted. An engine can quote a whole query in its message."""
+
 
 class PropagatedError(Exception):
     """Wraps an exception that the caller must get. The client catches the wrapper and raises ``cause``."""
@@ -24,7 +27,7 @@ class EngineError(PropagatedError):
         status: the HTTP status. None if the engine did not respond.
         kind: the engine's error type, such as ``index_not_found_exception``. Empty if unknown.
         timed_out: whether the request timed out.
-        external_message: the first line of the engine's or the client library's message, truncated to 300 characters.
+        external_message: the first line of the engine's or the client library's message, truncated if it is long.
         is_shared: whether the request also contained other searches, one of which might have caused the error. It is
             False until the sender of such a request sets it.
         cause: the client library's exception. In a multi-search, it is the search's entry in the response.
@@ -44,7 +47,7 @@ class EngineError(PropagatedError):
         self.status = status
         self.kind = kind
         self.timed_out = timed_out
-        self.external_message = first_line[:300]
+        self.external_message = first_line[:MAX_MESSAGE_CHARACTERS]
         self.is_shared = False
 
     @property

@@ -15,6 +15,7 @@ from osrerank.errors import (
     StillLoading,
     WorkerError,
 )
+from osrerank.types.engine_errors import MAX_MESSAGE_CHARACTERS
 
 
 class ReasonCode(StrEnum):
@@ -146,7 +147,7 @@ class Reason:
         if isinstance(error, OsrerankError):
             return cls(code, str(error))
         first_line = str(error).strip().partition("\n")[0]
-        return cls(code, f"the model raised {type(error).__name__}", first_line[:300])
+        return cls(code, f"the model raised {type(error).__name__}", first_line[:MAX_MESSAGE_CHARACTERS])
 
 
 _ERROR_CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (
