@@ -1,8 +1,8 @@
 """Count the documents of an index that have stored vectors, without encoding any.
 
-A vector build saves its progress: the sequence numbers of the writes that it has encoded, for each shard. So only
-documents with other sequence numbers are examined, and the count is exact. If there are too many of them, or if no
-progress is saved, a sample is examined, and the count is an estimate.
+A vector build saves its progress: the sequence numbers of the writes that it has encoded, for each shard. Only
+documents with other sequence numbers, the *unbuilt* documents, are examined, and the count is exact. If there are too
+many of them, or if no progress is saved, a sample is examined, and the count is an estimate.
 """
 
 import math
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 SAMPLE_SIZE = 1_000
 """The default maximum number of examined documents."""
 SLICES = 10
-"""The number of slices of consecutive documents in a sample of an embedded index, which has no random order."""
+"""The number of slices of consecutive documents in a sample of an embedded index."""
 WARM_SHARE = 0.95
 """The default minimum fraction of documents with vectors in an index that is warm."""
 MATCH_ALL: Mapping[str, Any] = {"match_all": {}}
 MIN_PER_SHARD = 100
-"""The minimum number of unbuilt documents that are examined in each shard, however many shards there are."""
+"""The lowest limit on the unbuilt documents examined in a shard, however many shards share the sample."""
 
 Steps = Generator[SideRequest | Computation, Any, Any]
 
@@ -129,7 +129,7 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
     defaults = searcher.defaults.options_for(index)
     fields = yield from searcher.find_fields(defaults, index)
     n_documents = int((yield SideRequest("GET", build_path(index, "_count")))["count"])
-    options = fields.update_options(defaults)  # the defaults with the fields found
+    options = fields.update_options(defaults)  # the defaults, with these fields
     with searcher.service_for(index) as service:
         vectors = service.load_vectors(options)
         if vectors is None:
@@ -146,7 +146,7 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
         side_indices = searcher.vectors
         if side_indices is not None:
             index_by_key = {text.key: text.index_name for text in texts if text.key not in stored_keys}
-            records = yield from side_indices.fetch(index_by_key, lambda: math.inf)  # without a time limit
+            records = yield from side_indices.fetch(index_by_key, remaining_s=lambda: math.inf)
             stored_keys |= yield Computation(partial(_store_records, vectors, records))
     missing = [text for text in texts if text.key not in stored_keys]
     distinct_texts = list({text.key: text.model_text for text in missing}.values())  # equal texts have the same key
@@ -181,21 +181,14 @@ def _find_unbuilt_hits(
 ) -> Steps:
     """Find the documents that no build has encoded.
 
-    Args:
-        searcher: the searcher of the client that performs the steps.
-        vectors: the source of the documents' vectors.
-        index: a name, an alias or a pattern.
-        defaults: the default options of the index's searches.
-        fields: the fields whose text the model gets.
-        max_documents: about the maximum number of documents to return.
-
     Returns:
-        the hits of a sample of the unbuilt documents, and the number of all unbuilt documents. None if the engine
-        returns no sequence numbers, or if no build saved its progress.
+        the hits of about ``max_documents`` unbuilt documents, and the number of all unbuilt documents. None if the
+        engine returns no sequence numbers, or if no build saved its progress.
     """
     try:
+        # the last sequence numbers of each shard, by index
         heads: Heads = yield from read_heads(index, is_embedded=searcher.is_embedded)
-    except (ConfigError, EngineError):  # the caller examines a sample
+    except (ConfigError, EngineError):
         return None
     progress_by_index: dict[str, BuildProgress | None] = {}
     for name, shards in heads.items():
@@ -228,7 +221,8 @@ def _find_unbuilt_hits(
 
 def _read_progress(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> Steps:
     """Return the saved progress of an index's vector builds, or None if no valid progress is saved."""
-    content, store = b"", vectors.store
+    content = b""
+    store = vectors.store
     if searcher.vectors is not None:
         requests = RecordRequests((yield from searcher.engine.find()))
         path, params, body = requests.request_build_states([side_index(index)], [key])
@@ -258,7 +252,8 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> Steps:
     """
     options = searcher.defaults.options_for(index)
     with searcher.service_for(index) as service:
-        first_model, scoring_model = service.select_models(options)[0], service.scoring_model
+        first_model = service.select_models(options)[0]
+        scoring_model = service.scoring_model
     if first_model.is_encoder is None or scoring_model.is_encoder is None:
         return False  # a model is not loaded
     if not first_model.is_encoder or options.is_first_pass:
@@ -278,7 +273,8 @@ def model_texts(
         fields: the fields whose text the model gets.
         hits: the documents, as hits of a search.
     """
-    fields_by_index, stage = fields.model_fields_by_index(options.fields), service.load_vector_stage(options)
+    stage = service.load_vector_stage(options)
+    fields_by_index = fields.model_fields_by_index(options.fields)
     candidates = make_candidates(hits, fields.model_fields, options.separator, fields_by_index)
     return [(candidate, None if candidate.text is None else stage.prepare_text(candidate)) for candidate in candidates]
 
@@ -287,7 +283,9 @@ def fetch_body(fields: SearchFields, size: int, query: Mapping[str, Any] = MATCH
     """Return the body of a search that fetches the fields whose text the model gets."""
     not_in_source = [name for name in fields.model_fields if name in fields.traits.absent_from_source]
     body = {"size": size, "query": dict(query), "_source": list(fields.model_fields)}
-    return body | ({"fields": not_in_source} if not_in_source else {})
+    if not_in_source:
+        body["fields"] = not_in_source
+    return body
 
 
 def shuffle_query(query: Mapping[str, Any]) -> dict[str, Any]:
@@ -299,18 +297,19 @@ def shuffle_query(query: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sample_hits(index: str, fields: SearchFields, size: int, n_documents: int, engine: Engine) -> Steps:
     """Return the hits of a sample of ``size`` documents of an index that has ``n_documents``."""
-    path, is_whole_index = build_path(index, "_search"), size == n_documents
+    path = build_path(index, "_search")
+    is_whole_index = size == n_documents
     if not engine.is_embedded:
         body = fetch_body(fields, size, MATCH_ALL if is_whole_index else shuffle_query(MATCH_ALL))
         return (yield SideRequest("POST", path, body, engine.no_pipeline))["hits"]["hits"]
     if is_whole_index:
         return (yield SideRequest("POST", path, fetch_body(fields, size)))["hits"]["hits"]
-    # slices of consecutive documents, which begin at even distances
+    # The embedded engine has no random order, so the sample is slices of consecutive documents at even distances.
     last_document = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})
     last_position = last_document["hits"]["hits"][0]["sort"][0]
     hits: dict[tuple[str, str], Any] = {}
-    for number in range(SLICES):
-        position_before = last_position * number // SLICES - 1
+    for slice_index in range(SLICES):
+        position_before = last_position * slice_index // SLICES - 1
         body = {**fetch_body(fields, size // SLICES), "sort": ["_doc"], "search_after": [position_before]}
         slice_hits = (yield SideRequest("POST", path, body))["hits"]["hits"]
         hits |= {(hit["_index"], hit["_id"]): hit for hit in slice_hits}
@@ -330,7 +329,7 @@ def _list_texts(
         for hit, (candidate, text) in zip(hits, model_texts(service, options, fields, hits), strict=True)
         if text is not None and not lacks_text(candidate)
     ]
-    keys = vectors.records.compute_keys([text.text for _, text in texts])
+    keys = vectors.records.compute_keys([model_text.text for _, model_text in texts])
     indexed_texts = [_IndexedText(key, index, text) for key, (index, text) in zip(keys, texts, strict=True)]
     return indexed_texts, set(vectors.records.read_stored(keys))
 

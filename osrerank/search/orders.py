@@ -96,7 +96,7 @@ class OrderStore:
         self._redis: Any = (
             None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
         )
-        self._redis_pause = Pause(PAUSE_S, self._report)
+        self._redis_pause = Pause(PAUSE_S, self._log_failure)
         self._orders = SharedCache(lambda: TTLCache[str, bytes](MAX_BYTES, TTL_S, clock, getsizeof=len))
         self.is_empty = redis_url is None
 
@@ -108,8 +108,9 @@ class OrderStore:
         """
         if self._redis is not None:
             replies: list[Any] = self._redis_pause.attempt(lambda: self._read_remote(key), default=[])
-            if replies:
-                return _from_redis(replies[0]) if isinstance(replies[0], bytes) else None
+            if replies:  # none if Redis failed, now or a moment ago
+                content_in_redis = replies[0]
+                return _from_redis(content_in_redis) if isinstance(content_in_redis, bytes) else None
         with self._orders as orders:
             content = orders.get(key)
             if content is not None:
@@ -142,13 +143,15 @@ class OrderStore:
             self._redis_pause.attempt(self._redis.close, default=None)
 
     def _read_remote(self, key: str) -> list[Any]:
+        """Return Redis's replies to two commands: the order, or None; and whether its expiry was postponed."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.get(PREFIX + key)
         pipeline.expire(PREFIX + key, TTL_S)
         replies: list[Any] = pipeline.execute()
         return replies
 
-    def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
+    def _log_failure(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
+        """Log that Redis failed. ``is_first`` is False if another thread's call failed just before."""
         if is_first:
             logger.warning(
                 "[orders-away] Redis failed; for %g s, pages served by different processes may repeat or miss hits: %s",
@@ -336,7 +339,7 @@ def _placeholder(name: str) -> Candidate:
 
 
 def _renumber(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Assign ranks from 1 in the given order. Lower each ``_score`` that exceeds the one above to the same value.
+    """Assign ranks from 1 in the given order. If a ``_score`` exceeds the one above, lower it to the one above.
 
     A ``_score`` of 1.25 has the level 1 and the unit 0.25.
     """

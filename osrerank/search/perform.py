@@ -42,9 +42,9 @@ FIELD_DEFINITIONS = ("derived", "runtime_mappings")
 def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Send a search's first pass, or the caller's own request. Return the plan that was carried out, and the response.
 
-    If the first pass is refused, the caller's own request is sent, unless it would fail as well. The returned plan then
-    has the reason as its ``skip_reason``. A refused first pass that names the query's clauses, to get the scores of
-    boosts, is sent again without the names before that.
+    A first pass with boosts names the query's clauses, to get their scores. If it is refused, it is sent again without
+    the names. If a first pass without names is refused, the caller's own request is sent, unless it would fail as well.
+    The returned plan then has the reason as its ``skip_reason``.
 
     Raises:
         EngineError: the caller's own request failed, or the first pass failed with an error that the caller's request
@@ -55,7 +55,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
         response = yield from _send_callers_request(plan)
         return plan, response
     try:
-        response = yield _request(plan, first_pass)
+        response = yield _build_request(plan, first_pass)
     except EngineError as error:
         refusal = _explain_refusal(error)
         if refusal is None:
@@ -66,7 +66,8 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     if first_pass.boosts is not None:
         reason = Reason(ReasonCode.BOOSTS, NO_CLAUSE_SCORES, refusal.external_message)
         plan, response = yield from perform(plan.without_clause_names(reason), searcher)
-        if plan.first_pass is not None:  # not refused without the names: later searches of the index leave them out
+        was_accepted = plan.first_pass is not None
+        if was_accepted:  # so the names were refused, and later searches of the index leave them out
             searcher.named_score_failures.put(str(plan.call.index), replace(reason, external_message=""))
         return plan, response
     _warn(refusal)
@@ -97,7 +98,7 @@ def complete_page(plan: Plan, response: Any) -> Generator[SearchRequest, Any, tu
     # A sorted search is not reranked, because the caller might continue after any hit of this page.
     if first_pass.page.is_first and not first_pass.is_sorted:
         first_pass = first_pass.with_caller_page_size()
-        response = yield _request(plan, first_pass)
+        response = yield _build_request(plan, first_pass)
         return replace(plan, first_pass=first_pass, page=first_pass.page), response
     return (yield from _skip_reranking(plan, SHORTENED))
 
@@ -131,7 +132,7 @@ def _hit_key(hit: Any) -> tuple[Any, ...] | None:
     return (hit.get("_index"), hit.get("_id"), hit.get("_routing")) if isinstance(hit, Mapping) else None
 
 
-def _request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
+def _build_request(plan: Plan, first_pass: FirstPass) -> SearchRequest:
     """Return a first pass's request. In a multi-search, its URL parameters go into the body, except `SCORES_PARAM`."""
     body, params = first_pass.body, first_pass.params
     if plan.call.is_in_multi_search:
@@ -171,7 +172,7 @@ def _choose_more_complete(plan: Plan, response: Any, reason: Reason) -> Generato
     try:
         callers_response = yield plan.callers_request
     except EngineError as error:
-        if error.timed_out or _explain_refusal(error) is None:  # the request itself may be valid
+        if error.timed_out or _explain_refusal(error) is None:  # the caller's request may be valid
             return plan, response
         raise
     if plan.first_pass is None or not plan.first_pass.is_own_response_better(callers_response, response):

@@ -1,4 +1,7 @@
-"""Plan a search: build the request that fetches the candidates, and choose the options and models that rerank them."""
+"""Plan a search: build its *first pass*, the request for the candidates, and choose the models that rerank them.
+
+The generators yield requests and computations, which the client performs. Most searches need none.
+"""
 
 import json
 import logging
@@ -46,13 +49,13 @@ IN_SHADOW = Reason(
     ReasonCode.SHADOW, "shadow mode: the plain search is the answer, and the reranked one runs in the background"
 )
 NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searches that are reranked")
+NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
+"""The codes of these three reasons. They are no failures, because the search was not meant to be reranked."""
 TRUNCATED_QUERY = "the query has too many words for the search engine: it searches for the first {} of them"
 """The warning about a query of which the engine gets only the first words. The model gets the whole text."""
 NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expanded"
 FIELD_SAMPLE_SIZE = 30
 """About how many hits are examined for text fields if the mapping cannot be read."""
-NOT_ATTEMPTED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
-"""The reasons that do not count as failures, because the search was not meant to be reranked."""
 NO_BOOSTS_IN_MULTI_SEARCH = Reason(
     ReasonCode.BOOSTS,
     "the query's boosts are ignored, because OpenSearch returns no per-clause scores in a multi-search; use search",
@@ -130,8 +133,8 @@ class Plan:
         second_plan: the plan for the second ranking of an interleaved search. None for other searches.
 
         bm25: the factors by which the engine multiplies BM25 scores.
-        boosts: the query's boosts, or the reason why they do not count. None if the query has no boosts, or if the
-            options ignore them.
+        boosts: the query's boosts, which are its rules for the score other than text, such as recency; or the reason
+            why they do not count. None if the query has no boosts, or if the options ignore them.
         score_parts: each hit's text score and boosts. None if the engine did not return them.
     """
 
@@ -204,14 +207,14 @@ class Plan:
         """
         if caller_names(self.options.fields):
             return replace(self, fields=SearchFields.from_options(self.options))
-        step = math.ceil(len(hits) / FIELD_SAMPLE_SIZE) or 1
-        sample = hits[::step]
+        interval = math.ceil(len(hits) / FIELD_SAMPLE_SIZE) or 1
+        sample = hits[::interval]
         values = [{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample]
         return replace(self, fields=replace(self.fields, model_fields=choose_field_names(values)))
 
 
 def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> Generator[Step, Any, Plan]:
-    """Plan a search. This rarely needs a request.
+    """Plan a search.
 
     Args:
         call: the caller's search.
@@ -244,7 +247,7 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     if "ext" in plan.body and (yield from searcher.engine.find()).has_ext:
         plan = replace(plan, ubi=UbiQuery.from_body(plan.body, call.params), body=without_ubi(plan.body))
     if call.exclusion is not None:
-        return _with_first_pass(plan, pipeline, None)  # without the first pass, but with the text and the reason
+        return _with_first_pass(plan, pipeline, None)  # adds only the text, and the exclusion as the skip reason
     skip_reason = yield from _find_skip_reason(plan, searcher)
     if skip_reason is not None:
         return replace(plan, skip_reason=skip_reason, text="")  # so that UBI records no query text
@@ -269,7 +272,7 @@ def _with_truncation_warning(plan: Plan, n_words: int) -> Plan:
 def look_up_fields(
     call: SearchCall, searcher: Searcher, *, refresh: bool = False
 ) -> Generator[SideRequest, Any, SearchFields]:
-    """Find the fields of a search. This rarely needs a request.
+    """Find the fields of a search, which are usually cached.
 
     Args:
         call: the caller's search.
@@ -319,7 +322,8 @@ def _with_order_and_bm25_scale(
     plan = replace(plan, order=PageOrder(searcher.orders, plan.service, key_parts))
     scores_sentences = any(ranking_options.sentences is not None for ranking_options in plan.options.rankings)
     if scores_sentences and not searcher.is_embedded:
-        plan = replace(plan, bm25=(yield from searcher.bm25_scales.find(call.index, plan.body, call.index_options)))
+        scale = yield from searcher.bm25_scales.find(call.index, plan.body, call.index_options)
+        plan = replace(plan, bm25=scale)
     return plan
 
 
@@ -329,7 +333,7 @@ def _find_recipe_and_deadline(
     """Return the recipe and the deadline of a search.
 
     Models that are not loaded yet are usually loaded while the engine searches, and the recipe is None. They are loaded
-    now if the deadline depends on their kind.
+    now if the deadline depends on them: ``deadline_ms="auto"`` sets one only for searches that rank by vectors.
     """
     options, clock = call.options, service.clock
     if options is None or options.is_first_pass or call.exclusion is not None:
@@ -339,9 +343,9 @@ def _find_recipe_and_deadline(
     duration_ms = options.explicit_deadline_ms
     may_end_with_vectors = all(ranking_options.may_end_with_vectors for ranking_options in rankings)
     if options.deadline_ms == "auto" and searcher.deadline_ms is not None and may_end_with_vectors:
-        for number, ranking_options in enumerate(rankings):
-            if recipes[number] is None:
-                recipes[number] = yield Computation(partial(service.load_recipe, ranking_options))
+        for index, ranking_options in enumerate(rankings):
+            if recipes[index] is None:
+                recipes[index] = yield Computation(partial(service.load_recipe, ranking_options))
         uses_vectors = all(recipe is not None and recipe.vector_stage is not None for recipe in recipes)
         # The searches of a multi-search are reranked one by one, so a later search has a later deadline.
         duration_ms = searcher.deadline_ms * (call.position or 1) if uses_vectors else None
@@ -349,12 +353,12 @@ def _find_recipe_and_deadline(
     for ranking_options, recipe in zip(rankings, recipes, strict=True):
         if recipe is None:
             service.start_loading(ranking_options)
-    recipe = None if options.pipeline == NO_STAGES else recipes[0]
-    return recipe, deadline
+    first_recipe = None if options.pipeline == NO_STAGES else recipes[0]
+    return first_recipe, deadline
 
 
 def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
-    """Return the plan with its first pass, or with the reason why the hits are not reranked."""
+    """Return the plan with its text and first pass, or with the reason why the hits are not reranked."""
     call, options = plan.call, plan.options
     if "collapse" in plan.body:
         plan = replace(plan, warnings=(*plan.warnings, COLLAPSE_WARNING))
@@ -382,7 +386,8 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
 
 def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, Plan]:
     """Return the plan with the query's boosts. If the engine can return their scores, the first pass requests them."""
-    if plan.first_pass is None or isinstance(plan.call.query, str) or plan.options.boosts == "ignore":
+    has_clause = not isinstance(plan.call.query, str)  # a query given as text has no boosts
+    if plan.first_pass is None or not has_clause or plan.options.boosts == "ignore":
         return plan
     boosts = find_boosts(plan.body, plan.call.params, plan.text, plan.fields.traits.non_text)
     first_pass = plan.first_pass
@@ -423,7 +428,7 @@ def _with_text(plan: Plan) -> Plan:
 
 
 def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
-    """Wait until the models are loaded. Return the plan with its recipe, which holds them."""
+    """Return the plan with its recipe, which holds the models. Load them first if necessary."""
     if plan.recipe is not None or plan.skip_reason is not None or plan.options.pipeline == NO_STAGES:
         return plan
     recipe = yield Computation(partial(plan.service.load_recipe, plan.options, plan.deadline))
@@ -432,11 +437,6 @@ def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
 
 def _expand_query(plan: Plan, query: Any, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
     """Return the plan with the query expanded by RM3, which adds words from the best documents of the query.
-
-    Args:
-        plan: the plan with the unexpanded query.
-        query: the query.
-        pipeline: the index's search pipeline.
 
     Raises:
         ConfigError: the query is not a text.
@@ -450,11 +450,12 @@ def _expand_query(plan: Plan, query: Any, pipeline: SearchPipeline) -> Generator
             source="argument",
         )
     query_fields = [without_boost(name) for name in plan.fields.query_fields] or ["text"]
-    name = rm3.field or _first_non_title_field(query_fields)
-    pipeline_name = call.params.get("search_pipeline", call.body.get("search_pipeline", pipeline.replacement))
-    expanded = yield from expand_query(query, call.index, rm3, call.params, name, pipeline_name)
+    field_name = rm3.field or _first_non_title_field(query_fields)
+    pipeline_of_body = call.body.get("search_pipeline", pipeline.replacement)
+    search_pipeline = call.params.get("search_pipeline", pipeline_of_body)
+    expanded = yield from expand_query(query, call.index, rm3, call.params, field_name, search_pipeline)
     if expanded is None:
-        warning = SearchWarning(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)
+        warning = SearchWarning(NOT_EXPANDED.format(field_name), WarningCode.QUERY_UNEXPANDED)
         return replace(plan, warnings=(*plan.warnings, warning))
     return replace(plan, body=with_query(expanded, call.body, plan.fields))
 

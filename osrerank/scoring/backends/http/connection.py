@@ -42,11 +42,11 @@ FIRST_WAIT_S = 0.1
 MAX_BACKOFF_S = 10.0
 """The maximum wait between attempts if the response has no ``Retry-After``, in seconds."""
 MAX_PAUSE_S = 30.0
-"""The maximum ``Retry-After`` that a search waits for, in seconds. A request with a longer one fails at once."""
+"""The maximum ``Retry-After`` that a search waits for, in seconds. After a longer one, the search fails at once."""
 RETRY_BUDGET_S = 600.0
 """How long a batch run retries its requests while the server is busy or unavailable, in seconds."""
 MAX_BYTES = 64 << 20
-"""The maximum size of a response."""
+"""The maximum size of a response: 64 MiB."""
 CHUNK_BYTES = 4096
 """While a response is read, the deadline is checked each time this many bytes have come."""
 UNREACHABLE_FIX = "start the server, or correct url in [http] of osrerank.toml"
@@ -70,7 +70,7 @@ class Response(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A request with its JSON body ``content``. For the other fields, see `Connection.post`.
+    """A request with its JSON body ``content``. For the other fields, see the arguments of `Connection.post`.
 
     ``timeout_s`` is the maximum time to wait for the response, even if the deadline is later.
     """
@@ -153,8 +153,8 @@ class Connection:
                 raise build_error(self._host, self._key, response)
             decoded = self._decode(response.body)
         except (EndpointError, Overloaded) as error:
-            # a server that refuses the content of one request is still healthy
-            if getattr(error, "status", None) not in REFUSED_CONTENT_STATUSES:
+            is_content_refused = getattr(error, "status", None) in REFUSED_CONTENT_STATUSES
+            if not is_content_refused:  # otherwise, the server is still healthy
                 self._last_post_succeeded = False
             raise
         self._last_post_succeeded = True
@@ -207,7 +207,7 @@ class Connection:
             self._check_can_continue(request.deadline)
             if attempt > 1:
                 ENDPOINT_REQUESTS.labels("retried").inc()
-            began_s = time.perf_counter()
+            began_at_s = time.perf_counter()
             try:
                 response = self._send(request)
             except _ConnectionFailed as error:
@@ -215,7 +215,7 @@ class Connection:
             else:
                 self._has_responded = True
                 if response.status == HTTPStatus.OK and request.method == "POST":
-                    ENDPOINT_SECONDS.observe(time.perf_counter() - began_s)
+                    ENDPOINT_SECONDS.observe(time.perf_counter() - began_at_s)
                 if response.status not in BUSY_STATUSES:
                     return response
                 failure = build_error(self._host, self._key, response)
@@ -250,7 +250,7 @@ class Connection:
 
     @contextmanager
     def _translate_errors(self, deadline: Deadline) -> Iterator[None]:
-        """Raise osrerank's errors instead of urllib3's, which quote the request. Only an `SSLError` does not."""
+        """Raise osrerank's errors instead of urllib3's, whose messages quote the request (except an `SSLError`'s)."""
         try:
             yield
         except NewConnectionError as error:  # first, because it is also a TimeoutError in old releases of urllib3
@@ -301,7 +301,7 @@ class Connection:
         wait_s = _choose_wait_s(attempt, failure.retry_after_s)
         max_wait_s = min(MAX_PAUSE_S, request.deadline.remaining_s())
         if wait_s > max(max_wait_s, remaining_budget_s):
-            # the same error, with its status and retry_after_s
+            # changed in place, so that the error keeps its status and retry_after_s
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
         if remaining_budget_s > 0 and warning_throttle.should_log(self._host):
