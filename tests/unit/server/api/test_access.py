@@ -97,6 +97,21 @@ def test_a_moved_access_log_is_created_again_and_an_unwritable_log_is_refused(tm
         AccessLog(str(tmp_path / "no" / "log"))
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_requests_are_answered_although_the_access_log_cannot_be_written(tmp_path, is_moved, caplog, capsys):
+    (tmp_path / "logs").mkdir()
+    log = AccessLog(str(tmp_path / "logs" / "log") if is_moved else "/dev/full", texts=True)
+    if is_moved:
+        (tmp_path / "logs").rename(tmp_path / "gone")
+    client = open_client(log)
+    assert [client.post("/v1/rerank", json=BODY).status_code for _ in range(3)] == [200, 200, 200]
+    (line,) = [message for message in caplog.messages if "access-log-lost" in message]
+    assert line.startswith("[access-log-lost] the access log cannot be written: [Errno")
+    captured = capsys.readouterr()
+    assert BODY["query"] not in caplog.text + captured.err
+    log.close()
+
+
 def test_the_api_documentation_loads_no_foreign_files():
     client = open_client(token="s3cret")
     page = client.get("/docs")
