@@ -9,6 +9,7 @@ encrypted.
 import hmac
 import logging
 from collections.abc import Sequence
+from itertools import product
 from typing import Literal, Self
 
 from osrerank._log_throttle import LogThrottle
@@ -19,6 +20,8 @@ from osrerank.settings import Settings, split_keys
 
 Kind = Literal["request", "reply", "heartbeat"]
 KINDS: tuple[Kind, ...] = ("request", "reply", "heartbeat")
+REASONS = ("malformed", "unsigned", "no_key", "wrong_key", "expired", "replayed", "misplaced")
+"""The values of `PayloadError.reason`."""
 
 PURPOSE = b"osrerank workers 3 "
 """The key of a message is derived from this text followed by the kind of message."""
@@ -34,6 +37,9 @@ UNSIGNED_RISK = (
 
 logger = logging.getLogger(__name__)
 _log_limit = LogThrottle(LOG_EVERY_S)
+
+for _labels in product(KINDS, REASONS):
+    MESSAGES_REFUSED.labels(*_labels)  # 0 from the start: Prometheus sees no increase if a counter begins with 1
 
 
 class Signer:

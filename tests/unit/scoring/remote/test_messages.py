@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import msgpack
 import numpy as np
@@ -174,6 +174,12 @@ def test_oversized_or_malformed_messages_are_refused_before_their_signature_is_c
     with pytest.raises(PayloadError) as refused:
         Signer([NEW]).verify("request", message)
     assert refused.value.reason == "malformed"
+
+
+def test_refusals_are_counted_from_0_so_that_the_first_one_is_an_increase():
+    samples = [sample for metric in MESSAGES_REFUSED.collect() for sample in metric.samples]
+    counted = {(sample.labels["message"], sample.labels["reason"]) for sample in samples}
+    assert counted >= set(product(signing.KINDS, signing.REASONS))
 
 
 def test_refused_messages_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
