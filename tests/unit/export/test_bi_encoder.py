@@ -190,11 +190,11 @@ def test_unknown_fields_of_a_bi_encoder_are_refused_by_file_and_field(
 @pytest.mark.parametrize(
     ("types", "problem"),
     [
-        (("Transformer", "Pooling", "CNN"), "module 2 has the type sentence_transformers.models.CNN"),
-        (("Transformer", "LSTM"), "module 1 has the type sentence_transformers.models.LSTM"),
+        (("Transformer", "Pooling", "CNN"), "module 2 has the type 'sentence_transformers.models.CNN'"),
+        (("Transformer", "LSTM"), "module 1 has the type 'sentence_transformers.models.LSTM'"),
         (("Transformer", "Dense", "Pooling"), "after the Transformer comes Dense, Pooling; there must be one Pooling"),
         (("Transformer",), "after the Transformer comes nothing"),
-        (("BoW",), "module 0 has the type sentence_transformers.models.BoW"),
+        (("BoW",), "module 0 has the type 'sentence_transformers.models.BoW'"),
     ],
 )
 def test_unknown_modules_of_a_bi_encoder_are_refused_by_name(

@@ -82,7 +82,7 @@ def test_the_tokenizers_limit_cuts_texts_of_static_embeddings(saved: Path, tmp_p
 def test_a_sparse_static_embedding_table_is_refused_by_name(saved: Path, tmp_path: Path) -> None:
     listed = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.SparseStaticEmbedding"}]
     (saved / "modules.json").write_text(json.dumps(listed), "utf-8")
-    with pytest.raises(ModelLoadError, match=r"SparseStaticEmbedding; it must be .* or StaticEmbedding"):
+    with pytest.raises(ModelLoadError, match=r"SparseStaticEmbedding'; it must be .* or StaticEmbedding"):
         export_model(saved, tmp_path / "made")
 
 
