@@ -1,4 +1,7 @@
-"""Rerank by vectors: encode the query with a bi-encoder, and compare its vector with the documents' stored vectors."""
+"""Rerank by vectors: encode the query with a bi-encoder, and compare its vector with the documents' stored vectors.
+
+A *record* holds the vector of a passage, or the vectors of its tokens. A document that is not split has one record.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -109,8 +112,9 @@ class VectorStage:
         for candidate in ranking.candidates[minimum:maximum]:
             key = vectors.keys.get(candidate.doc_id)
             is_stored = key is not None and key in vectors.stored_records
-            must_be_encoded = not is_stored and (key is not None or not lacks_text(candidate))
-            if must_be_encoded:
+            # without a key, the candidate has no text, or there was no time to prepare its text
+            needs_no_vector = key is None and lacks_text(candidate)
+            if not is_stored and not needs_no_vector:
                 break
             depth += 1
         return depth
@@ -140,7 +144,7 @@ class VectorStage:
         scored = self._score(scorable, completed.documents, query_vectors.rows[0])
         if not scored:
             reasons = (reason for document in completed.documents for reason in document.failures.values())
-            failures = dict(enumerate(reasons))
+            failures = dict(enumerate(reasons))  # the error quotes the first reason
             raise nothing_scored_error(self.document_vectors.encoder, failures, stage=self.name)
         outcome = self._make_outcome(block, scorable, completed, scored, query_vectors)
         new_records = {**vectors.new_records, **completed.new_records}
@@ -153,7 +157,7 @@ class VectorStage:
 
         Args:
             scorable: the candidates with text.
-            documents: the vectors of each candidate's passages.
+            documents: the records of each candidate's passages.
             query_vector: the query's vector, or one for each of its tokens.
         """
         passages = [  # the index of the document, and the index of the passage in it
@@ -172,14 +176,14 @@ class VectorStage:
             reason = NOT_FINITE.format(model=self.document_vectors.encoder.model)
             for index in np.flatnonzero(~is_finite).tolist():
                 document_index, passage_index = passages[index]
-                documents[document_index].set_part(passage_index, None, reason)
+                documents[document_index].set_part(passage_index, record=None, failure=reason)
             passages = list(compress(passages, is_finite.tolist()))
             logits = logits[is_finite]
-        values = logits.tolist()
+        logit_values = logits.tolist()
         bounds = _find_bounds([document_index for document_index, _ in passages])
         # The index of each document's highest logit. The shortcut is for the many documents with a single passage.
         best_indices = [
-            start if end - start == 1 else max(range(start, end), key=values.__getitem__) for start, end in bounds
+            start if end - start == 1 else max(range(start, end), key=logit_values.__getitem__) for start, end in bounds
         ]
         scores, units, probabilities = self._aggregate(logits, bounds, best_indices)
         unit_scores = unit_interval_scores(scores, units)
@@ -188,11 +192,15 @@ class VectorStage:
         for index, score, unit_score, probability in columns:
             document_index, passage_index = passages[index]
             candidate, document = scorable[document_index], documents[document_index]
-            score_parts = {"logit": values[index], "probability": probability}
-            best_span = document.spans[passage_index]
-            is_truncated = self._is_truncated(candidate, document)
             scored_candidates.append(
-                ScoredCandidate(candidate, score, unit_score, score_parts, best_span, is_truncated)
+                ScoredCandidate(
+                    candidate,
+                    score=score,
+                    unit=unit_score,
+                    parts={"logit": logit_values[index], "probability": probability},
+                    passage=document.spans[passage_index],
+                    is_truncated=self._is_truncated(candidate, document),
+                )
             )
         return scored_candidates
 
@@ -233,6 +241,7 @@ class VectorStage:
         scored: Sequence[ScoredCandidate],
         query_vectors: Vectors,
     ) -> StageOutcome:
+        """Return the outcome for `rank_block`, and count the texts for the metrics."""
         documents = completed.documents
         n_reached = len(scorable)
         n_unfinished = 0
@@ -277,6 +286,7 @@ class VectorStage:
         n_passages = sum(len(document.spans) for document in documents) + n_unprepared
         n_failed = sum(len(document.failures) for document in documents)
         n_attempted = sum(len(document.records.keys() | document.failures.keys()) for document in documents)
+        # a document with stored records was split when they were stored
         n_not_split = n_candidates - sum(bool(document.parts or document.records) for document in documents)
         reasons = []
         if n_not_split and self.passages is not None:
