@@ -25,23 +25,29 @@ def match_names(index: Any, names: Collection[str]) -> set[str | None]:
     searched_names = [name for name_list in name_lists for name in name_list.split(",") if name] or [WILDCARD]
     included = [name for name in searched_names if not name.startswith("-")]
     excluded = [name[1:] for name in searched_names if name.startswith("-")]
-    names_by_precedence = sorted(names, key=lambda name: (WILDCARD in name, -len(name), name))
-    not_excluded = [name for name in names_by_precedence if not any(fnmatchcase(name, pattern) for pattern in excluded)]
-    return {matching for name in included for matching in _match_name(name, names_by_precedence, not_excluded)}
+    # exact names, then patterns, the longest first
+    entries = sorted(names, key=lambda entry: (WILDCARD in entry, -len(entry), entry))
+    not_excluded = [entry for entry in entries if not any(fnmatchcase(entry, pattern) for pattern in excluded)]
+    return {matching for name in included for matching in _match_name(name, entries, not_excluded)}
 
 
-def _match_name(name: str, names_by_precedence: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
+def _match_name(searched: str, entries: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
     """Yield the entries of the file that apply to a searched name or pattern.
 
     Also yield None if it might match an index to which no entry applies.
+
+    Args:
+        searched: the name or pattern.
+        entries: the names and patterns in the file, in order of precedence.
+        not_excluded: the entries that the search does not exclude.
     """
-    name = WILDCARD if name == "_all" else name
-    for pattern in names_by_precedence:
-        if fnmatchcase(name, pattern):  # this pattern applies to all remaining indices
-            yield pattern
+    searched = WILDCARD if searched == "_all" else searched
+    for entry in entries:
+        if fnmatchcase(searched, entry):  # this entry applies to all remaining indices
+            yield entry
             return
-        if WILDCARD in name and pattern in not_excluded and _overlap(name, pattern):
-            yield pattern
+        if WILDCARD in searched and entry in not_excluded and _overlap(searched, entry):
+            yield entry
     yield None
 
 
