@@ -57,6 +57,8 @@ STATUS_FIXES: dict[int, str] = {
     HTTPStatus.METHOD_NOT_ALLOWED: WRONG_ADDRESS_FIX,
 }
 BUSY_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+ENGINE_TIMEOUT_S = 5
+"""The timeout for each response of the search engine, in seconds."""
 REDIS_TIMEOUT_S = 2.0
 """The timeout for connecting to Redis, and for its response, in seconds."""
 PROBE_KEY = "osrerank:doctor"
@@ -283,9 +285,10 @@ def _score_pair(scorer: Scorer, deadline: Deadline = NEVER) -> Finding:
 
 
 def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
+    """Check the search engine and, unless ``index`` is "", the index with its fields, texts and vectors."""
     address = settings.url.get_secret_value()
     try:
-        client = connect(address, max_retries=0, timeout=5)
+        client = connect(address, max_retries=0, timeout=ENGINE_TIMEOUT_S)
     except Exception as error:  # noqa: BLE001 - any error is the finding
         yield Finding("engine", "failed", _first_line(error), choose_engine_fix(error))
         return
@@ -296,7 +299,7 @@ def _check_engine(settings: Settings, index: str) -> Iterator[Finding]:
             reason = "it does not respond" if to_engine_error(error).status is None else "it refuses the request"
             yield Finding("engine", "failed", f"{reason}: {_first_line(error)}", choose_engine_fix(error))
             return
-        distribution = engine_version.get("distribution", "elasticsearch")  # only OpenSearch has the key
+        distribution = engine_version.get("distribution", "elasticsearch")  # Elasticsearch lacks the key
         number = engine_version["number"]
         folder = embedded_folder(settings)
         location = f"the embedded engine in {folder}" if folder else _list_hosts(client)
@@ -325,7 +328,8 @@ def _check_fields(client: Client, index: str) -> Finding:
     text_fields = list_field_names(read_leaves_by_index(mappings).values(), TEXT_KINDS)
     search_fields = client.fields_of(index)
     query_fields, model_fields = list(search_fields.query_fields), list(search_fields.model_fields)
-    warnings = [*search_fields.warnings, *search_fields.check_names(fields_with_text=None)]
+    name_warnings = search_fields.check_names(fields_with_text=None)  # no search has found hits with text
+    warnings = [*search_fields.warnings, *name_warnings]
     left_out = list(search_fields.left_out)
     facts = {
         "text_fields": text_fields,
@@ -368,11 +372,11 @@ def _check_texts(settings: Settings, index: str) -> Iterator[Finding]:
             fields = client.fields_of(index)
             texts = sample_texts(client, index, fields, SAMPLE_SIZE)
             languages = Languages.detect(client, index, texts)
-            is_empty = not texts and not client.count(index=index)["count"]
+            is_empty_index = not texts and not client.count(index=index)["count"]
     except Exception as error:  # noqa: BLE001 - any error is the finding
         yield Finding("languages", "failed", _first_line(error), choose_engine_fix(error, NO_INDEX_FIX))
         return
-    if fields.model_fields and not texts and not is_empty:
+    if fields.model_fields and not texts and not is_empty_index:
         reason = f"{index}: the sampled documents have no text in {', '.join(fields.model_fields)}"
         fix = "set other fields with --fields or in the settings file; the model reads texts from _source"
         yield Finding("texts", "failed", reason, fix)
@@ -394,9 +398,14 @@ def _check_vectors(settings: Settings, index: str) -> Iterator[Finding]:
         yield Finding("vectors", "absent", "document vectors are off: each search encodes its candidates")
         return
     try:
-        address = settings.url.get_secret_value()
-        models: Any = {name: getattr(settings, name) for name in ("model", "vector_model", "backend", "dtype")}
-        with closing(connect(address, **models)) as client:
+        client = connect(
+            settings.url.get_secret_value(),
+            model=settings.model,
+            vector_model=settings.vector_model,
+            backend=settings.backend,
+            dtype=settings.dtype,
+        )
+        with closing(client):
             build_estimate, orphaned = estimate(client, index), find_orphans(client)
     except ConfigError as error:
         yield Finding("vectors", "absent", _first_line(error))
