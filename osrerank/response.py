@@ -103,7 +103,7 @@ def read_took_ms(response: Mapping[str, Any]) -> int:
     return int(took) if isinstance(took, int | float) and math.isfinite(took) else 0
 
 
-def make_candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
+def make_candidate_ids(hits: Hits) -> list[str]:
     """Return an id for each hit. Different hits have different ids.
 
     It is the hit's ``_id``, such as ``7``. If two hits have the same ``_id``, all ids also contain the index, and the
@@ -119,13 +119,13 @@ def make_candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
     return long_ids
 
 
-def has_repeats(hits: Sequence[Mapping[str, Any]]) -> bool:
+def has_repeats(hits: Hits) -> bool:
     """Return whether a hit is listed twice, as in a hybrid search without a pipeline that merges its queries' hits."""
     ids = make_candidate_ids(hits)
     return len(set(ids)) < len(ids)
 
 
-def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
+def has_own_order(hits: Hits) -> bool:
     """Return whether a search sorted its hits by a field, and did not score them.
 
     With ``track_scores``, sorted hits have scores, so such a search is not recognised.
@@ -134,7 +134,7 @@ def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def make_ranking(
-    hits: Sequence[Mapping[str, Any]],
+    hits: Hits,
     query: Query,
     fields: Sequence[str],
     separator: str = " ",
@@ -145,7 +145,7 @@ def make_ranking(
 
 
 def make_candidates(
-    hits: Sequence[Mapping[str, Any]],
+    hits: Hits,
     fields: Sequence[str],
     separator: str = " ",
     fields_by_index: Mapping[str, Sequence[str]] | None = None,
@@ -164,9 +164,9 @@ def make_candidates(
     candidates = []
     for rank, (doc_id, hit) in enumerate(zip(make_candidate_ids(hits), hits, strict=True), start=1):
         score = hit.get("_score")
-        if type(score) is not float or not math.isfinite(score):
+        if type(score) is not float or not math.isfinite(score):  # rare
             score = _convert_score(score, rank)
-        first_pass_score = StageScore(FIRST_PASS, score, rank, squash(score))
+        first_pass_score = StageScore(FIRST_PASS, score, rank, unit=squash(score))
         hit_fields = fields_by_index.get(hit.get("_index", ""), fields) if fields_by_index else fields
         sections = read_sections(hit, hit_fields)
         text = None if sections is None else separator.join([section.text for section in sections])
@@ -256,7 +256,7 @@ def _read_field(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
     return [] if has_empty_text else None
 
 
-def _read_inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+def _read_inner_hits(hit: Mapping[str, Any], name: str) -> Hits:
     group = (hit.get("inner_hits") or {}).get(name) or {"hits": {"hits": []}}
     try:  # `parse_hits` needs an id, which inner hits can lack
         return parse_hits({"hits": {"hits": [{"_id": "", **inner} for inner in group["hits"]["hits"]]}})
