@@ -47,7 +47,7 @@ class Calibrations:
     def __init__(self, settings: Settings) -> None:
         self.file = calibration_file(settings)
         self._lock = fork_safe_lock()
-        # the file's time and size when it was last read, and its calibrations by index
+        # the file's time and size when it was last read (0 before), and its calibrations by index
         self._content: tuple[tuple[int, int], dict[str, IndexCalibration]] = ((0, 0), {})
         self._mappings: ExpiringCache[str, Mapping[str, Any]] = ExpiringCache()
 

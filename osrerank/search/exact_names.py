@@ -23,7 +23,7 @@ If more hits have the name, the query is a common word rather than the name of o
 """
 MAX_LENGTH_FACTOR = 4
 """The maximum length of a compared name, as a multiple of len(query) + 4. Longer names are skipped to save time."""
-_WORD = re.compile(r"[\w+#]+")
+_WORD = re.compile(r"[\w+#]+")  # with + and #, because of names such as C++ and C#
 _is_title = lru_cache(1_000)(is_title)
 
 
@@ -69,14 +69,15 @@ def move_exact_names_up(ranking: Ranking) -> Ranking:
         return ranking
     for candidate in sorted(marked, key=lambda candidate: candidate.trace[0].rank):
         first_rank = candidate.trace[0].rank
-        index, target = candidates.index(candidate), first_rank - 1
-        if index > target:
-            displaced = candidates[target]
+        index = candidates.index(candidate)
+        target_index = first_rank - 1
+        if index > target_index:
+            displaced = candidates[target_index]
             last = displaced.trace[-1]
             entry = StageScore(STAGE, displaced.score, first_rank, last.unit, level=last.level)
             del candidates[index]
             moved = candidate._replace(score=displaced.score, trace=(*candidate.trace, entry))
-            candidates.insert(target, moved)
+            candidates.insert(target_index, moved)
     ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(candidates, start=1))
     return replace(ranking, candidates=ranked)
 
@@ -103,11 +104,12 @@ def _titles(values: Mapping[str, Any], parent: str = "") -> list[str]:
     titles = []
     for name, value in values.items():
         path = f"{parent}.{name}" if parent else name
-        if type(value) is str:
+        if type(value) is str:  # a fast test of the usual case
             if _is_title(path):
                 titles.append(value)
         else:
-            for element in value if type(value) is list else [value]:
+            elements = value if type(value) is list else [value]
+            for element in elements:
                 if isinstance(element, str) and _is_title(path):
                     titles.append(element)
                 elif isinstance(element, Mapping):

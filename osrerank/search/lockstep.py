@@ -123,13 +123,7 @@ def run_in_lockstep(
             steps: list[Any] = [search.step for search in batch]
             is_multi_search = batch[0].header is not None
             if isinstance(steps[0], SearchRequest) and is_multi_search:
-                request = _multi_search(batch)
-                response = yield from _attempt(request)
-                has_first_pass = any(step.is_first_pass for step in steps)
-                results = _split_responses(response, len(batch), has_first_pass=has_first_pass)
-                if SCORES_PARAM in request.params:
-                    pairs = zip(results, steps, strict=True)
-                    results = [_without_unrequested_scores(result, step) for result, step in pairs]
+                response, results = yield from _send_multi_search(batch)
                 if isinstance(response, Mapping):
                     envelope = {**response, **envelope}  # of several multi-searches, the first one's values win
             elif isinstance(steps[0], ReadTexts):
@@ -153,14 +147,14 @@ def _next_batch(waiting: Sequence[_RunningSearch]) -> list[_RunningSearch]:
 
     A request to ``_search`` waits until all searches have one, so that one multi-search carries them all.
     """
-    others = [search for search in waiting if not isinstance(search.step, SearchRequest)]
-    first = others[0] if others else waiting[0]
-    step = first.step
+    not_searching = [search for search in waiting if not isinstance(search.step, SearchRequest)]
+    next_search = not_searching[0] if not_searching else waiting[0]
+    step = next_search.step
     if isinstance(step, SearchRequest | ReadTexts | ReadRecords):
         return [search for search in waiting if type(search.step) is type(step)]
     if isinstance(step, SideRequest) and step.method == "GET":  # such as the mapping
         return [search for search in waiting if search.step == step]
-    return [first]
+    return [next_search]
 
 
 def _attempt(step: ClientStep) -> Generator[ClientStep, Any, Any]:
@@ -171,12 +165,21 @@ def _attempt(step: ClientStep) -> Generator[ClientStep, Any, Any]:
         return error
 
 
-def _multi_search(searches: Sequence[_RunningSearch]) -> MultiSearchRequest:
-    """Return the multi-search of several searches. If one of them requests scores of named queries, all get them."""
-    steps = [(search.header, search.step) for search in searches if isinstance(search.step, SearchRequest)]
-    lines = [line for header, step in steps for line in (header, step.body)]
-    is_scored = any(requests_named_scores(step.params) for _, step in steps)
-    return MultiSearchRequest(lines, params={SCORES_PARAM: "true"} if is_scored else {})
+def _send_multi_search(searches: Sequence[_RunningSearch]) -> Generator[ClientStep, Any, tuple[Any, list[Any]]]:
+    """Send one multi-search for several searches. Return its response, and the response or the error of each search.
+
+    If one of the searches requests scores of named queries, all get them. They are then removed from the others.
+    """
+    steps = [search.step for search in searches if isinstance(search.step, SearchRequest)]
+    lines = [line for search, step in zip(searches, steps, strict=True) for line in (search.header, step.body)]
+    requests_scores = any(requests_named_scores(step.params) for step in steps)
+    request = MultiSearchRequest(lines, params={SCORES_PARAM: "true"} if requests_scores else {})
+    response = yield from _attempt(request)
+    has_first_pass = any(step.is_first_pass for step in steps)
+    results = _split_responses(response, len(steps), has_first_pass=has_first_pass)
+    if requests_scores:
+        results = [_without_unrequested_scores(result, step) for result, step in zip(results, steps, strict=True)]
+    return response, results
 
 
 def _without_unrequested_scores(response: Any, step: SearchRequest) -> Any:

@@ -43,8 +43,8 @@ def make_report(
     else:
         report = unranked_report(response, _failure_reason(outcome), plan)
         report = replace(report, stages=outcome.reports, warnings=outcome.warnings)
-    was_planned = isinstance(outcome, Ranking) or plan.page is not None
-    if was_planned:
+    was_reranking_planned = isinstance(outcome, Ranking) or plan.page is not None
+    if was_reranking_planned:
         report = replace(report, explain=plan.options.explain, rerank_ms=rerank_ms)
     if interleaved is not None:
         stages = [stage_as_json(stage, explain=plan.options.explain) for stage in interleaved.stages]

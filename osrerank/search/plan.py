@@ -237,23 +237,24 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
         return plan
     if isinstance(call.query, str):
         plan = replace(plan, text=call.query)
-    pipeline = UNKNOWN_PIPELINE
+    search_pipeline = UNKNOWN_PIPELINE
     if not fields.timed_out:  # otherwise, another request would probably time out too
-        pipeline = yield from searcher.pipelines.find(call.index, {**(call.header or {}), **call.params}, call.body)
-    if options.rm3 is not None and not pipeline.blocking_reason and call.exclusion is None:
-        plan = yield from _expand_query(plan, query, pipeline)
+        params = {**(call.header or {}), **call.params}
+        search_pipeline = yield from searcher.pipelines.find(call.index, params, call.body)
+    if options.rm3 is not None and not search_pipeline.blocking_reason and call.exclusion is None:
+        plan = yield from _expand_query(plan, query, search_pipeline)
     if options.is_first_pass:
         return replace(plan, skip_reason=NOT_ASKED)
     if "ext" in plan.body and (yield from searcher.engine.find()).has_ext:
         plan = replace(plan, ubi=UbiQuery.from_body(plan.body, call.params), body=without_ubi(plan.body))
     if call.exclusion is not None:
-        return _with_first_pass(plan, pipeline, None)  # adds only the text, and the exclusion as the skip reason
+        return _with_first_pass(plan, search_pipeline, None)  # adds only the text, and the exclusion as the skip reason
     skip_reason = yield from _find_skip_reason(plan, searcher)
     if skip_reason is not None:
         return replace(plan, skip_reason=skip_reason, text="")  # so that UBI records no query text
     thresholds = yield from _find_thresholds(plan, searcher)
     plan = yield from _with_order_and_bm25_scale(plan, thresholds, searcher)
-    plan = _with_first_pass(plan, pipeline, thresholds)
+    plan = _with_first_pass(plan, search_pipeline, thresholds)
     return (yield from _with_boosts(plan, searcher))
 
 
@@ -357,7 +358,7 @@ def _find_recipe_and_deadline(
     return first_recipe, deadline
 
 
-def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
+def _with_first_pass(plan: Plan, search_pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
     """Return the plan with its text and first pass, or with the reason why the hits are not reranked."""
     call, options = plan.call, plan.options
     if "collapse" in plan.body:
@@ -365,7 +366,7 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     if options.query is not None:
         plan = replace(plan, text=options.query)
     depth = plan.service.count_candidates(options)
-    first_pass = plan_first_pass(plan.body, call.params, options, depth, plan.fields, pipeline, thresholds)
+    first_pass = plan_first_pass(plan.body, call.params, options, depth, plan.fields, search_pipeline, thresholds)
     if isinstance(first_pass, Reason):
         return replace(plan, skip_reason=first_pass)
     plan = _with_text(plan)
@@ -392,14 +393,13 @@ def _with_boosts(plan: Plan, searcher: Searcher) -> Generator[SideRequest, Any, 
     boosts = find_boosts(plan.body, plan.call.params, plan.text, plan.fields.traits.non_text)
     first_pass = plan.first_pass
     if isinstance(boosts, Boosts):
-        failure: Reason | None
+        failure = searcher.named_score_failures.get(str(plan.call.index))
         if searcher.is_embedded:
             failure = NO_BOOSTS_IF_EMBEDDED
-        else:
-            failure = searcher.named_score_failures.get(str(plan.call.index))
-        if plan.call.is_in_multi_search and failure is None:
+        elif failure is None and plan.call.is_in_multi_search:
             engine = yield from searcher.engine.find()
-            failure = None if engine.scores_named_queries_in_multi_search else NO_BOOSTS_IN_MULTI_SEARCH
+            if not engine.scores_named_queries_in_multi_search:
+                failure = NO_BOOSTS_IN_MULTI_SEARCH
         if failure is None:
             first_pass = first_pass.with_named_query(boosts)
         else:
@@ -435,7 +435,7 @@ def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
     return replace(plan, recipe=recipe)
 
 
-def _expand_query(plan: Plan, query: Any, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
+def _expand_query(plan: Plan, query: Any, search_pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
     """Return the plan with the query expanded by RM3, which adds words from the best documents of the query.
 
     Raises:
@@ -451,9 +451,9 @@ def _expand_query(plan: Plan, query: Any, pipeline: SearchPipeline) -> Generator
         )
     query_fields = [without_boost(name) for name in plan.fields.query_fields] or ["text"]
     field_name = rm3.field or _first_non_title_field(query_fields)
-    pipeline_of_body = call.body.get("search_pipeline", pipeline.replacement)
-    search_pipeline = call.params.get("search_pipeline", pipeline_of_body)
-    expanded = yield from expand_query(query, call.index, rm3, call.params, field_name, search_pipeline)
+    body_pipeline = call.body.get("search_pipeline", search_pipeline.replacement)
+    pipeline_to_use = call.params.get("search_pipeline", body_pipeline)
+    expanded = yield from expand_query(query, call.index, rm3, call.params, field_name, pipeline_to_use)
     if expanded is None:
         warning = SearchWarning(NOT_EXPANDED.format(field_name), WarningCode.QUERY_UNEXPANDED)
         return replace(plan, warnings=(*plan.warnings, warning))

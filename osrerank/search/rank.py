@@ -150,7 +150,7 @@ def run_stages(ranking: Ranking | Reason, plan: Plan) -> Ranking | Reason:
     """
     # In a multi-search, each search has a span of its own. The outcome of a single search goes to the current span.
     with span("osrerank.rerank") if plan.call.is_in_multi_search else UNRECORDED:
-        has_saved_order = isinstance(ranking, Ranking) and bool(ranking.reports)  # saved with the order
+        has_saved_order = isinstance(ranking, Ranking) and bool(ranking.reports)  # they are saved with the order
         if isinstance(ranking, Ranking) and not has_saved_order and plan.recipe is not None:
             ranking = _rerank(ranking, plan)
         if isinstance(ranking, Reason):
@@ -167,7 +167,7 @@ def trace_outcome(ranking: Ranking) -> None:
 
 
 def _rerank(ranking: Ranking, plan: Plan) -> Ranking:
-    """Return the ranking after all stages and boosts, with hits moved up whose name is exactly the query."""
+    """Return the ranking after all stages and boosts. Hits whose name is exactly the query are moved up."""
     assert plan.recipe is not None
     try:
         ranking = plan.recipe.rerank(ranking, plan.deadline, on_failure=plan.options.on_failure)

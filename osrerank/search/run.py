@@ -83,13 +83,13 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             return _respond_unranked(failure, response, plan)
         plan, response = yield from perform(plan, searcher)
         try:
-            reranking_began_s = service.clock()  # in case one of the next steps fails
+            reranking_began_at_s = service.clock()  # in case one of the next steps fails
             plan, response = yield from complete_page(plan, response)
             if (yield from fields_have_changed(plan, response, searcher)):
                 newest_plan = yield from make_plan(call, searcher, service)
                 plan, response = yield from perform(newest_plan, searcher)
                 plan, response = yield from complete_page(plan, response)
-            reranking_began_s = service.clock()
+            reranking_began_at_s = service.clock()
             if call.options is None or not isinstance(response, Mapping):  # not to be reranked, or not JSON
                 return response
             plan, response = extract_boost_scores(plan, response)
@@ -98,14 +98,14 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             plan, ranking = yield from load_models_and_vectors(ranking, hits, plan, searcher)
             reranked = yield Computation(partial(run_stages, ranking, plan))
             interleaved = yield from _interleave(reranked, hits, plan, response, searcher)
-            rerank_ms = (service.clock() - reranking_began_s) * 1000
+            rerank_ms = (service.clock() - reranking_began_at_s) * 1000
             report = make_report(response, reranked, plan, interleaved, rerank_ms=rerank_ms)
             report = yield from record_search(report, plan, searcher)
             reranked_response = yield from finish_search(reranked, report, response, plan, hits, searcher)
         except EngineError:  # the caller's own request failed; all other requests handle their errors
             raise
         except (ConfigError, PropagatedError):  # the options do not fit the models, or ``on_failure`` is "raise"
-            _count(applied="false", took_s=service.clock() - reranking_began_s, call=call, code=None)
+            _count_search(applied="false", took_s=service.clock() - reranking_began_at_s, call=call, code=None)
             raise
         except Exception as error:  # noqa: BLE001 - a bug in osrerank must not lose the engine's response
             return _respond_unranked(error, response, plan)
@@ -115,16 +115,9 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
 def _interleave(
     first_ranking: Ranking | Reason, hits: Hits, plan: Plan, response: Mapping[str, Any], searcher: Searcher
 ) -> Generator[Step, Any, InterleavedList | None]:
-    """Compute the second ranking of an interleaved search, and interleave both rankings.
+    """Compute the second ranking of an interleaved search, and interleave it with the first.
 
     Returns None if the search is not interleaved, or if the hits cannot be reranked.
-
-    Args:
-        first_ranking: the ranking by the search's own options, or the reason why there is none.
-        hits: the first pass's hits.
-        plan: the plan of the search.
-        response: the first pass's response.
-        searcher: the state that the client's searches share.
     """
     if plan.second_plan is None or isinstance(first_ranking, Reason):
         return None
@@ -146,7 +139,7 @@ def _interleave(
 def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[Step, Any, Report]:
     """If requested, record the search for UBI (User Behavior Insights), and queue its second run in shadow mode.
 
-    Returns the report with entries that say whether it was recorded and queued.
+    Returns the report with entries that say whether the search was recorded and queued.
     """
     if plan.ubi is not None:
         options = plan.call.options
@@ -163,10 +156,11 @@ def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[S
 
 def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
     """Return the steps that run a search of shadow mode again with reranking, and that record how the order changes."""
-    call, unranked_ids = plan.call, first_ids(report.hits or ())
+    call = plan.call
     assert call.options is not None
 
     def steps() -> Generator[Step, Any, tuple[Any, float]]:
+        """Return the response of the reranked search, and its duration in seconds."""
         if report.code != ReasonCode.SHADOW:  # the search cannot be reranked, and the report has the reason
             return write_report({"hits": {"hits": []}}, report), 0.0
         started_s = plan.service.clock()
@@ -176,7 +170,7 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
 
     text = query_text_or_json(call.options, call.query, call.body)
     reranking = run_one(steps(), searcher.vectors, call.header)
-    return searcher.shadows.compare_with_reranking(text, call.index, unranked_ids, reranking)
+    return searcher.shadows.compare_with_reranking(text, call.index, first_ids(report.hits or ()), reranking)
 
 
 def finish_search(
@@ -220,7 +214,7 @@ def _count_outcome(report: Report, plan: Plan) -> None:
     if report.code in NOT_ATTEMPTED:
         return
     applied = "no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower()
-    _count(applied, report.rerank_ms / 1000, plan.call, report.code)
+    _count_search(applied, report.rerank_ms / 1000, plan.call, report.code)
     for stage in report.stages:
         if stage.name == BOOSTS_STAGE:
             BOOSTS.labels(str(stage.applied).lower()).inc()
@@ -294,7 +288,7 @@ def _write_vectors(reranked: Ranking, plan: Plan, hits: Hits, searcher: Searcher
             yield SendLater(report_steps)
 
 
-def _count(applied: str, took_s: float, call: SearchCall, code: ReasonCode | None) -> None:
+def _count_search(applied: str, took_s: float, call: SearchCall, code: ReasonCode | None) -> None:
     """Count a search in the metrics. Searches in shadow mode have other metrics.
 
     Args:
@@ -327,7 +321,7 @@ def _respond_unranked(error: Exception, response: Any, plan: Plan) -> Any:
     if plan.call.options is None or not isinstance(response, Mapping):
         return response
     if plan.call.exclusion is None:
-        _count(applied="false", took_s=0.0, call=plan.call, code=reason.code)
+        _count_search(applied="false", took_s=0.0, call=plan.call, code=reason.code)
     try:
         return write_report(response, unranked_report(response, reason, plan))
     except Exception:  # a malformed response can cause the same error again

@@ -152,8 +152,11 @@ class Searcher:
             ConfigError: the indices have different models.
             OsrerankError: see `RerankService.warm_up`.
         """
-        with self._own_service if index is None else self.service_for(index) as service:
-            service.warm_up(self.defaults.base if index is None else self.defaults.options_for(index))
+        if index is None:
+            self.service.warm_up(self.defaults.base)
+            return
+        with self.service_for(index) as service:
+            service.warm_up(self.defaults.options_for(index))
 
     def close(self) -> None:
         """Release the models and the connections to Redis."""
@@ -194,11 +197,13 @@ class Searcher:
             uses_build_fields: whether a search that names no fields uses the fields of the last vector build. If False,
                 it uses the text fields of the mapping.
         """
-        searched_by_body: tuple[str, ...] | None = None
+        fields_in_clause: tuple[str, ...] | None = None  # none are known if the query is a text
         if not isinstance(query, str):
-            searched_by_body = find_searched_fields(read_queries(body) if query is None else query)
-        second_rankings = options.rankings[1:]  # with interleaving, the ranking that is compared with the first
-        second_fields = [ranking.fields for ranking in second_rankings if ranking.fields != options.fields]
+            fields_in_clause = find_searched_fields(read_queries(body) if query is None else query)
+        second_ranking_fields: list[str] = []
+        for ranking in options.rankings[1:]:  # with interleaving, the ranking that is compared with the first
+            if ranking.fields != options.fields:
+                second_ranking_fields += caller_names(ranking.fields)
         body_fields: tuple[Leaf, ...] = ()
         if "derived" in body or "runtime_mappings" in body:
             leaves = read_leaves({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
@@ -206,8 +211,8 @@ class Searcher:
         choice = FieldChoice(
             query_fields=caller_names(options.query_fields),
             model_fields=caller_names(options.fields),
-            searched_by_body=searched_by_body,
-            second_ranking_fields=tuple(name for fields in second_fields for name in caller_names(fields)),
+            searched_by_body=fields_in_clause,
+            second_ranking_fields=tuple(second_ranking_fields),
             defined_by_body=body_fields,
             is_checked=isinstance(options.fields, CheckedNames),
             uses_build_fields=uses_build_fields,

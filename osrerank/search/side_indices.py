@@ -34,7 +34,7 @@ READ_TIMEOUT_S = 2.0
 WRITE_TIMEOUT_S = 10.0
 """The timeout of a request that writes vectors after the response, in seconds."""
 DEADLINE_NEAR_S = 0.05
-"""If less time than this is left, a read's timeout is due to the deadline, not to the cluster, in seconds."""
+"""If a read times out when less time than this is left, the cause is the deadline, not the cluster. In seconds."""
 UNAVAILABLE_S = 60.0
 """How long a missing or forbidden side index is not read again, in seconds."""
 MAX_SIDE_INDICES = 1000
@@ -52,6 +52,7 @@ Value = TypeVar("Value")
 ReadSteps = Generator[SideRequest, Any, Any]
 """Steps that yield requests, are sent the responses, and return the records that were found."""
 BulkSteps = Generator[SideRequest, Any, Value | None]
+"""Steps that send a bulk request, and return what was read from the response. None if the request failed."""
 logger = logging.getLogger(__name__)
 
 
@@ -72,7 +73,8 @@ class SideIndex:
 
     def __init__(self, clock: Callable[[], float], name: str) -> None:
         self.name = name
-        self.exists, self.may_write = False, True
+        self.exists = False
+        self.may_write = True
         self.unavailable = Pause(UNAVAILABLE_S, clock=clock)
         self.failures = Guard("index", name)
         self.reports = Pause(REPORT_INTERVALS_S, clock=clock)
@@ -151,8 +153,9 @@ class SideIndices:
 
     def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
-        self._get_state = lru_cache(MAX_SIDE_INDICES)(partial(SideIndex, clock))  # creates an object for each name
-        self._report_number = secrets.randbelow(MAX_REPORTS)  # so that processes seldom use the same report
+        self._get_state = lru_cache(MAX_SIDE_INDICES)(partial(SideIndex, clock))  # one object for each name
+        # A side index has room for `MAX_REPORTS` reports. A random choice lets few processes write to the same one.
+        self._report_number = secrets.randbelow(MAX_REPORTS)
 
     def fetch(self, index_by_key: Mapping[bytes, str], remaining_s: Callable[[], float]) -> ReadSteps:
         """Read vector records from side indices, and return the found records by key.
@@ -207,7 +210,10 @@ class SideIndices:
         return self._report(due_indices) if due_indices else None
 
     def _report(self, indices: Sequence[SideIndex]) -> Generator[SideRequest, Any, None]:
-        """Write a report to each side index: which documents have no vectors, and how often searches found them."""
+        """Write a report to each side index: which documents have no vectors, and how often searches found them.
+
+        If no builder has fetched the last report, the counts are kept, and the pause before the next report is longer.
+        """
         for index in indices:
             counts = index.most_frequently_missing()
             body = build_report_body(index.name, self._report_number, counts)
@@ -251,7 +257,7 @@ class SideIndices:
         if error.is_absent:
             for index in indices:
                 index.mark_missing(error)
-        elif remaining_s() > DEADLINE_NEAR_S or not error.timed_out:  # not because of the deadline
+        elif not error.timed_out or remaining_s() > DEADLINE_NEAR_S:  # the deadline is not the cause
             for index in indices:
                 index.failures.read_pause.begin(error.cause)
         return {}
@@ -288,14 +294,14 @@ class SideIndices:
                 reason = yield from self._send_bulk(index, lines, describe_bulk_failure)
                 if reason:
                     index.record_write_failure(OSError(reason))
-                is_written = reason == ""  # None if the request failed
-                if not is_written:
+                if reason != "":  # the reason is None if the whole request failed
                     break
 
-    def _send_bulk(self, index: SideIndex, lines: str, read: Callable[[Any], Value]) -> BulkSteps[Value]:
-        """Send a bulk request. Return the value of ``read`` for its response, or None if the request failed."""
+    def _send_bulk(self, index: SideIndex, lines: str, read_response: Callable[[Any], Value]) -> BulkSteps[Value]:
+        """Send a bulk request. Return what ``read_response`` returns for its response, or None if it failed."""
         try:
-            return read((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_TIMEOUT_S})))
+            response = yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_TIMEOUT_S})
+            return read_response(response)
         except EngineError as error:
             index.record_write_failure(error.cause, is_forbidden=error.is_forbidden)
         except (LookupError, TypeError) as error:  # a malformed response

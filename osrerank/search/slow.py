@@ -58,7 +58,7 @@ def advise(
         yield SendLater(_log_with_build_fields(advice, index, plan.model_fields, searcher))
     else:
         for log_line in advice:
-            log_line("")
+            log_line("")  # nothing to do before a build
 
 
 def _log_with_build_fields(
@@ -125,11 +125,11 @@ def _log_missing_vectors(note: str, index: str, before_building: str) -> None:
 def _suggest_remedy(stage: StageReport, options: Rerank, index: str, before_building: str) -> str:
     """Return what would make a slow stage faster: stored vectors or, for a cross-encoder, other options."""
     n_unstored = stage.encoded + stage.lacking
-    has_no_vectors = stage.name == "vectors" and stage.code is ReasonCode.DEADLINE and not stage.known
+    was_too_late = stage.name == "vectors" and stage.code is ReasonCode.DEADLINE and not stage.known
     note = ""
     if n_unstored:
         note = f"{n_unstored} texts of this search had no stored vectors"
-    elif has_no_vectors:
+    elif was_too_late:
         note = "no text was encoded in time"
     if note:
         return f"{before_building}build the vectors beforehand: {build_command(index or 'NAME', note)}"

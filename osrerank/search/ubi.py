@@ -79,7 +79,6 @@ class UbiRecords:
             session: a digest that identifies the user of an interleaved search. Empty for all other searches.
             deadline: the deadline of the search.
         """
-        reason = ""
         if self._pause.is_on:
             reason = "the engine refused an earlier record, and recording pauses"
         else:
@@ -99,7 +98,8 @@ class UbiRecords:
         """Write a record. Return why it was not written, or an empty string if it was."""
         params = {"request_timeout": timeout_s}
         try:
-            if not self._has_index and not (yield SideRequest("HEAD", f"/{INDEX}", params=params)):
+            has_index = self._has_index or (yield SideRequest("HEAD", f"/{INDEX}", params=params))
+            if not has_index:
                 try:
                     yield SideRequest("PUT", f"/{INDEX}", index_body(is_embedded=self._is_embedded), params)
                 except EngineError as error:

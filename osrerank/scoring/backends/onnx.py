@@ -70,7 +70,7 @@ class OnnxBackend:
         precision = _choose_precision(directory, card)
         file = card.onnx[precision]
         session = _open_session(directory / file, card.name)
-        cls._check(session, directory / file, card)
+        cls._check_graph(session, directory / file, card)
         return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
@@ -89,7 +89,7 @@ class OnnxBackend:
         return {name: getattr(batch, name) for name in self._input_names}
 
     @staticmethod
-    def _check(session: Any, file: Path, card: ModelCard) -> None:
+    def _check_graph(session: Any, file: Path, card: ModelCard) -> None:
         """Refuse a graph whose inputs or output do not match the card."""
         _check_inputs(session, file, card)
         n_labels = 2 if card.head in {"logits2", "next-sentence"} else 1  # two: not relevant, relevant
@@ -122,12 +122,12 @@ class EncoderBackend(OnnxBackend):
         For a late-interaction model, return a vector for each token, ``(tokens, dimensions)``.
         """
         feed = self._build_feed(tokens)
-        with NATIVE_CODE:
+        with NATIVE_CODE:  # the interpreter's exit waits for it
             output: npt.NDArray[np.float32] = self._session.run([self._output_name], feed)[0]
         return output if self._output_name == VECTOR_OUTPUT else compute_vector(output[0], self._head)
 
     @staticmethod
-    def _check(session: Any, file: Path, card: ModelCard) -> None:
+    def _check_graph(session: Any, file: Path, card: ModelCard) -> None:
         _check_inputs(session, file, card)
         output_name = _find_output(session)
         supported_names = (VECTOR_OUTPUT, *STATE_OUTPUTS) if card.is_bi_encoder else (VECTOR_OUTPUT,)
@@ -171,7 +171,7 @@ def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[n
             case "first":
                 vector = vector[: step.size]
             case "unit":
-                vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
+                vector = vector / max(float(np.linalg.norm(vector)), 1e-12)  # never a division by 0
     vectors: npt.NDArray[np.float32] = vector[None].astype(np.float32)
     return vectors
 

@@ -1,4 +1,7 @@
-"""Run models in torch: BERT, RoBERTa and ModernBERT with osrerank's forward pass, other families with transformers."""
+"""Run models in torch: BERT, RoBERTa and ModernBERT with osrerank's forward pass, other families with transformers.
+
+Osrerank's forward pass computes *packed* batches, whose sequences are concatenated without padding.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -99,7 +102,7 @@ class TorchBackend:
         try:
             return engine(sequences)
         except self._torch.OutOfMemoryError as error:
-            memory_error = self._reduce_budget(sequences)
+            memory_error = self._limit_batches(sequences)
             raise memory_error from error.with_traceback(None)  # the traceback keeps GPU memory in use
         except (RuntimeError, InferenceError) as error:
             raise InferenceError(f"{self._model} failed in torch: {error}", model=self._model) from error
@@ -107,10 +110,10 @@ class TorchBackend:
     def close(self) -> None:
         self._engine = None
 
-    def _reduce_budget(self, sequences: Sequence[Tokens]) -> InferenceError:
+    def _limit_batches(self, sequences: Sequence[Tokens]) -> InferenceError:
         """Limit later batches to half of a batch that did not fit into memory, and return the error to raise."""
         lengths = [len(tokens.ids) for tokens in sequences]
-        batch_tokens = sum(lengths) if self.is_packed else max(lengths) * len(lengths)
+        batch_tokens = sum(lengths) if self.is_packed else len(lengths) * max(lengths)  # including padding
         self.budget_tokens = max(1, min(self.budget_tokens, batch_tokens // 2))
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
@@ -124,7 +127,7 @@ load = TorchBackend.load  # `osrerank.scoring.registry` calls this
 
 
 def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
-    """Load the network onto its device. Return it and a text for users, such as ``packed attention``."""
+    """Load the network onto its device. Return it, and its implementation for the log, such as "packed attention"."""
     from osrerank.scoring.backends.networks import load as packed_loading  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.attention import choose_attention  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - imports torch

@@ -13,7 +13,7 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MIN_PROBABILITY = 1e-38
 """The lowest probability, whose logit is -87.5. A lower one counts as this."""
 MAX_PROBABILITY = 1 - 2**-53
-"""The highest probability, whose logit is 36.7. A higher one counts as this."""
+"""The highest probability, whose logit is 36.7: the last float64 before 1. A higher one counts as this."""
 UNSCORED_HEADER = "x-rerank-unscored"
 """The header with the number of documents that ``osrerank serve`` could not score. They are last in its response."""
 
@@ -23,9 +23,9 @@ class WrongScaleError(EndpointError):
 
 
 def read_scores(
-    dialect: Dialect, scale: Scale, content: Any, count: int, headers: Mapping[str, str]
+    dialect: Dialect, scale: Scale, content: Any, n_documents: int, headers: Mapping[str, str]
 ) -> tuple[dict[int, float], dict[int, str]]:
-    """Read the logits of ``count`` documents from the JSON ``content`` and the headers of a response.
+    """Read the logits of ``n_documents`` documents from the JSON ``content`` and the headers of a response.
 
     Returns:
         the logit of each scored document, by its index, and the reason why each other document has none:
@@ -41,20 +41,20 @@ def read_scores(
         index = entry.get("index") if isinstance(entry, dict) else None
         if not isinstance(index, int) or isinstance(index, bool) or dialect.score_key not in entry:
             raise _dialect_error(f"an entry without 'index' or {dialect.score_key!r}", dialect)
-        if not 0 <= index < count:
+        if not 0 <= index < n_documents:
             raise EndpointError(
-                f"the server scored document {index}, but the request had only documents 0 to {count - 1}"
+                f"the server scored document {index}, but the request had only documents 0 to {n_documents - 1}"
             )
         if index in scores:
             raise EndpointError(f"the server's response scores document {index} twice")
         scores[index] = entry[dialect.score_key]
     failures: dict[int, str] = {}
     if dialect.name == "osrerank":
-        in_response_order = list(scores)
         n_scored = len(scores) - _count_unscored(headers)
-        failures = dict.fromkeys(in_response_order[n_scored:], "the server's model failed on it")
+        unscored_indices = list(scores)[n_scored:]  # `scores` has the order of the response
+        failures = dict.fromkeys(unscored_indices, "the server's model failed on it")
     logits: dict[int, float] = {}
-    for index in range(count):
+    for index in range(n_documents):
         if index not in scores:
             failures[index] = "the server's response has no score for it"
         elif index not in failures:
@@ -90,7 +90,7 @@ def _to_logit(score: Any, scale: Scale) -> float | None:
     """Return a score's logit, or None if the score is not a number that is finite in float32."""
     if not isinstance(score, int | float) or isinstance(score, bool):
         return None
-    if not abs(score) <= MAX_FLOAT32:  # also if it is NaN
+    if not abs(score) <= MAX_FLOAT32:  # true for NaN as well
         return None
     if scale == "probability":
         if not 0 <= score <= 1:

@@ -62,7 +62,7 @@ class EndpointBatch:
 
 
 class EndpointScorer:
-    """Scores single documents on a rerank server. Safe to use from many threads, and after a fork.
+    """Scores documents on a rerank server, each by itself. Safe to use from many threads, and after a fork.
 
     ``Scores.values`` are logits: the server's logits, or ``log(p / (1 - p))`` of its probabilities p. If the deadline
     passes while batches are unfinished, `Scores.reached` is the number of documents before the first unfinished batch.
@@ -81,7 +81,7 @@ class EndpointScorer:
         self._threads: DaemonThreads | None = None
         self._closed = False
         self._lock = threading.Lock()
-        self._detecting = threading.Lock()
+        self._detection_lock = threading.Lock()
         self._dialect = self._target.dialect
         self._max_documents = self._target.max_documents  # 0 until the dialect is known
         if self._dialect is not None:
@@ -121,8 +121,9 @@ class EndpointScorer:
         dialect = self._find_dialect(deadline)
         batches = list(self._split_batches([prepare_text(documents[index]) for (index,) in tuples]))
         futures = [self._submit(dialect, prepare_text(query), batch, deadline) for batch in batches]
+        timeout_s = None if deadline.at_s is None else max(0.0, deadline.remaining_s())
         try:
-            wait(futures, timeout=None if deadline.at_s is None else max(0.0, deadline.remaining_s()))
+            wait(futures, timeout_s)
         finally:
             for future in futures:
                 future.cancel()  # drops batches that no thread has started; the others end at the deadline
@@ -144,8 +145,8 @@ class EndpointScorer:
         path = "/ready" if dialect.name == "osrerank" else "/health"
         if self._connection.is_healthy(self._target.base_url + path, deadline.within_ms(1000 * DETECTION_S)):
             return
-        probe = EndpointBatch(indices=[0], texts=["up"])  # any document
-        self._send(dialect, "warm", probe, deadline, attempts=1)
+        probe = EndpointBatch(indices=[0], texts=["up"])
+        self._send(dialect, "warm", probe, deadline, attempts=1)  # any query and document will do
         if probe.failures:
             raise EndpointError(probe.failures[0], model=self.model)
 
@@ -178,10 +179,10 @@ class EndpointScorer:
         next, to find out whether only that document is at fault. If it refuses a second document, the batch fails.
         """
         pending = deque([batch])
-        refused_documents = 0
+        n_refused_documents = 0
         max_accepted = 0  # number of documents in the largest request that the server accepted
         while pending:
-            from_end = refused_documents > 0 and max_accepted == 0
+            from_end = n_refused_documents > 0 and max_accepted == 0
             part = pending.pop() if from_end else pending.popleft()
             try:
                 self._send(dialect, query, part, deadline)
@@ -190,22 +191,22 @@ class EndpointScorer:
                     raise
                 if len(part.indices) > 1:
                     HALVINGS.inc()
-                    if from_end:  # in both cases, the halves take the place of the part
+                    if from_end:  # here and below, the halves take the place of the part
                         pending.extend(part.split_in_half())
                     else:
                         pending.extendleft(reversed(part.split_in_half()))
                     continue
-                refused_documents += 1
-                if max_accepted == 0 and (refused_documents > 1 or not pending):
+                n_refused_documents += 1
+                if max_accepted == 0 and (n_refused_documents > 1 or not pending):
                     raise  # neither the size nor a single document is the cause
                 part.failures[part.indices[0]] = str(error)
             else:
                 max_accepted = max(max_accepted, len(part.indices))
-            if part is not batch:  # otherwise, they are in the batch already
+            if part is not batch:  # otherwise, the results are in the batch already
                 batch.logits |= part.logits
                 batch.failures |= part.failures
         size = len(batch.indices)
-        if max_accepted < size and refused_documents == 0:
+        if max_accepted < size and n_refused_documents == 0:
             with self._lock:
                 self._max_documents = min(self._max_documents, max_accepted)
             logger.info(
@@ -240,10 +241,10 @@ class EndpointScorer:
         yield EndpointBatch(indices, texts[indices[0] :])
 
     def _collect_scores(
-        self, count: int, batches: Sequence[EndpointBatch], futures: "Sequence[Future[EndpointBatch]]"
+        self, n_documents: int, batches: Sequence[EndpointBatch], futures: "Sequence[Future[EndpointBatch]]"
     ) -> Scores:
-        """Return the scores of ``count`` documents. Raises an error if all batches failed, or the scale is wrong."""
-        values = np.full(count, np.nan, dtype=np.float32)
+        """Return the scores of all documents. Raises an error if all batches failed, or the scale is wrong."""
+        values = np.full(n_documents, np.nan, dtype=np.float32)
         failures: dict[int, str] = {}
         late_indices: list[int] = []
         errors: list[OsrerankError] = []
@@ -264,12 +265,12 @@ class EndpointScorer:
         for error in errors:
             if isinstance(error, WrongScaleError):
                 raise error
-        if errors and len(errors) == len(batches):  # the longest Retry-After applies to all
+        if errors and len(errors) == len(batches):  # the caller gets the longest Retry-After
             raise max(errors, key=lambda error: getattr(error, "retry_after_s", None) or 0.0)
         for error in errors:
             logger.warning("[server-failed] some documents were not scored: %s", error)
         scored = int(np.isfinite(values).sum())
-        reached = min(late_indices, default=count)
+        reached = min(late_indices, default=n_documents)
         return Scores(values, failures, reached, inferences=scored, identity=self.identity)
 
     def _find_dialect(self, deadline: Deadline, *, attempts: int = MAX_ATTEMPTS) -> Dialect:
@@ -277,7 +278,7 @@ class EndpointScorer:
         if self._dialect is not None:
             return self._dialect
         timeout_s = -1 if deadline.at_s is None else max(0.0, deadline.remaining_s())  # -1 is no limit
-        if not self._detecting.acquire(timeout=timeout_s):
+        if not self._detection_lock.acquire(timeout=timeout_s):
             raise DeadlineExceeded(f"the rerank server {self._target.host} has not reported its dialect in time")
         try:
             if self._dialect is None:
@@ -287,7 +288,7 @@ class EndpointScorer:
                 logger.info("%s uses the dialect %s", self._target.host, dialect.name)
             return self._dialect
         finally:
-            self._detecting.release()
+            self._detection_lock.release()
 
     def _detect_dialect(self, deadline: Deadline, attempts: int) -> Dialect:
         """Ask the server for ``/info`` and then ``/v1/models``, and infer the dialect from its responses."""

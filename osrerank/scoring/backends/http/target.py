@@ -50,8 +50,8 @@ class Target:
             reason = "the backend http needs a rerank server: set url in [http] of osrerank.toml"
             raise ConfigError(reason, setting="http.url", source=str(settings.find_settings_file() or SETTINGS_FILE))
         url = http.url.rstrip("/")
-        name = _guess_dialect(url) if http.dialect == AUTO else http.dialect
-        dialect = DIALECTS[name] if name else None
+        dialect_name = _guess_dialect(url) if http.dialect == AUTO else http.dialect
+        dialect = DIALECTS[dialect_name] if dialect_name else None
         # by the settings, or by an argument
         is_model_chosen = "model" in settings.model_fields_set or model != settings.model
         if dialect is not None and dialect.needs_model and not is_model_chosen:

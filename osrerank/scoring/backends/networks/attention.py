@@ -129,7 +129,7 @@ class PackedAttention:
     ) -> Tensor:
         options = {}
         if window is not None and not _window_covers(window, query_bounds):
-            options["window_size"] = (window, window)
+            options["window_size"] = (window, window)  # to the left and to the right
         bounds = (query_bounds.offsets, key_bounds.offsets, query_bounds.max_length, key_bounds.max_length)
         output: Tensor = self._attend(query, key, value, *bounds, **options)
         return output
@@ -156,7 +156,7 @@ class PaddedAttention:
             if query_bounds.max_length > MAX_GRID_WINDOWS * window:
                 return _attend_in_blocks(query, key, value, query_bounds, window)
             positions = torch.arange(query_bounds.max_length, device=query.device)
-            is_near = (positions[:, None] - positions).abs() <= window
+            is_near = (positions[:, None] - positions).abs() <= window  # (max_length, max_length)
             mask = is_near[None, None] if mask is None else mask & is_near
         grid = functional.scaled_dot_product_attention(
             query_bounds.pad(query), key_bounds.pad(key), key_bounds.pad(value), attn_mask=mask
@@ -227,7 +227,7 @@ def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds,
     """Return the output of attention with a window, computed in blocks of ``2 * window`` packed tokens.
 
     The queries of a block attend to the block's keys, and to the keys of one window on either side. A mask hides the
-    keys of other sequences and those outside a token's window.
+    keys of other sequences and those outside a token's window. Padding belongs to the sequence -1.
     """
     n_tokens = len(query)
     block_size = 2 * window
@@ -236,19 +236,22 @@ def _attend_in_blocks(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds,
     padding = n_blocks * block_size - n_tokens
     key_padding = (window, window + padding)
     # `functional.pad` takes the padding of the last dimension first; here it pads the tokens, the first dimension
-    blocks = functional.pad(query, (0, 0, 0, 0, 0, padding)).view(n_blocks, block_size, *query.shape[1:])
-    keys, values = (
+    query_blocks = functional.pad(query, (0, 0, 0, 0, 0, padding)).view(n_blocks, block_size, *query.shape[1:])
+    # a block of keys begins one window before the block of queries, and ends one window after it
+    key_blocks, value_blocks = (
         functional.pad(states, (0, 0, 0, 0, *key_padding)).unfold(0, key_size, block_size).transpose(2, 3)
         for states in (key, value)
     )  # each (n_blocks, heads, key_size, width)
     numbers = bounds.sequence_numbers
     query_sequences = functional.pad(numbers, (0, padding), value=-1).view(n_blocks, block_size, 1)
     key_sequences = functional.pad(numbers, key_padding, value=-1).unfold(0, key_size, block_size).unsqueeze(1)
-    query_positions = torch.arange(block_size, device=query.device)  # in the block
+    query_positions = torch.arange(block_size, device=query.device)  # from the block's first query
     key_positions = torch.arange(key_size, device=query.device) - window
     is_near = (key_positions - query_positions[:, None]).abs() <= window  # (block_size, key_size)
     mask = ((query_sequences == key_sequences) & is_near).unsqueeze(1)
-    output = functional.scaled_dot_product_attention(blocks.transpose(1, 2), keys, values, attn_mask=mask)
+    output = functional.scaled_dot_product_attention(
+        query_blocks.transpose(1, 2), key_blocks, value_blocks, attn_mask=mask
+    )
     return output.transpose(1, 2).reshape(n_blocks * block_size, *query.shape[1:])[:n_tokens]
 
 

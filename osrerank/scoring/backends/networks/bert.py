@@ -4,6 +4,8 @@ The same code computes BERT (Devlin et al. 2019, arXiv 1810.04805), RoBERTa (Liu
 XLM-R, which differ in the names of their weights and in their position ids. Packing changes no score, because only
 attention combines tokens, and a token attends only to tokens of its sequence. A classifier needs only the state of
 [CLS], so the last layer computes only that state. The head is computed in fp32, whatever the encoder's number type.
+
+In the shapes, ``tokens`` is the number of tokens in the batch, and ``n`` is the number of sequences.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,14 +52,17 @@ class BertFamily:
 
 
 BERT = BertFamily(
-    "bert.",
-    "pooler.dense",
-    {"BertForSequenceClassification": "classifier", "BertForNextSentencePrediction": "cls.seq_relationship"},
+    prefix="bert.",
+    pooler="pooler.dense",
+    classifiers={
+        "BertForSequenceClassification": "classifier",
+        "BertForNextSentencePrediction": "cls.seq_relationship",
+    },
 )
 ROBERTA = BertFamily(
-    "roberta.",
-    "classifier.dense",
-    {
+    prefix="roberta.",
+    pooler="classifier.dense",
+    classifiers={
         "RobertaForSequenceClassification": "classifier.out_proj",
         "XLMRobertaForSequenceClassification": "classifier.out_proj",
     },
@@ -93,6 +98,7 @@ class BertLayer(nn.Module):
         weight, bias = self.projections.weight, self.projections.bias
         hidden = states.shape[1]
         selected = states.index_select(0, indices)
+        # the first third of the matrix computes the queries
         (query,) = self._split_projections(functional.linear(selected, weight[:hidden], bias[:hidden]), 1)
         key, value = self._split_projections(functional.linear(states, weight[hidden:], bias[hidden:]), 2)
         return self._finish_layer(selected, attend(query, key, value).flatten(1))
@@ -165,7 +171,7 @@ class BertEncoder(nn.Module):
     def _run_layers(
         self, layers: Sequence[BertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
     ) -> Tensor:
-        """Embed tokens, and return their states after these layers. ``ids`` are `prepare_ids`'s arrays as tensors."""
+        """Embed tokens, and return their states after these layers. ``ids`` are the arrays of `prepare_ids`."""
         token_ids, positions, segments = ids
         states: Tensor = self.norm(self.word(token_ids) + self.position(positions) + self.segment(segments))
         for layer in layers:
@@ -183,24 +189,24 @@ class BertEncoder(nn.Module):
         """
         if packed.lengths.min() == 0:
             raise InferenceError("a sequence has no tokens")
+        positions = packed.positions + np.int32(self.first_position)
         has_segments = self.segment.num_embeddings > 1
         segments = packed.segments if has_segments else np.zeros_like(packed.segments)
-        ids = [packed.ids, packed.positions + np.int32(self.first_position), segments]
-        tables = (self.word, self.position, self.segment)
-        for name, values, table in zip(("token", "position", "segment"), ids, tables, strict=True):
-            check_ids(name, values, table.num_embeddings)
-        return ids
+        check_ids("token", packed.ids, self.word.num_embeddings)
+        check_ids("position", positions, self.position.num_embeddings)
+        check_ids("segment", segments, self.segment.num_embeddings)
+        return [packed.ids, positions, segments]
 
 
-def check_ids(name: str, ids: Int32Array, rows: int) -> None:
-    """Check that an embedding table has a row for each id.
+def check_ids(name: str, ids: Int32Array, n_rows: int) -> None:
+    """Check that an embedding table with ``n_rows`` rows has one for each id.
 
     Raises:
-        InferenceError: an id is negative, or not below ``rows``.
+        InferenceError: an id is negative, or not below ``n_rows``.
     """
     for id_ in (ids.min(), ids.max()):
-        if not 0 <= id_ < rows:
-            reason = f"a {name} id is {id_}, but the model has only the ids 0 to {rows - 1}"
+        if not 0 <= id_ < n_rows:
+            reason = f"a {name} id is {id_}, but the model has only the ids 0 to {n_rows - 1}"
             raise InferenceError(f"{reason}; check that tokenizer.json and config.json belong to the model")
 
 
@@ -216,8 +222,8 @@ class PackedNetwork(nn.Module):
     def pack(self, sequences: Sequence[Tokens]) -> list[Int32Array]:
         """Return the arrays that `forward` takes as tensors.
 
-        They are the encoder's ids, the sequences' offsets, the numbers 0 to n (the offsets of n sequences of one
-        token), and the sequences' lengths.
+        They are the encoder's ids, the sequences' offsets, the offsets of n sequences of one token (the numbers 0 to
+        n), and the sequences' lengths.
 
         Raises:
             InferenceError: the model has no embedding for an id.
@@ -251,7 +257,7 @@ class PackedTokenNetwork(PackedNetwork):
     """
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Int32Array]:
-        """Return the encoder's ids, the sequences' bounds, and the bounds and indices of the attended tokens."""
+        """Return the encoder's ids, and the offsets, indices and lengths that `forward` takes."""
         packed = pack(sequences)
         attended_lengths = packed.lengths - np.array([tokens.unattended for tokens in sequences], dtype=np.int32)
         is_attended = packed.positions < np.repeat(attended_lengths, packed.lengths)

@@ -32,25 +32,25 @@ def normalise_names(weights: Mapping[str, Tensor], prefix: str = "bert.") -> dic
     return {current_name(name.removeprefix(prefix)): tensor.float() for name, tensor in weights.items()}
 
 
-def from_bert_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+def from_bert_weights(weights: Mapping[str, Tensor], n_layers: int) -> dict[str, Tensor]:
     """Return the weights of an encoder under our names, from those that `normalise_names` returned.
 
     Raises:
         KeyError: a weight is missing.
     """
-    return {name: torch.cat([weights[part] for part in parts]) for name, parts in _list_names(layers)}
+    return {name: torch.cat([weights[part] for part in parts]) for name, parts in _list_names(n_layers)}
 
 
-def to_bert_weights(weights: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+def to_bert_weights(weights: Mapping[str, Tensor], n_layers: int) -> dict[str, Tensor]:
     """Return an encoder's weights under BERT's names, without a prefix: the inverse of `from_bert_weights`."""
     return {
         part: tensor
-        for name, parts in _list_names(layers)
+        for name, parts in _list_names(n_layers)
         for part, tensor in zip(parts, weights[name].chunk(len(parts)), strict=True)
     }
 
 
-def _list_names(layers: int) -> Iterator[tuple[str, list[str]]]:
+def _list_names(n_layers: int) -> Iterator[tuple[str, list[str]]]:
     """Yield our name of each weight of an encoder, and a list of BERT's names.
 
     The list has one name, except that our ``projections`` concatenates a layer's query, key and value matrices.
@@ -59,7 +59,7 @@ def _list_names(layers: int) -> Iterator[tuple[str, list[str]]]:
         yield f"{name}.weight", [f"embeddings.{bert_name}.weight"]
     for parameter in PARAMETERS:
         yield f"norm.{parameter}", [f"embeddings.LayerNorm.{parameter}"]
-        for index in range(layers):
+        for index in range(n_layers):
             layer, bert_layer = f"layers.{index}", f"encoder.layer.{index}"
             for name, bert_name in LAYER.items():
                 yield f"{layer}.{name}.{parameter}", [f"{bert_layer}.{bert_name}.{parameter}"]

@@ -31,7 +31,7 @@ class PackedEngine:
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         arrays = self._network.pack(sequences)
-        lengths = arrays[-1]
+        lengths = arrays[-1]  # `forward` also needs them in host memory
         with torch.inference_mode():
             return copy_to_host(self._network(copy_to_device(arrays, self._device), lengths))
 
@@ -56,7 +56,8 @@ class PaddedEngine:
 
     def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         batch = pad(sequences, self._pad_id)
-        names, shape = PaddedBatch.__slots__, batch.input_ids.shape
+        shape = batch.input_ids.shape
+        names = PaddedBatch.__slots__  # the names of the network's inputs
         flat_tensors = copy_to_device([getattr(batch, name).ravel() for name in names], self._device)
         inputs = {name: flat.view(shape).long() for name, flat in zip(names, flat_tensors, strict=True)}
         with torch.inference_mode():
@@ -71,7 +72,7 @@ def copy_to_device(arrays: Sequence[Int32Array | npt.NDArray[np.int64]], device:
     """Copy one-dimensional arrays to the device in one transfer, and return them as int32 tensors."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
-    np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
+    np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")  # converts int64 to int32
     return list(torch.split(buffer.to(device, non_blocking=True), sizes))
 
 
@@ -83,7 +84,7 @@ def copy_to_host(outputs: Tensor) -> npt.NDArray[np.float32]:
     host.copy_(outputs, non_blocking=True)
     event = torch.cuda.current_stream(outputs.device).record_event()
     event.synchronize()
-    return np.array(host.numpy(), dtype=np.float32)
+    return np.array(host.numpy(), dtype=np.float32)  # a copy, which frees the pinned memory
 
 
 def choose_precision(name: str, device: torch.device) -> str:

@@ -1,6 +1,7 @@
 """Compute a model's head in torch, in fp32: pool the encoder's states, and turn them into logits or vectors."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -78,12 +79,13 @@ def _pool_packed(states: Tensor, bounds: Bounds, mode: Mode) -> Tensor:
     if mode == "lasttoken":
         return states.index_select(0, bounds.offsets[1:] - 1)
     lengths = bounds.offsets.diff().long()
+    reduce = partial(torch.segment_reduce, lengths=lengths, unsafe=True)  # unsafe: the lengths are not checked again
     if mode == "weightedmean":
         starts = bounds.offsets[:-1].long().repeat_interleave(lengths)
         weights = torch.arange(1, len(states) + 1, device=states.device) - starts  # 1, 2, ... in each sequence
-        total = torch.segment_reduce(states.float() * weights[:, None], "sum", lengths=lengths, unsafe=True)
-        return total / (lengths * (lengths + 1) / 2)[:, None]
-    return torch.segment_reduce(states, mode, lengths=lengths, unsafe=True)
+        weight_sums = lengths * (lengths + 1) / 2
+        return reduce(states.float() * weights[:, None], "sum") / weight_sums[:, None]
+    return reduce(states, mode)  # "mean" or "max"
 
 
 def pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
@@ -91,7 +93,8 @@ def pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
     if mode == "cls":
         return states[:, 0]
     if mode == "lasttoken":
-        indices = (mask.long().sum(dim=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
+        last_positions = mask.long().sum(dim=1) - 1
+        indices = last_positions[:, None, None].expand(-1, 1, states.shape[2])
         return states.gather(1, indices).squeeze(1)
     is_token = mask.unsqueeze(2).to(states.dtype)
     if mode == "max":

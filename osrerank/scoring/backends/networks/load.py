@@ -95,6 +95,7 @@ def load_packed(
 
 def _load_modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> PackedEncoder:
     shape = modern_bert.ModernBertShape.from_config(config)
-    encoder = modern_encoder.ModernBertEncoder(shape, int(config.get("max_position_embeddings", 8192)))
+    max_tokens = int(config.get("max_position_embeddings", 8192))  # transformers' default
+    encoder = modern_encoder.ModernBertEncoder(shape, max_tokens)
     encoder.load_state_dict(modern_encoder.from_transformers_weights(weights, encoder))
     return encoder.to(dtype)

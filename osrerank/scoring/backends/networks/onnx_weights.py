@@ -35,10 +35,10 @@ def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tenso
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     graph = _GraphWeights(_read_constants(file))
-    layers = int(config["num_hidden_layers"])
-    encoder = _to_tensors(graph.read_encoder(layers, int(config["type_vocab_size"])))
+    n_layers = int(config["num_hidden_layers"])
+    encoder = _to_tensors(graph.read_encoder(n_layers, int(config["type_vocab_size"])))
     # cloned, because `to_bert_weights` returns views of shared matrices
-    weights = {name: tensor.clone() for name, tensor in to_bert_weights(encoder, layers).items()}
+    weights = {name: tensor.clone() for name, tensor in to_bert_weights(encoder, n_layers).items()}
     return {**weights, **_to_tensors(graph.read_head())}
 
 
@@ -86,27 +86,27 @@ class _GraphWeights:
     def __init__(self, constants: Mapping[str, Array]) -> None:
         self._constants = constants
 
-    def read_encoder(self, layers: int, segment_rows: int) -> dict[str, Array]:
+    def read_encoder(self, n_layers: int, n_segments: int) -> dict[str, Array]:
         """Return an encoder's weights under our names."""
-        ours = self._read_embedding_tables(segment_rows)
+        weights = self._read_embedding_tables(n_segments)
         for parameter in PARAMETERS:
-            ours[f"norm.{parameter}"] = self._constants[f"embeddings.LayerNorm.{parameter}"]
-        for index in range(layers):
-            ours |= self._read_layer(index)
-        return ours
+            weights[f"norm.{parameter}"] = self._constants[f"embeddings.LayerNorm.{parameter}"]
+        for index in range(n_layers):
+            weights |= self._read_layer(index)
+        return weights
 
     def read_head(self) -> dict[str, Array]:
         """Return the weights of a classifier's head, or of a bi-encoder's modules."""
         return {name: array for name, array in self._constants.items() if _is_head_weight(name)}
 
-    def _read_embedding_tables(self, segment_rows: int) -> dict[str, Array]:
+    def _read_embedding_tables(self, n_segments: int) -> dict[str, Array]:
         word_name = f"embeddings.{EMBEDDINGS['word']}.weight"
         tables = {"word.weight": self._dequantise(word_name), "position.weight": self._dequantise("positions")}
-        if "segment" not in self._constants:  # a cross-encoder's graph has the whole table
+        if "segment" not in self._constants:  # the graph of a cross-encoder, which has the whole table
             segment_name = f"embeddings.{EMBEDDINGS['segment']}.weight"
             return {**tables, "segment.weight": self._dequantise(segment_name)}
         first_row = self._constants["segment"]
-        zeros = np.zeros((segment_rows - 1, len(first_row)), first_row.dtype)
+        zeros = np.zeros((n_segments - 1, len(first_row)), first_row.dtype)
         return {**tables, "segment.weight": np.concatenate([first_row[None], zeros])}
 
     def _read_layer(self, index: int) -> dict[str, Array]:
@@ -115,19 +115,19 @@ class _GraphWeights:
         The graph computes query, key and value by one MatMul, or in the last layer by ``query`` and ``keys_values``.
         """
         layer = f"layers.{index}"
-        ours: dict[str, Array] = {}
-        for name, theirs in LAYER.items():
-            if name.endswith("norm"):
+        weights: dict[str, Array] = {}
+        for name, bert_name in LAYER.items():
+            if name.endswith("norm"):  # the graph names norms as transformers does
                 for parameter in PARAMETERS:
-                    constant = f"encoder.layer.{index}.{theirs}.{parameter}"  # the graph has their names of norms
-                    ours[f"{layer}.{name}.{parameter}"] = self._constants[constant]
-            else:  # and our names of matrices
+                    constant = f"encoder.layer.{index}.{bert_name}.{parameter}"
+                    weights[f"{layer}.{name}.{parameter}"] = self._constants[constant]
+            else:  # and matrices as we do
                 matmul = f"{layer}.{name}"
-                ours |= self._read_linear(matmul, matmul)
+                weights |= self._read_linear(matmul, matmul)
         projections = [f"{layer}.projections"]
         if f"{layer}.projections.bias" not in self._constants:
             projections = [f"{layer}.query", f"{layer}.keys_values"]
-        return ours | self._read_linear(f"{layer}.projections", *projections)
+        return weights | self._read_linear(f"{layer}.projections", *projections)
 
     def _read_linear(self, name: str, *matmuls: str) -> dict[str, Array]:
         """Return the weight ``(outputs, inputs)`` and the bias of a layer that concatenates the outputs of MatMuls."""
@@ -141,10 +141,10 @@ class _GraphWeights:
         factors = self._constants.get(f"{matmul}.smooth")
         if factors is not None:
             return matrix * factors[:, None]
-        channels = self._constants.get(f"{matmul}.outliers.places")
-        if channels is not None:
+        outlier_channels = self._constants.get(f"{matmul}.outliers.places")
+        if outlier_channels is not None:
             matrix = matrix.copy()
-            matrix[channels] = self._constants[f"{matmul}.outliers.weight"]
+            matrix[outlier_channels] = self._constants[f"{matmul}.outliers.weight"]
         return matrix
 
     def _dequantise(self, name: str) -> Array:

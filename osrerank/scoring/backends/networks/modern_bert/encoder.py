@@ -140,7 +140,7 @@ def rotate(states: Tensor, rope: Rope) -> Tensor:
 
 
 def from_transformers_weights(weights: Mapping[str, Tensor], encoder: ModernBertEncoder) -> dict[str, Tensor]:
-    """Return an encoder's weights under our names, from transformers' names with or without a classifier's prefix.
+    """Return an encoder's weights under our modules' names, from transformers' names with or without a prefix.
 
     Raises:
         KeyError: a weight is missing.
@@ -150,7 +150,7 @@ def from_transformers_weights(weights: Mapping[str, Tensor], encoder: ModernBert
 
 
 def _to_transformers_name(name: str) -> str:
-    """Translate our name of a weight to transformers': ``layers.0.widen.weight`` to ``layers.0.mlp.Wi.weight``."""
+    """Translate our name of a weight to transformers' name: ``layers.0.widen.weight`` to ``layers.0.mlp.Wi.weight``."""
     module, _, parameter = name.rpartition(".")
     if not module.startswith("layers."):
         return f"{EMBEDDINGS[module]}.{parameter}"
