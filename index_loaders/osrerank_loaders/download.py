@@ -111,7 +111,7 @@ def fetch(
         part.unlink(missing_ok=True)
         version_file.write_text(version, encoding="utf-8")
     part.touch()
-    wait_or_raise = retry_budget.start_waits(remote.url)
+    wait_or_raise = retry_budget.start_waits(remote.url)  # waits before a retry, or raises at the end of the budget
     previous_bytes = 0
     while (bytes_on_disk := part.stat().st_size) < (remote.bytes or 0):
         if bytes_on_disk > previous_bytes:

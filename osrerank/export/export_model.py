@@ -53,6 +53,8 @@ from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Qrels
 
 README = "README.md"
+DevelopmentSet = tuple[Path, Path]
+"""A file of candidates (JSON lines), and a file of their judgments (TREC)."""
 logger = logging.getLogger(__name__)
 
 
@@ -117,7 +119,7 @@ def export_model(
     output: Path,
     options: ExportOptions | None = None,
     *,
-    development_set: tuple[Path, Path] | None = None,
+    development_set: DevelopmentSet | None = None,
     report: Callable[[str], None] = logger.info,
 ) -> ModelCard:
     """Write a checkpoint as an osrerank model directory. If that fails, nothing is written.
@@ -128,8 +130,8 @@ def export_model(
             that osrerank exported, even if only its graph contains the weights.
         output: the directory to create. It must not exist.
         options: the options. If they are None, the defaults are used.
-        development_set: a file of candidates (JSON lines) and a file of judgments (TREC), with which the calibration is
-            fitted and the first-pass weight is chosen. If it is None, the card keeps the source's values.
+        development_set: the candidates and judgments with which the calibration is fitted and the first-pass weight is
+            chosen. If it is None, the card keeps the source's values.
         report: a function that is called with each message about the self-check and the chosen weights.
 
     Raises:
@@ -167,7 +169,7 @@ def _export_routes(
     source: Path,
     output: Path,
     options: ExportOptions,
-    development_set: tuple[Path, Path] | None,
+    development_set: DevelopmentSet | None,
     report: Callable[[str], None],
 ) -> ModelCard:
     """Export the document model of a Router of sentence-transformers, with its query model in a subfolder."""
@@ -184,7 +186,7 @@ def _export(
     source: Path,
     output: Path,
     options: ExportOptions,
-    development_set: tuple[Path, Path] | None,
+    development_set: DevelopmentSet | None,
     report: Callable[[str], None],
     *,
     sha256: str = "",
@@ -280,6 +282,7 @@ def _with_third_segment(source: Path, output: Path, options: ExportOptions) -> I
 
 
 def _new_card(source: Path, options: ExportOptions) -> ModelCard:
+    """Return the source's card with the values in the options."""
     card = read_card(source, name=options.name)
     if options.kind == "duo" and card.kind != "duo":
         card = _duo_card(card, source)
@@ -312,6 +315,7 @@ def _duo_card(card: ModelCard, source: Path) -> ModelCard:
     if card.is_encoder:
         reason = f"{source} is a bi-encoder; only a cross-encoder can become a duo model"
         raise ModelLoadError(reason, model=card.name, path=str(source))
+    # `_with_third_segment` adds the third row
     segment_rows = 3 if card.segment_rows == 2 else card.segment_rows
     return replace(card, kind="duo", segment_rows=segment_rows, calibration=Calibration(), first_pass_weight=0.0)
 
@@ -320,15 +324,15 @@ def _calibrate(
     folder: Path,
     card: ModelCard,
     options: ExportOptions,
-    development_set: tuple[Path, Path],
+    development_set: DevelopmentSet,
     report: Callable[[str], None],
 ) -> ModelCard:
     """Fit the calibration on a development set, and choose the first-pass weight unless the options set it.
 
     For a cross-encoder, the weight of a bi-encoder's vectors in the pipeline ``vectors-mono`` is chosen too.
     """
-    candidates, qrels = development_set
-    judgments = read_qrels(qrels)
+    candidates, judgments_file = development_set
+    judgments = read_qrels(judgments_file)
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
         queries = list(score_judged_queries(scorer, card.calibration, candidates, judgments))
     calibration = calibrate_on_queries(queries)
@@ -356,7 +360,7 @@ def _choose_vectors_weight(
     with closing(load_scorer(options.vector_model, kinds=("bi-encoder",))) as encoder:
         encoder_card = read_card(locate(options.vector_model))
         vector_queries = list(score_judged_queries(encoder, encoder_card.calibration, candidates, qrels))
-    # in these queries, the vectors rank the candidates, so they are the first pass of `choose_weight`
+    # `choose_weight` takes the order by vectors for the first pass
     simulated_queries = simulate_vectors_mono(queries, vector_queries, encoder_card, Rerank().mono_depth)
     choice = choose_weight(simulated_queries, calibration)
     baseline = f"vectors of {options.vector_model} alone {choice.first_pass_ndcg:.4f}"

@@ -73,7 +73,7 @@ class ModernBertGraph:
         self._positions = self.graph.add("Cast", [positions], to=FLOAT32)
         self._rope = {base: self._rope_angles(base) for base in dict.fromkeys(shape.rope_bases)}
         windows = [window for window in dict.fromkeys(shape.windows) if window is not None]
-        self._masks = {window: self._make_mask(window) for window in windows}  # with whether the sequences are short
+        self._masks = {window: self._make_mask(window) for window in windows}  # window -> (is_short, mask)
 
     def states(self, *, only_first: bool) -> str:
         """Return the last states of all tokens, or only the [CLS] state ``(n, 1, hidden)``."""
@@ -87,10 +87,12 @@ class ModernBertGraph:
     def _layer(self, states: str, layer: int, *, only_first: bool) -> str:
         """Return the states after a layer: of all tokens, or only of [CLS] ``(n, 1, hidden)``."""
         add = self.graph.add
-        ours = f"layers.{layer}"
-        theirs = {part: f"layers.{layer}.{name}" for part, name in LAYER.items()}  # part -> name of its weights
-        normed = self._norm(states, theirs["attention_norm"]) if layer else states  # embeddings are already normed
-        projections = self._linear(normed, f"{ours}.projections", theirs["projections"])
+        node_prefix = f"layers.{layer}"
+        weight_names = {part: f"layers.{layer}.{name}" for part, name in LAYER.items()}
+        normed = (
+            self._norm(states, weight_names["attention_norm"]) if layer else states
+        )  # embeddings are already normed
+        projections = self._linear(normed, f"{node_prefix}.projections", weight_names["projections"])
         query, key, value = self.graph.add_node("Split", [projections], 3, axis=2, num_outputs=3)
         rope_base = self._shape.rope_bases[layer]
         window = self._shape.windows[layer]
@@ -105,12 +107,14 @@ class ModernBertGraph:
             context = self._attention(query, key, value)
         else:
             context = self._attend_to_window(self._apply_rope(query, rope_base), key, value, window)
-        states = add("Add", [states, self._linear(context, f"{ours}.attended", theirs["attended"])])
+        states = add("Add", [states, self._linear(context, f"{node_prefix}.attended", weight_names["attended"])])
         # the feed-forward network, whose inner states are multiplied by a gate
-        intermediate = self._linear(self._norm(states, theirs["norm"]), f"{ours}.widen", theirs["widen"])
+        intermediate = self._linear(
+            self._norm(states, weight_names["norm"]), f"{node_prefix}.widen", weight_names["widen"]
+        )
         inner, gate = self.graph.add_node("Split", [intermediate], 2, axis=2, num_outputs=2)
         gated = add("Mul", [add("Gelu", [inner], domain=RUNTIME_DOMAIN), gate])
-        return add("Add", [states, self._linear(gated, f"{ours}.narrow", theirs["narrow"])])
+        return add("Add", [states, self._linear(gated, f"{node_prefix}.narrow", weight_names["narrow"])])
 
     def _attend_to_window(self, query: str, key: str, value: str, window: int | None) -> str:
         """Return the context of attention within a window, or to all tokens if ``window`` is None."""
@@ -241,7 +245,7 @@ class ModernBertGraph:
 
     def _rope_angles(self, base: float) -> tuple[str, str]:
         """Return the cosines and sines of RoPE's angles, each ``(tokens, width / 2)``."""
-        add, width = self.graph.add, self._shape.width
+        add, width = self.graph.add, self._shape.width  # of an attention head
         powers = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
         frequencies = (1.0 / np.float32(base) ** powers).astype(np.float32)
         columns = self.graph.constant(f"frequencies.{base}", frequencies)

@@ -263,7 +263,8 @@ def _collect_from_index(documents: Iterable[Mapping[str, Any]], missing_ids: set
     """Yield documents as JSON, and remove their ids from ``missing_ids``."""
     for document in documents:
         missing_ids.discard(document["id"])
-        yield IdRow(document["id"], 0, json.dumps(create_document(document["id"], document)))  # no id is repeated
+        value = json.dumps(create_document(document["id"], document))
+        yield IdRow(document["id"], number=0, value=value)  # no id is repeated, so the number does not matter
 
 
 def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[str]) -> Iterator[IdRow]:
@@ -280,7 +281,7 @@ def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[s
             if not isinstance(value.get("text"), str):
                 raise line_error(path, number, f"document {doc_id!r} has no text; add the field text")
             missing_ids.discard(doc_id)
-            yield IdRow(doc_id, -number, json.dumps(create_document(doc_id, value)))
+            yield IdRow(doc_id, number=-number, value=json.dumps(create_document(doc_id, value)))
 
 
 def _load_scored(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]:

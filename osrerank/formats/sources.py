@@ -167,7 +167,7 @@ def _list_folder(folder: Path, patterns: Patterns) -> list[str]:
     files = sorted(
         str(path)
         for path in folder.rglob("*")
-        if path.is_file() and _matches_patterns(path.name, patterns, or_is_archive=True)
+        if path.is_file() and _matches_patterns(path.name, patterns, accepts_archives=True)
     )
     if not files:
         reason = f"{folder} contains no file named {' or '.join(patterns)}; pass the paths of the files"
@@ -175,14 +175,14 @@ def _list_folder(folder: Path, patterns: Patterns) -> list[str]:
     return files
 
 
-def _matches_patterns(name: str, patterns: Patterns, *, or_is_archive: bool = False) -> bool:
-    """Return whether a file name without compression suffixes matches a pattern, or can be that of an archive."""
+def _matches_patterns(name: str, patterns: Patterns, *, accepts_archives: bool = False) -> bool:
+    """Return whether a file name without compression suffixes matches a pattern, or is an archive's if accepted."""
     for suffix in _COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
     if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _EXCLUDED_NAMES):
         return False
     return any(fnmatch.fnmatch(name, pattern) for pattern in patterns) or (
-        or_is_archive and name.endswith((".tar", ".tgz", ".zip"))
+        accepts_archives and name.endswith((".tar", ".tgz", ".zip"))
     )
 
 
@@ -239,6 +239,7 @@ def open_sources(
 def _unpack(
     name: str, stream: IO[bytes], patterns: Patterns, counter: ByteCounter | None = None
 ) -> Iterator[SourceFile]:
+    """Yield the files in a stream, which can be compressed, an archive, or both."""
     try:
         head = _read_head(stream)
         buffered = _buffer(_read_chunks(stream, head, counter))

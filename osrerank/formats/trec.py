@@ -84,7 +84,7 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
     if not rankings:
         reason = f"{path} is empty; expected lines such as `query_id Q0 doc_id rank score tag`"
         raise FormatError(reason, file=str(path))
-    has_ranks = not tag  # in MS MARCO's form
+    has_ranks = not tag  # only MS MARCO's form has no tag
     if has_ranks and any(_has_equal_scores(documents) for documents in rankings.values()):
         raise _repeated_rank_error(path)
     sorted_rankings = {query_id: sort_as_trec_eval(documents) for query_id, documents in rankings.items()}
@@ -283,7 +283,7 @@ def _parse_run_line(source: SourceFile, number: int, fields: list[str], *, is_tr
         raise record_error(source, reason, line=number)
     if is_trec:
         query_id, _q0, doc_id, _rank, score, tag = fields[:6]
-        return RunLine(source.name, number, query_id, doc_id, _parse_score(source, number, score), None, tag)
+        return RunLine(source.name, number, query_id, doc_id, _parse_score(source, number, score), rank=None, tag=tag)
     query_id, doc_id, rank_text = fields
     try:
         rank = parse_whole_number(rank_text)
@@ -293,7 +293,7 @@ def _parse_run_line(source: SourceFile, number: int, fields: list[str], *, is_tr
         ) from None
     if rank < 1:
         raise record_error(source, f"the rank is {rank_text}; it must be a whole number from 1 on", line=number)
-    return RunLine(source.name, number, query_id, doc_id, 1 / rank, rank, "")
+    return RunLine(source.name, number, query_id, doc_id, 1 / rank, rank, tag="")
 
 
 def _parse_table(source: SourceFile) -> Iterator[RunLine]:
@@ -301,7 +301,8 @@ def _parse_table(source: SourceFile) -> Iterator[RunLine]:
     tag = Path(source.name).stem
     for number, row in read_table_rows(source, (QID, DOCNO, SCORE)):
         _validate_ids(source, number, row)
-        yield RunLine(source.name, number, row[QID], row[DOCNO], _parse_score(source, number, row[SCORE]), None, tag)
+        score = _parse_score(source, number, row[SCORE])
+        yield RunLine(source.name, number, row[QID], row[DOCNO], score, rank=None, tag=tag)
 
 
 def _validate_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> None:

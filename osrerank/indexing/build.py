@@ -2,7 +2,8 @@
 
 The engine numbers the writes to a shard: 0, 1, 2 and so on. A build stores the number up to which it has read each
 shard (`osrerank.indexing.stored_progress`), so the next build reads only documents with higher numbers. The *head* of a
-shard says which numbers it has given so far.
+shard says which numbers it has given so far. Builders share the work by *leases*: a lease reserves a range of numbers
+for one builder.
 """
 
 import logging
@@ -169,7 +170,7 @@ def follow_vectors(
                 summary = builder.build_by_date(date_field)
             else:
                 summary = builder.build_by_sequence_number(builder.read_heads())
-        except ConfigError:
+        except ConfigError:  # a pause would not help
             raise
         except (OpenSearchException, OsrerankError) as error:
             if not has_built:
@@ -215,7 +216,7 @@ class Builder:
         self._fields = client.fields_of(index, uses_build_fields=uses_build_fields)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"  # such as "web-1:4711:9f3c21ab"
         self._summary = BuildSummary()
-        self._backlog = Backlog(self._side_indices)
+        self._backlog = Backlog(self._side_indices)  # the documents that searches found without a vector
         self._lock = threading.Lock()
 
     def read_heads(self) -> Heads:
@@ -420,15 +421,19 @@ class Builder:
                 ids_by_index = self._backlog.take(size)
                 if ids_by_index:
                     self._build_reported_documents(service, ids_by_index)
-                    first, term = remaining.first, 0  # the lease itself has made no progress
+                    first_unbuilt, term = remaining.first, 0  # the lease itself has made no progress
                 else:
-                    first, term = self._build_next_batch(service, name, remaining, size)
+                    first_unbuilt, term = self._build_next_batch(service, name, remaining, size)
                 with self._lock:
                     if is_stopped.is_set():
                         return
                     expires_at_s = time.time() + LEASE_S
                     advance = partial(
-                        BuildProgress.advance, lease=remaining, first=first, term=term, expires_at_s=expires_at_s
+                        BuildProgress.advance,
+                        lease=remaining,
+                        first=first_unbuilt,
+                        term=term,
+                        expires_at_s=expires_at_s,
                     )
                     remaining = progress.update(advance)
                     report()
@@ -499,13 +504,14 @@ class Builder:
         is_changed = False
         request_indices = self._client.indices.get_mapping if self._side_indices else self._client.indices.get
         for name, entry in request_indices(index=self._index).items():
-            key, fields = build_fields_key(name), fields_by_index.get(name, self._fields.model_fields)
+            key = build_fields_key(name)
+            fields = fields_by_index.get(name, self._fields.model_fields)
             side_index = self._side_indices.get(name)
             if self._side_indices and side_index is None:  # an alias was moved to this index during the build
                 continue
             if side_index is not None:
                 stored, version = side_index.read_build_state(key)
-                content = update_build_fields(b"", "", fields)
+                content = update_build_fields(stored=b"", uuid="", fields=fields)
                 if content != stored:
                     side_index.write_build_state(key, content, version)  # if another builder was first, its fields stay
                     is_changed = True
@@ -513,7 +519,8 @@ class Builder:
                 stored = store.read([BUILD_PREFIX + key]).get(BUILD_PREFIX + key, b"")
                 content = update_build_fields(stored, entry["settings"]["index"]["uuid"], fields)
                 if content != stored:
-                    is_changed |= bool(store.write({BUILD_PREFIX + key: content}))
+                    n_written = store.write({BUILD_PREFIX + key: content})
+                    is_changed = is_changed or n_written > 0
         return is_changed
 
     def _send(self, request: SideRequest) -> Any:

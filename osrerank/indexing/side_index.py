@@ -88,7 +88,7 @@ class IndexStore:
         self.model = model
         self._client = client
         self._requests = RecordRequests(client.engine)
-        self._guard = Guard(self.name, self.index)
+        self._guard = Guard(self.name, self.index)  # after an error, reads or writes pause
         self._recent: LRUCache[bytes, bytes] = LRUCache(MAX_RECENT_RECORDS)
         self._lock = threading.Lock()
 
@@ -188,7 +188,7 @@ class IndexStore:
             response = self._client.transport.perform_request("POST", path, params=params, body=body)
             reports = self._requests.parse_reports(response)
             if reports:
-                deletions = [{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in reports]
+                deletions = [{"delete": {"_index": self.index, "_id": report_id}} for report_id in reports]
                 entries = [item["delete"] for item in self._client.bulk(body=deletions)["items"]]
                 for entry in entries:
                     if entry["status"] == HTTPStatus.OK:  # this builder deleted it, and no other

@@ -1,4 +1,7 @@
-"""What a worker process does: it loads a model, scores chunks, replies to clients and sends heartbeats."""
+"""What a worker process does: it loads a model, scores chunks, replies to clients and sends heartbeats.
+
+A chunk is a part of a client's request: some of the texts to score or encode. Each chunk is a Celery task.
+"""
 
 import logging
 import os
@@ -60,7 +63,7 @@ class WorkerService:
         scorer: a scorer to use instead of the settings' model.
 
     Attributes:
-        worker: the worker's id.
+        worker: the worker's id, such as "web-1:4711:9f3c21ab".
         registry: the registry of workers, which receives the heartbeats.
         broker: the health of the consumer's connection to the broker, which the consumer updates.
         queue: the name of the queue that the worker's chunks come from.
@@ -71,7 +74,7 @@ class WorkerService:
         self.settings = settings
         self.worker = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._scorer = scorer
-        self._uncached_scorer = scorer
+        self._uncached_scorer = scorer  # for the checks of the model, which must not read stored scores
         self._redis = connect(settings.broker())
         self._signer = Signer.from_settings(settings)
         self.registry = WorkerRegistry(self._redis, settings.model, self._signer)
@@ -270,7 +273,7 @@ class WorkerService:
         return request
 
     def _compute_and_reply(self, request: ChunkRequest, began_s: float) -> str:
-        """Compute a chunk, reply, and return the outcome: scored, failed, dropped or unanswered."""
+        """Compute a chunk, reply, and return the outcome for the metrics: scored, failed, dropped or unanswered."""
         QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.to_server(began_s) - request.sent_s))
         deadline = NEVER
         if request.deadline_s is not None:

@@ -105,6 +105,8 @@ def load(
 
 
 class _Load:
+    """One call of `load`, with its counts and the problems found so far."""
+
     def __init__(
         self,
         client: OpenSearch,
@@ -136,12 +138,12 @@ class _Load:
         began_at_s = time.monotonic()
         state = self._create_or_resume()
         if state.complete:
-            return self._summarize_complete(state)
+            return self._summarise_complete(state)
         reader = RecordReader(self._read_records(self._byte_counter), max_skipped=self._options.skip_bad)
         checkpoint = self._send(reader, state)
         if reader.final_error is not None:
             raise reader.final_error
-        summary = self._summarize(reader, state.records)
+        summary = self._summarise(reader, state.records)
         self._finish(checkpoint, summary)
         return dataclasses.replace(summary, took_s=time.monotonic() - began_at_s)
 
@@ -203,11 +205,12 @@ class _Load:
             try:
                 self._retry_budget.call(lambda: self._client.indices.create(index=self._index, body=body))
             except RequestError as error:
-                if error.error != _EXISTS:  # the first response was lost, and the repeated request finds the index
+                # if the first response was lost, the repeated request finds the index
+                if error.error != _EXISTS:
                     raise
         self._warnings += [str(warning.message) for warning in caught]
 
-    def _summarize_complete(self, state: LoadState) -> Summary:
+    def _summarise_complete(self, state: LoadState) -> Summary:
         """Return the counts of an earlier load. If the index or standard input has changed since, raise an error."""
         expected = state.records - state.skipped - state.failed - state.duplicates
         indexed = self._count()
@@ -220,7 +223,14 @@ class _Load:
             n_records = sum(1 for _record in self._read_records())
             if n_records != state.records:
                 raise self._changed_error(f"standard input now contains {n_records} records instead of {state.records}")
-        return Summary(state.records, indexed, state.skipped, state.failed, state.duplicates, state.records)
+        return Summary(
+            read=state.records,
+            indexed=indexed,
+            skipped=state.skipped,
+            failed=state.failed,
+            duplicates=state.duplicates,
+            resumed_from=state.records,
+        )
 
     def _send(self, reader: RecordReader, state: LoadState) -> LoadState:
         """Send the documents after the last checkpoint, and store a checkpoint every ``checkpoint_s`` seconds.
@@ -253,7 +263,7 @@ class _Load:
         if len(batch.entries) > 1 and len(outcome.rejections) == len(batch.entries):
             raise self._bulk_error(f"{self._engine} rejected all {len(batch.entries)} documents of a request")
 
-    def _summarize(self, reader: RecordReader, resumed_from: int) -> Summary:
+    def _summarise(self, reader: RecordReader, resumed_from: int) -> Summary:
         """Return the load's counts. If they exceed ``skip_bad``, or the index has other documents, raise an error."""
         self._retry_budget.call(lambda: self._client.indices.refresh(index=self._index))
         indexed = self._count()
@@ -274,12 +284,12 @@ class _Load:
         if n_unindexed + n_duplicates > self._options.skip_bad:  # the duplicates, the last problem, exceed it
             raise CorpusFormatError(f"{problems[-1]}; to skip such records, pass --skip-bad")
         return Summary(
-            reader.n_read,
-            indexed,
-            reader.n_skipped,
-            self._n_rejected,
-            n_duplicates,
-            resumed_from,
+            read=reader.n_read,
+            indexed=indexed,
+            skipped=reader.n_skipped,
+            failed=self._n_rejected,
+            duplicates=n_duplicates,
+            resumed_from=resumed_from,
             notes=tuple(self._warnings + problems),
         )
 

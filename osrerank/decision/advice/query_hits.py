@@ -20,6 +20,7 @@ WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 MONO_DEPTHS = (10, 20, 50)
 """The values of ``mono_depth`` to try."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
+"""The stages that score by document vectors and by a cross-encoder. The pipeline ``vectors-mono`` runs both."""
 HitsKey = tuple[str, tuple[str, ...], str]
 """The model, its input fields, and the name of the query template: ``("osrerank/e5-small", ("title",), "")``.
 
@@ -161,7 +162,7 @@ class QueryHits:
     def _blend(self, candidates: Sequence[Candidate], setting: SearchSetting) -> tuple[Candidate, ...]:
         """Order the top ``setting.depth`` candidates by the blend of model and first pass, and return all candidates.
 
-        Candidates that the model did not score follow the scored candidates.
+        Candidates that the model did not score come after the scored ones.
         """
         top, tail = candidates[: setting.depth], candidates[setting.depth :]
         scored = [candidate for candidate in top if _is_scored(candidate)]
@@ -192,7 +193,7 @@ def current_setting(client: Client, index: str) -> SearchSetting:
     """Return the setting of a search of the index with ``rerank=True``."""
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
-    options_without_pairs = options  # whose blend is that of the stage before the pairs
+    options_without_pairs = options  # the blend comes before the pairs are compared
     if options.pipeline not in (*VECTORS, *VECTORS_MONO):
         options_without_pairs = replace(options, pipeline=AUTO_PIPELINE)
     with client.searcher.service_for(index) as service:
