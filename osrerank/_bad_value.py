@@ -9,7 +9,7 @@ _JSON_TYPES = {
     "string": "a string", "list": "a list", "tuple": "a list", "dict": "an object",
 }  # fmt: skip
 """JSON's names of types, by the names in Python's messages."""
-_WRONG_TYPES = {
+_PYTHON_WRONG_TYPES = {
     r"'(\w+)' object is not iterable": "a list",
     r"cannot unpack non-iterable (\w+) object": "a list",
     r"'(\w+)' object is not subscriptable": "a list or an object",
@@ -22,7 +22,7 @@ _WRONG_TYPES = {
     r"(?:float|int)\(\) argument must be .*, not '(\w+)'": "a number",
 }
 """Patterns of Python's messages about a value of the wrong type, with the type that was expected."""
-_SENTENCES = {
+_PYTHON_SENTENCES = {
     r".*got an unexpected keyword argument '(\w+)'": "there is no field {!r}",
     r".*missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'.*": "{!r} is missing",
     r"could not convert string to float: '(.*)'": "{!r} is not a number",
@@ -31,7 +31,7 @@ _SENTENCES = {
     r"too many values to unpack \(expected (\d+).*": "a list has more than {} entries",
 }
 """Patterns of other messages of Python about a value, with the sentence that stands for each."""
-_EXPECTED = {
+_PYDANTIC_EXPECTED = {
     "bool_parsing": "true or false", "bool_type": "true or false", "dataclass_type": "an object",
     "dict_type": "an object", "float_parsing": "a number", "float_type": "a number", "int_from_float": "a whole number",
     "int_parsing": "a whole number", "int_type": "a whole number", "list_type": "a list",
@@ -40,8 +40,8 @@ _EXPECTED = {
     "greater_than_equal": "at least {ge}", "less_than": "below {lt}", "less_than_equal": "at most {le}",
     "literal_error": "{expected}", "enum": "{expected}",
 }  # fmt: skip
-"""What a value must be, by the type of pydantic's error."""
-_OTHER_ERRORS = {
+"""What a value must be, by the type of pydantic's error. Names in braces are in the error's context."""
+_PYDANTIC_SENTENCES = {
     "missing": "it is missing",
     "extra_forbidden": "there is no such field",
     "unexpected_keyword_argument": "there is no such field",
@@ -52,7 +52,7 @@ _OTHER_ERRORS = {
     "too_long": "it must have at most {max_length} entries",
     "json_invalid": "it is not JSON: {error}",
 }
-"""Sentences that are not about what a value must be, by the type of pydantic's error."""
+"""Sentences for the other types of pydantic's errors."""
 
 
 def describe_bad_value(error: Exception) -> str:
@@ -60,10 +60,10 @@ def describe_bad_value(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"{error.args[0]!r} is missing"
     message = str(error)
-    for pattern, expected in _WRONG_TYPES.items():
+    for pattern, expected in _PYTHON_WRONG_TYPES.items():
         if match := re.fullmatch(pattern, message):
             return f"{_JSON_TYPES.get(match[1], match[1])} stands where {expected} is expected"
-    for pattern, sentence in _SENTENCES.items():
+    for pattern, sentence in _PYTHON_SENTENCES.items():
         if match := re.fullmatch(pattern, message):
             return sentence.format(match[1])
     return message
@@ -72,7 +72,10 @@ def describe_bad_value(error: Exception) -> str:
 def describe_validation_error(error: Mapping[str, Any]) -> str:
     """Describe one of pydantic's errors, such as "it must be a whole number". Unknown ones keep pydantic's words."""
     kind = error["type"]
-    sentence = f"it must be {_EXPECTED[kind]}" if kind in _EXPECTED else _OTHER_ERRORS.get(kind, "")
+    if kind in _PYDANTIC_EXPECTED:
+        sentence = f"it must be {_PYDANTIC_EXPECTED[kind]}"
+    else:
+        sentence = _PYDANTIC_SENTENCES.get(kind, "")
     try:
         described = sentence.format(**error.get("ctx", {}))
     except KeyError:  # the error has no context

@@ -15,7 +15,7 @@ from osrerank.pipeline import Pipeline, with_failure
 from osrerank.scoring.card import ENCODERS
 from osrerank.scoring.loaded import ReadyModel
 from osrerank.stages.duo import DuoStage
-from osrerank.stages.interpolate import BLENDED, BlendStage, make_blend_stage
+from osrerank.stages.interpolate import VECTORS_BLEND, BlendStage, make_blend_stage
 from osrerank.stages.language_guard import explain_unsupported_language
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, choose_passage_options
@@ -291,5 +291,5 @@ def _make_cross_encoder_stages(options: Rerank, mono: ReadyModelOrError, depth: 
     stages: list[Stage] = [GuardedStage(stage, mono.model) if options.language_guard else stage]
     weight = mono.model.advice.vectors_weight
     if weight:  # add the weighted scores of the stage ``vectors``
-        stages.append(BlendStage("earlier_stage", weight, depth=depth, name=BLENDED))
+        stages.append(BlendStage("earlier_stage", weight, depth=depth, name=VECTORS_BLEND))
     return stages

@@ -20,7 +20,7 @@ from osrerank.evaluation.side_file import read_record_at, read_records, read_rec
 from osrerank.evaluation.values import score_by_rank
 from osrerank.options.pairs import PairAggregation, Pairs
 from osrerank.response import FIRST_PASS, FIRST_STAGES
-from osrerank.stages.interpolate import BLENDED, BlendStage, Method
+from osrerank.stages.interpolate import VECTORS_BLEND, BlendStage, Method
 from osrerank.stages.pairs import aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, StageScore
 
@@ -367,10 +367,10 @@ def _read_vectors_mono(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, 
     scores: dict[str, float] = {}
     for candidate in record.fields["candidates"]:
         stages = candidate["stages"]
-        # "blend" is the first pass with the vectors, and BLENDED is the vectors with the cross-encoder.
+        # "blend" is the first pass with the vectors, and VECTORS_BLEND is the vectors with the cross-encoder.
         if vectors_stage := stages.get("blend") or stages.get("vectors"):
             ranks[candidate["doc_id"]] = int(vectors_stage["rank"])
-        if cross_encoder_stage := stages.get(BLENDED) or stages.get("mono"):
+        if cross_encoder_stage := stages.get(VECTORS_BLEND) or stages.get("mono"):
             scores[candidate["doc_id"]] = float(cross_encoder_stage["score"])
     doc_ids = [candidate["doc_id"] for candidate in record.fields["candidates"]]
     return tuple(sorted(doc_ids, key=lambda doc_id: ranks.get(doc_id, len(doc_ids) + 1))), scores

@@ -219,7 +219,7 @@ class Rerank:
         for name, (option_class, default, parse) in GROUPS.items():
             value = getattr(self, name)
             if not isinstance(value, option_class) and value != default:  # it is not parsed yet
-                object.__setattr__(self, name, parse(value))
+                object.__setattr__(self, name, parse(value))  # because the dataclass is frozen
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
             if isinstance(value, str):
@@ -266,7 +266,7 @@ class Rerank:
                 "of the two"
             )
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
-        second = self.rankings[1]
+        _first, second = self.rankings
         parsed_options = tuple((name, getattr(second, name)) for name in dict(interleave.others))  # hashable
         object.__setattr__(self, "interleave", replace(interleave, others=parsed_options))
 

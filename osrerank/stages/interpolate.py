@@ -19,7 +19,7 @@ from osrerank.types.values import TEXT_SCORE
 
 RRF_CONSTANT = 60
 """The constant k of reciprocal rank fusion, 1 / (k + rank). It is the authors' value."""
-BLENDED = "vectors_blend"
+VECTORS_BLEND = "vectors_blend"
 """The name of a stage in the pipeline ``vectors-mono``: it adds the bi-encoder's and the cross-encoder's scores."""
 Method = Literal["linear", "rrf", "earlier_stage"]
 

@@ -185,12 +185,13 @@ class Scores(Counts):
         """
         if self.cuts is None:
             return set()
-        documents = set[int]()
-        for index in np.flatnonzero(self.cuts & (QUERY_TRUNCATED_BIT - 1)).tolist():
-            for position, document in enumerate(tuples[index]):
-                if self.cuts[index] & (1 << position):
-                    documents.add(document)
-        return documents
+        truncated = set[int]()
+        document_bits = QUERY_TRUNCATED_BIT - 1
+        for tuple_index in np.flatnonzero(self.cuts & document_bits).tolist():
+            for position, document_index in enumerate(tuples[tuple_index]):
+                if self.cuts[tuple_index] & (1 << position):
+                    truncated.add(document_index)
+        return truncated
 
     def expand(self, indices: Sequence[int], size: int, reason: str) -> "Scores":
         """Return these scores as part of the scores of a longer list of documents. The other documents have failed.

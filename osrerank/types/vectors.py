@@ -135,10 +135,10 @@ def interleave_parts(part_counts: Sequence[int]) -> list[tuple[int, int]]:
         part_counts: the number of parts of each document.
     """
     return [
-        (document, part)
-        for part in range(max(part_counts, default=0))
-        for document, part_count in enumerate(part_counts)
-        if part < part_count
+        (document_index, part_index)
+        for part_index in range(max(part_counts, default=0))
+        for document_index, n_parts in enumerate(part_counts)
+        if part_index < n_parts
     ]
 
 
@@ -207,15 +207,15 @@ class PassageScores(Counts):
     def failed(self) -> dict[int, str]:
         """Why documents without a scored passage failed, by the document's index: the reason of its first failure."""
         reasons = dict[int, str]()
-        for (document, _), reason in sorted(self.failures.items()):
-            reasons.setdefault(document, reason)
-        return {document: reason for document, reason in reasons.items() if np.isnan(self.logits[document]).all()}
+        for (index, _part_index), reason in sorted(self.failures.items()):
+            reasons.setdefault(index, reason)
+        return {index: reason for index, reason in reasons.items() if np.isnan(self.logits[index]).all()}
 
     @property
     def reached(self) -> int:
         """The number of leading documents of which at least one passage was scored or failed."""
-        attempted = {*self.scored, *self.failed}
-        return next((index for index in range(len(self.logits)) if index not in attempted), len(self.logits))
+        attempted_indices = {*self.scored, *self.failed}
+        return next((index for index in range(len(self.logits)) if index not in attempted_indices), len(self.logits))
 
 
 @runtime_checkable
