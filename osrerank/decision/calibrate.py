@@ -22,7 +22,7 @@ from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.folds import split_into_blocks
 from osrerank.options.rerank import NO_STAGES, VECTORS_MONO, Rerank
 from osrerank.response import FIRST_PASS
-from osrerank.stages.interpolate import BLENDED
+from osrerank.stages.interpolate import VECTORS_BLEND
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest, model_digest
 from osrerank.thresholds.maps import Floats
 from osrerank.types import Qrels, Query
@@ -133,8 +133,8 @@ def collect_hits(client: Client, index: str, queries: Any, qrels: Qrels, options
             continue
         if is_vectors_mono:  # the cross-encoder's score can be blended with that of the vectors
             model_stage = MONO_STAGE
-            is_blended = any(report["name"] == BLENDED for report in response["rerank"]["stages"])
-            score_stage = BLENDED if is_blended else MONO_STAGE
+            is_blended = any(report["name"] == VECTORS_BLEND for report in response["rerank"]["stages"])
+            score_stage = VECTORS_BLEND if is_blended else MONO_STAGE
         else:
             model_stage = response["rerank"]["stages"][0]["name"]
             score_stage = BLEND_STAGE if is_linear else model_stage

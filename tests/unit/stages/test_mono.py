@@ -136,11 +136,11 @@ def test_a_nan_score_names_model_and_document():
 
 
 # first-pass scores 4, 3, 2, 1; the model's 1, 3, 2; the last is below the model's depth
-BLENDED = ["a", "bbb", "cc", "d"]
+VECTORS_BLEND = ["a", "bbb", "cc", "d"]
 
 
 def blended(**options):
-    ranking = MonoStage(BY_LENGTH, depth=3).rerank(ranking_of(BLENDED))
+    ranking = MonoStage(BY_LENGTH, depth=3).rerank(ranking_of(VECTORS_BLEND))
     return BlendStage(**options).rerank(ranking).candidates
 
 
@@ -155,7 +155,7 @@ def test_the_linear_blend_divides_by_the_best_first_pass_score():
 
 def test_a_factor_in_first_pass_scores_does_not_change_the_linear_blend():
     def with_factor(factor):
-        ranking = ranking_of(BLENDED)
+        ranking = ranking_of(VECTORS_BLEND)
         candidates = [c._replace(trace=(c.trace[0]._replace(score=c.score * factor),)) for c in ranking.candidates]
         ranking = MonoStage(BY_LENGTH).rerank(Ranking(ranking.query, tuple(candidates)))
         return [c.score for c in BlendStage("linear", 4.0).rerank(ranking).candidates]
@@ -164,7 +164,7 @@ def test_a_factor_in_first_pass_scores_does_not_change_the_linear_blend():
 
 
 def test_the_linear_blend_without_first_pass_scores_is_the_models_order():
-    ranking = MonoStage(BY_LENGTH).rerank(ranking_of(BLENDED))
+    ranking = MonoStage(BY_LENGTH).rerank(ranking_of(VECTORS_BLEND))
     silent = [c._replace(trace=(c.trace[0]._replace(score=0.0), *c.trace[1:])) for c in ranking.candidates]
     blended = BlendStage("linear", 4.0).rerank(Ranking(ranking.query, tuple(silent)))
     assert [c.score for c in blended.candidates] == [3.0, 2.0, 1.0, 1.0]
@@ -172,7 +172,7 @@ def test_the_linear_blend_without_first_pass_scores_is_the_models_order():
 
 def test_weight_0_gives_the_models_order_and_a_large_weight_the_first_pass():
     assert [candidate.text for candidate in blended(method="linear", weight=0.0)] == ["bbb", "cc", "a", "d"]
-    assert [candidate.text for candidate in blended(method="linear", weight=99.0)] == BLENDED
+    assert [candidate.text for candidate in blended(method="linear", weight=99.0)] == VECTORS_BLEND
 
 
 def test_blending_an_empty_ranking_returns_it():
