@@ -60,17 +60,17 @@ def search_steps(
     options = Rerank.of(rerank, searcher.defaults.options_for(index))
     if options is None and query is None:
         return (yield SearchRequest(body, params))
-    content = {} if body is None else decode_body(body)
-    content, params = with_url_query(content, params)
+    decoded_body = {} if body is None else decode_body(body)
+    decoded_body, params = with_url_query(decoded_body, params)
     if options is None and not isinstance(query, str):
         # a clause needs no fields
-        return (yield SearchRequest(with_query(query, content, SearchFields()), params))
+        return (yield SearchRequest(with_query(query, decoded_body, SearchFields()), params))
     traffic_exclusion: Reason | None = None
     if options is not None:
-        options, traffic_exclusion = apply_traffic(options, query, content)
+        options, traffic_exclusion = apply_traffic(options, query, decoded_body)
     call = SearchCall(
         query=query,
-        body=content,
+        body=decoded_body,
         params=params,
         index=index,
         options=options,

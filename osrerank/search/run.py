@@ -159,17 +159,17 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
     call = plan.call
     assert call.options is not None
 
-    def steps() -> Generator[Step, Any, tuple[Any, float]]:
+    def search_with_reranking() -> Generator[Step, Any, tuple[Any, float]]:
         """Return the response of the reranked search, and its duration in seconds."""
         if report.code != ReasonCode.SHADOW:  # the search cannot be reranked, and the report has the reason
             return write_report({"hits": {"hits": []}}, report), 0.0
-        started_s = plan.service.clock()
+        began_at_s = plan.service.clock()
         reranked_call = replace(call, body=without_ubi(call.body), exclusion=None)  # this run is reranked
         response = yield from search(reranked_call, searcher)
-        return response, plan.service.clock() - started_s
+        return response, plan.service.clock() - began_at_s
 
     text = query_text_or_json(call.options, call.query, call.body)
-    reranking = run_one(steps(), searcher.vectors, call.header)
+    reranking = run_one(search_with_reranking(), searcher.vectors, call.header)
     return searcher.shadows.compare_with_reranking(text, call.index, first_ids(report.hits or ()), reranking)
 
 

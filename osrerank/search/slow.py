@@ -22,8 +22,9 @@ SLOW_S = 1.0
 GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
 slow_search_throttle = LogThrottle()
 missing_vectors_throttle = LogThrottle(math.inf)
-LogLine = Callable[[str], None]
-"""A function that logs a line of advice. Its argument ``before_building`` says what to do before a build of vectors."""
+LogAdvice = Callable[[str], None]
+"""A function that logs advice. Its argument ``before_building`` says what to do before a build of vectors, such as
+"first write fields = [...] in osrerank.toml, then ". It is empty if nothing is to be done."""
 
 
 def build_command(index: str, note: str) -> str:
@@ -46,7 +47,7 @@ def advise(
         plan: the plan of the search.
         searcher: the state that the client's searches share.
     """
-    index = next((str(hit.get("_index")) for hit in hits), "")
+    index = next((str(hit.get("_index")) for hit in hits), "")  # of the first hit
     advice = [*_slow_search_advice(stages, plan.options, took_s, index), *_missing_vectors_advice(stages, index)]
     if not advice:
         return
@@ -57,12 +58,12 @@ def advise(
     if index and may_use_other_fields and plan.model_fields:
         yield SendLater(_log_with_build_fields(advice, index, plan.model_fields, searcher))
     else:
-        for log_line in advice:
-            log_line("")  # nothing to do before a build
+        for log_advice in advice:
+            log_advice("")
 
 
 def _log_with_build_fields(
-    advice: Sequence[LogLine], index: str, search_fields: Sequence[str], searcher: Searcher
+    advice: Sequence[LogAdvice], index: str, search_fields: Sequence[str], searcher: Searcher
 ) -> Generator[SideRequest, Any, None]:
     """Look up which fields a build of vectors encodes, and log the advice."""
     defaults = searcher.defaults.options_for(index)
@@ -75,16 +76,17 @@ def _log_with_build_fields(
             f"{', '.join(search_fields)}: first write fields = [{quoted_fields}] under "
             f'[index."{index}".rerank] in osrerank.toml, then '
         )
-    for log_line in advice:
-        log_line(before_building)
+    for log_advice in advice:
+        log_advice(before_building)
 
 
-def _slow_search_advice(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[LogLine]:
+def _slow_search_advice(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[LogAdvice]:
     """Return the advice on a slow search if one stage took most of its time. At most one line a minute is logged."""
     slowest_stage = max(stages, key=lambda stage: stage.took_ms, default=None)
-    if took_s <= SLOW_S or slowest_stage is None or slowest_stage.took_ms / 1000 <= took_s / 2:
+    if took_s <= SLOW_S or slowest_stage is None:
         return []
-    if not slow_search_throttle.should_log():
+    is_main_cause = slowest_stage.took_ms / 1000 > took_s / 2
+    if not is_main_cause or not slow_search_throttle.should_log():
         return []
     return [partial(_log_slow_search, slowest_stage, options, took_s, index)]
 
@@ -104,7 +106,7 @@ def _log_slow_search(stage: StageReport, options: Rerank, took_s: float, index: 
     )
 
 
-def _missing_vectors_advice(stages: Sequence[StageReport], index: str) -> list[LogLine]:
+def _missing_vectors_advice(stages: Sequence[StageReport], index: str) -> list[LogAdvice]:
     """Return the advice on documents that were not encoded before the deadline. It is logged once for each index."""
     n_missing = max((stage.lacking for stage in stages), default=0)
     if not n_missing or not missing_vectors_throttle.should_log(index):

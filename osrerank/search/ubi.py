@@ -22,14 +22,13 @@ from osrerank.types.engine_errors import EngineError
 logger = logging.getLogger(__name__)
 
 INDEX = "ubi_queries"
-# The names of the ``query_attributes`` that osrerank adds. Their values are texts, such as "true" (`APPLIED`), "ABBA"
-# (`TEAMS`: which of the two interleaved rankings each hit comes from) or "21" (`FIRST_RANK`).
-APPLIED = "osrerank_applied"
-TEAMS = "osrerank_teams"
-SESSION = "osrerank_session"
-EXPERIMENT = "osrerank_experiment"
-FIRST_RANK = "osrerank_first_rank"
-CHOSEN = "osrerank_chosen"
+# The names of the ``query_attributes`` that osrerank adds, and what their values, which are texts, say:
+APPLIED = "osrerank_applied"  # whether the hits were reranked: "true", "false" or "partial"
+TEAMS = "osrerank_teams"  # which of two interleaved rankings each hit comes from, such as "ABBA"
+SESSION = "osrerank_session"  # a digest of the key of an interleaved search's user
+EXPERIMENT = "osrerank_experiment"  # the name that the options give to the interleaving
+FIRST_RANK = "osrerank_first_rank"  # the rank of the page's first hit, such as "21"
+CHOSEN = "osrerank_chosen"  # whether the search is in the share of searches that are reranked
 MIN_TIMEOUT_S = 0.1
 """The minimum timeout of the request that records a search, in seconds, however close the deadline is."""
 MAX_TIMEOUT_S = 2.0

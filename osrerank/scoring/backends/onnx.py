@@ -133,9 +133,9 @@ class EncoderBackend(OnnxBackend):
         supported_names = (VECTOR_OUTPUT, *STATE_OUTPUTS) if card.is_bi_encoder else (VECTOR_OUTPUT,)
         if output_name not in supported_names:
             names = ", ".join(entry.name for entry in session.get_outputs())
-            reason = f"{file} has the outputs {names}, but the graph of a {card.kind} model needs"
-            fix = f"{' or '.join(supported_names)}; run osrerank export on the model"
-            raise ModelLoadError(f"{reason} {fix}", model=card.name, path=str(file))
+            needed = " or ".join(supported_names)
+            reason = f"{file} has the outputs {names}, but the graph of a {card.kind} model needs {needed}"
+            raise ModelLoadError(f"{reason}; run osrerank export on the model", model=card.name, path=str(file))
         size = next(entry.shape[-1] for entry in session.get_outputs() if entry.name == output_name)
         if output_name == VECTOR_OUTPUT and card.dimensions not in (0, size):
             reason = f"{file} computes vectors of {size} dimensions, but the card has {card.dimensions}"

@@ -151,7 +151,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
     has_windows = packed_loading.has_windows(config)
     attention, padding_reason = choose_attention(device, dtype, attention_head_size, has_windows=has_windows)
     try:
-        packed = packed_loading.load_packed(
+        packed_network = packed_loading.load_packed(
             read_weights(directory), config, card, attention=attention, dtype=dtype, head=head
         )
     except KeyError as error:
@@ -162,7 +162,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
         raise _unreadable_error(directory, card, error) from error
     implementation = f"{attention.name} attention" + (f" ({padding_reason})" if padding_reason else "")
     engine_class = TokenVectorEngine if card.kind == "late-interaction" else PackedEngine
-    return engine_class(packed, device), implementation
+    return engine_class(packed_network, device), implementation
 
 
 def load_network(directory: Path, card: ModelCard) -> Any:

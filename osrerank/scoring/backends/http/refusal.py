@@ -35,9 +35,10 @@ def build_error(host: str, key: str, response: RawResponse) -> EndpointError | O
     if message:
         reason += f": {message}"
     if status in BUSY_STATUSES:
-        error: EndpointError | Overloaded = EndpointError(reason, status=status, retryable=True)
-        if status == HTTPStatus.TOO_MANY_REQUESTS:
-            error = Overloaded(reason)
+        is_overload = status == HTTPStatus.TOO_MANY_REQUESTS
+        error: EndpointError | Overloaded = (
+            Overloaded(reason) if is_overload else EndpointError(reason, status=status, retryable=True)
+        )
         error.retry_after_s = parse_retry_after(response.headers)
         return error
     if status in (401, 403):

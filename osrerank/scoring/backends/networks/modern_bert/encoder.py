@@ -70,7 +70,7 @@ class ModernBertEncoder(nn.Module):
 
     def __init__(self, shape: ModernBertShape, max_tokens: int) -> None:
         super().__init__()
-        self._width = shape.width
+        self._head_width = shape.width
         self._max_tokens = max_tokens
         self.word = nn.Embedding(shape.vocabulary, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
@@ -124,7 +124,7 @@ class ModernBertEncoder(nn.Module):
     def _compute_rope(self, positions: Tensor, base: float) -> Rope:
         """Return the RoPE cosines and sines of tokens at these positions. The angles are computed in fp32."""
         dtype = self.word.weight.dtype
-        powers = torch.arange(0, self._width, 2, device=positions.device).float() / self._width
+        powers = torch.arange(0, self._head_width, 2, device=positions.device).float() / self._head_width
         angles = (positions.float()[:, None] * (1.0 / base**powers)).unsqueeze(1)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
