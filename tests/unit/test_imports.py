@@ -53,7 +53,6 @@ def test_the_command_line_starts_with_click_alone():
 
 def test_the_names_of_backends_are_those_of_their_entries():
     assert {*names.BACKEND_NAMES} == {names.AUTO, *BACKENDS}
-    assert {*names.LOCAL_BACKENDS} - {names.AUTO} == {name for name, entry in BACKENDS.items() if entry.is_local}
 
 
 def test_public_names_are_sorted_and_can_be_imported():
