@@ -11,6 +11,7 @@ from osrerank.cli.options import INDEX, open_client, wants_json
 from osrerank.cli.path_types import FILE, OUTPUT_FILE, SOURCE
 from osrerank.cli.settings_file import refuse_existing, write_index_settings
 from osrerank.options.passages import Passages
+from osrerank.scoring.names import LOCAL_BACKENDS
 from osrerank.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 NO_CACHE = {"cache_mb": 0, "cache_local_mb": 0}
 """These settings turn the score caches off, so that the measured times are those of the model."""
 DEFAULT_MODELS = ("osrerank/e5-small", "osrerank/minilm-l6")
-"""The bi-encoders to compare without ``--models``."""
-LOCAL_BACKENDS = ("auto", "onnx", "torch")
-"""The backends that load models on this machine. With other backends, `DEFAULT_MODELS` are not compared."""
+"""The bi-encoders to compare without ``--models``, if the backend computes on this machine."""
 
 
 @click.command()
