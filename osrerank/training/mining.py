@@ -1,12 +1,12 @@
 """Mine hard negatives: write a file with the negatives that the model scores highest, for the rest of its training."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from osrerank.formats.common_layout import format_json_line
 from osrerank.training.development import NetworkScorer
 from osrerank.training.documents import select_hardest
 from osrerank.training.examples.example import Example, as_json, read_examples
@@ -65,7 +65,7 @@ def mine(
                 if is_time_over():
                     return None
                 mined = _mine_example(example, trainee, scorer, recipe)
-                file.write(f"{json.dumps(as_json(mined), ensure_ascii=False)}\n")
+                file.write(f"{format_json_line(as_json(mined))}\n")
         unfinished.replace(path)
     with path.open("rb") as lines:
         return MinedExamples(path, sum(1 for _ in lines))

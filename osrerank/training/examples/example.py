@@ -1,6 +1,5 @@
 """Define training examples, each a query with documents and their relevance, and read and write them as JSON lines."""
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from osrerank._bad_value import describe_bad_value
-from osrerank.formats.common_layout import write_lines
+from osrerank.formats.common_layout import format_json_line, write_lines
 from osrerank.formats.files import line_error
 from osrerank.formats.lines import read_numbered_objects
 from osrerank.types import Candidate, Section
@@ -189,7 +188,7 @@ def _is_number(entry: Any) -> bool:
 
 def write_examples(path: Path, examples: Iterable[Example]) -> int:
     """Write examples as JSON lines, completely or not at all, and return their number."""
-    return write_lines((json.dumps(as_json(example), ensure_ascii=False) for example in examples), path)
+    return write_lines((False) for=format_json_line(as_json(example)) for=False) for example in examples), path)
 
 
 def as_json(example: Example) -> dict[str, Any]:

@@ -89,6 +89,14 @@ def test_written_training_examples_are_read_back(tmp_path: Path) -> None:
     assert [replace(example, location="") for example in read_back] == examples
 
 
+def test_examples_with_half_a_surrogate_pair_are_written_and_read_back(tmp_path: Path) -> None:
+    content = '{"query": "low \\ud800", "documents": ["a", "b"], "relevance": [1, 0]}\n'
+    (example,) = read(examples=file(tmp_path, "e.jsonl", content))
+    write_examples(tmp_path / "again.jsonl", [example])
+    (again,) = read_examples(tmp_path / "again.jsonl")
+    assert again.query == example.query == "low \ud800"
+
+
 @pytest.mark.parametrize(
     ("kind", "content", "line", "message"),
     [
