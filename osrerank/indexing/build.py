@@ -342,7 +342,7 @@ class Builder:
         if last_built < 0 or self._is_embedded:  # nothing was built, or there are no copies
             return False
         body = {"size": 1, "_source": False, "query": build_sequence_query([(0, last_built)])}
-        request = build_shard_request(name, shard, "_search", body, engine=self._client.engine, order="desc")
+        request = build_shard_request(name, shard, body, engine=self._client.engine, order="desc")
         hits = self._send(request)["hits"]["hits"]
         return bool(hits) and int(hits[0]["_primary_term"]) > progress.shards[shard].term
 
@@ -352,10 +352,9 @@ class Builder:
         for shard, head in heads.items():
             ranges = progress.list_unbuilt_ranges(shard, head.global_checkpoint)
             if ranges:
-                request = build_shard_request(
-                    name, shard, "_count", {"query": build_sequence_query(ranges)}, engine=engine
-                )
-                count += int(self._send(request)["count"])
+                body = {"size": 0, "track_total_hits": True, "query": build_sequence_query(ranges)}
+                found = self._send(build_shard_request(name, shard, body, engine=engine))
+                count += int(found["hits"]["total"]["value"])
         return count
 
     def _build_index(
@@ -452,7 +451,7 @@ class Builder:
         body = fetch_body(self._fields, size, build_sequence_query([(lease.first, lease.last)])) | {
             "track_total_hits": False
         }
-        request = build_shard_request(name, lease.shard, "_search", body, engine=self._client.engine, order="asc")
+        request = build_shard_request(name, lease.shard, body, engine=self._client.engine, order="asc")
         hits = self._send(request)["hits"]["hits"]
         self._build_batch(make_batch(service, self._options, self._fields, hits))
         last = lease.last

@@ -78,20 +78,18 @@ def build_sequence_query(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
 
 
 def build_shard_request(
-    index: str, shard: str, action: str, body: Mapping[str, Any], *, engine: Engine, order: str = ""
+    index: str, shard: str, body: Mapping[str, Any], *, engine: Engine, order: str = ""
 ) -> SideRequest:
-    """Return a request for ``_search`` or ``_count`` to one shard.
+    """Return a search of one shard, without the index's default search pipeline.
 
     The embedded engine has no shards. If ``order`` is ``asc`` or ``desc``, the hits are sorted by sequence number.
     """
-    path = build_path(index, action)
+    path = build_path(index, "_search")
     if engine.is_embedded:
         sort = {"sort": [{"_doc": order}]} if order else {}
         return SideRequest("POST", path, {**body, **sort})
     sort_options = {"sort": [{SEQ_NO: order}], "seq_no_primary_term": True} if order else {}
-    params = {"preference": engine.shard_preference(shard)}
-    if action == "_search":
-        params |= engine.no_pipeline
+    params = {"preference": engine.shard_preference(shard), **engine.no_pipeline}
     return SideRequest("POST", path, {**body, **sort_options}, params)
 
 

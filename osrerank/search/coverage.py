@@ -128,15 +128,18 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
     """
     defaults = searcher.defaults.options_for(index)
     fields = yield from searcher.find_fields(defaults, index)
-    n_documents = int((yield SideRequest("GET", build_path(index, "_count")))["count"])
-    options = fields.update_options(defaults)  # the defaults, with these fields
+    engine = yield from searcher.engine.find()
+    # `_count` would apply the index's default search pipeline, which can hide documents
+    body = {"size": 0, "track_total_hits": True}
+    found = yield SideRequest("POST", build_path(index, "_search"), body, engine.no_pipeline)
+    n_documents = int(found["hits"]["total"]["value"])
+    options = fields.update_options(defaults)  # the defaults with the fields found
     with searcher.service_for(index) as service:
         vectors = service.load_vectors(options)
         if vectors is None:
             raise no_vectors_error(service.model.model)
         unbuilt = yield from _find_unbuilt_hits(searcher, vectors, index, defaults, fields, max_documents)
         if unbuilt is None:
-            engine = yield from searcher.engine.find()
             hits = yield from _sample_hits(index, fields, min(n_documents, max_documents), n_documents, engine)
             n_built = 0
         else:
@@ -213,7 +216,7 @@ def _find_unbuilt_hits(
         if not searcher.is_embedded:  # the embedded engine has no random order
             query = shuffle_query(query)
         body = fetch_body(fields, hits_per_shard, query) | {"track_total_hits": True}
-        found = (yield build_shard_request(name, shard, "_search", body, engine=engine))["hits"]
+        found = (yield build_shard_request(name, shard, body, engine=engine))["hits"]
         sampled_hits += found["hits"]
         n_unbuilt += int(found["total"]["value"])
     return sampled_hits, n_unbuilt

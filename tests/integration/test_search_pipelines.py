@@ -12,9 +12,10 @@ from opensearchpy import OpenSearch, TransportError
 
 from osrerank import Client, connect
 from osrerank.doctor import examine
+from osrerank.indexing.build import build_vectors
 from osrerank.retrieval.search_pipelines import OSRERANK_DESCRIPTION
 from osrerank.settings import Settings
-from osrerank.testing import FunctionScorer
+from osrerank.testing import ArithmeticEncoder, FunctionScorer
 from tests.engine_facts import holds, needs_processors
 
 WORDS = ["harbour", "pilot", "ship", "lamp", "rope", "tide", "crane", "wharf"]
@@ -236,3 +237,15 @@ def test_doctor_names_a_default_pipeline_that_ranks(client: Client, opensearch_u
     ]
     (ranking,) = reason_codes["p-ranking"]
     assert (ranking.status, "ranks the hits itself" in ranking.found) == ("failed", True)
+
+
+def test_a_default_pipeline_neither_hides_documents_from_a_build_nor_refuses_it(
+    client: Client, opensearch_url: str
+) -> None:
+    put(client, "p-closed", {"request_processors": [{"script": {"source": "throw new Exception('closed today')"}}]})
+    for name in ("p-hiding", "p-closed"):
+        create(client, name, name, documents=30)
+        with connect(opensearch_url, encoder=ArithmeticEncoder()) as builder:
+            build_vectors(builder, name)
+            coverage = builder.coverage(name)
+        assert (coverage.documents, coverage.built) == (30, 30)

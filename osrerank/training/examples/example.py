@@ -188,7 +188,7 @@ def _is_number(entry: Any) -> bool:
 
 def write_examples(path: Path, examples: Iterable[Example]) -> int:
     """Write examples as JSON lines, completely or not at all, and return their number."""
-    return write_lines((False) for=format_json_line(as_json(example)) for=False) for example in examples), path)
+    return write_lines((format_json_line(as_json(example)) for example in examples), path)
 
 
 def as_json(example: Example) -> dict[str, Any]:
