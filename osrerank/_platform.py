@@ -119,20 +119,20 @@ class ForkGate:
             self._changed.notify_all()
 
 
-def try_lock(file: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Try to acquire the exclusive lock on an open file, and return whether this process holds it now.
 
     The lock, ``flock`` on Unix and ``LockFileEx`` on Windows, is released when the file is closed or the process dies.
 
     Args:
-        file: the descriptor of the file.
+        descriptor: the descriptor of the file.
 
     Raises:
         OsrerankError: this build of Python has no file locks.
         OSError: the file system has no locks.
     """
     try:
-        return lock_descriptor(file, blocking=False)
+        return lock_descriptor(descriptor, blocking=False)
     except OSError as error:
         if error.errno == errno.ENOSYS:
             reason = (

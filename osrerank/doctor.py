@@ -24,6 +24,7 @@ from osrerank.scoring.registry import as_scorer, is_local, load, load_local
 from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.settings_file import HttpSettings
 from osrerank.types import NEVER, Deadline, Scorer
+from osrerank.types.scores import single_documents
 
 if TYPE_CHECKING:
     from osrerank.scoring.backends.base import Backend
@@ -70,8 +71,6 @@ SAMPLE_SIZE = 20
 QUERY = "what causes low blood pressure"
 DOCUMENT = "Dehydration, bed rest and some drugs lower blood pressure."
 """A query and a document that the model scores, to find out whether it works."""
-DOCUMENT_TUPLES = [(0,)]
-"""The `tuples` of `Scorer.score`: one input of the model, which has the document with the index 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +232,7 @@ def _needs_vector_model(settings: Settings, index: str) -> bool:
 def _check_vector_model(settings: Settings) -> Finding:
     try:
         with closing(as_scorer(load_local(settings, ENCODERS, model=settings.vector_model))) as scorer:
-            scorer.score(QUERY, [DOCUMENT], DOCUMENT_TUPLES)
+            scorer.score(QUERY, [DOCUMENT], single_documents(1))
     except Exception as error:  # noqa: BLE001 - any error is the finding
         fix = "correct --vector-model or OSRERANK_VECTOR_MODEL, or leave it out"
         return Finding("vector model", "failed", _first_line(error), fix)
@@ -270,9 +269,10 @@ def _describe_model(settings: Settings, card: ModelCard, backend: "Backend") -> 
 
 
 def _score_pair(scorer: Scorer, deadline: Deadline = NEVER) -> Finding:
-    scorer.score(QUERY, [DOCUMENT], DOCUMENT_TUPLES, deadline=deadline)  # the first run takes longer: it is not timed
+    tuples = single_documents(1)
+    scorer.score(QUERY, [DOCUMENT], tuples, deadline=deadline)  # the first run takes longer, so it is not timed
     began_s = time.perf_counter()
-    scores = scorer.score(QUERY, [DOCUMENT], DOCUMENT_TUPLES, deadline=deadline)
+    scores = scorer.score(QUERY, [DOCUMENT], tuples, deadline=deadline)
     took_ms = 1000 * (time.perf_counter() - began_s)
     if not scores.attempted:  # the deadline passed, and only a rerank server has one
         reason = f"no score within {RERANK_SERVER_TIMEOUT_MS / 1000:g} s"

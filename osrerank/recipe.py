@@ -68,11 +68,7 @@ class Recipe:
     options: Rerank = field(default_factory=Rerank)
 
     def rerank(
-        self,
-        ranking: Ranking,
-        deadline: Deadline = NEVER,
-        *,
-        on_failure: FailurePolicy = "first_pass",
+        self, ranking: Ranking, deadline: Deadline = NEVER, *, on_failure: FailurePolicy = "first_pass"
     ) -> Ranking:
         """Rerank the first pass, and return the new ranking. The arguments are those of `Pipeline.rerank`."""
         if self.language_guard_model is not None:
@@ -115,10 +111,11 @@ class Recipe:
             return {}
         first, *later = self.models
         blend = make_blend_stage(self.options, first.model)
-        scorer = first.model.identity
+        scorer_identity = first.model.identity
         if first.vectors is not None:
-            scorer = f"{scorer}/{first.vectors.records.bits}"  # rounding vectors changes scores
-        identity: dict[str, Any] = {"scorer": scorer, "blend": None if blend is None else [blend.method, blend.weight]}
+            scorer_identity = f"{scorer_identity}/{first.vectors.records.bits}"  # rounding vectors changes scores
+        blend_identity = None if blend is None else [blend.method, blend.weight]
+        identity: dict[str, Any] = {"scorer": scorer_identity, "blend": blend_identity}
         if self.options.pipeline in VECTORS_MONO and later:
             mono = later[0].model
             identity |= {"mono": mono.identity, "vectors_weight": mono.advice.vectors_weight}

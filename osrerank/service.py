@@ -40,6 +40,7 @@ from osrerank.types import (
     StageScore,
     is_encoder,
 )
+from osrerank.types.scores import single_documents
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.store import VectorStore
 
@@ -302,7 +303,7 @@ class RerankService:
         if is_encoder(model):
             model.encode(["warm up"], "document", deadline=deadline)
         else:
-            model.score("warm", ["up"], [(0,)], deadline=deadline)
+            model.score("warm", ["up"], single_documents(1), deadline=deadline)
         if options is None or not isinstance(options.pipeline, str):
             return
         candidates = []

@@ -23,7 +23,7 @@ _TAG_NAMES = (
     "|nav|noscript|ol|option|p|pre|q|s|samp|script|section|select|small|span|strike|strong|style|sub|summary|sup|table"
     "|tbody|td|template|textarea|tfoot|th|thead|time|title|tr|tt|u|ul|var|video"
 )
-_BEGIN = re.compile(
+_BEGINNING = re.compile(
     rf"\s*<(?:!--|!doctype\s+html\b|(?:{_TAG_NAMES}|br|hr|img|input|link|meta)(?=[\s/>]))", re.IGNORECASE
 )
 _CLOSING_TAG = re.compile(rf"</(?:{_TAG_NAMES})\s*>", re.IGNORECASE)
@@ -42,7 +42,7 @@ def is_html(text: str) -> bool:
     """Return whether a text is HTML, as the module's docstring defines it."""
     if "</" not in text:
         return False
-    minimum = 1 if _BEGIN.match(text) else MIN_CLOSING_TAGS
+    minimum = 1 if _BEGINNING.match(text) else MIN_CLOSING_TAGS
     first_tags = islice(_CLOSING_TAG.finditer(text), minimum)
     return sum(1 for _ in first_tags) == minimum
 
@@ -98,7 +98,7 @@ def without_html(candidate: Candidate) -> Candidate:
     text, sections = candidate.text or "", []
     for section in read_sections(candidate):
         blanked = section._replace(text=without_markup(section.text)) if is_html(section.text) else section
-        text = text.replace(section.text, blanked.text, 1)
+        text = text.replace(section.text, blanked.text, 1)  # the candidate's text consists of its sections
         sections.append(blanked)
     return candidate._replace(text=text, sections=tuple(sections))
 

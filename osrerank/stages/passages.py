@@ -145,6 +145,7 @@ class PassageStage:
         _logits: npt.NDArray[np.float32],
         log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
+        """Return a candidate's score, aggregated from the log-odds of its passages. NaN marks an unscored passage."""
         scored_indices = np.flatnonzero(~np.isnan(log_odds))
         scored_log_odds = log_odds[scored_indices]
         probabilities = self.scorer.probabilities(scored_log_odds)

@@ -125,6 +125,7 @@ class SentenceStage:
         logits: npt.NDArray[np.float32],
         log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
+        """Return a candidate's interpolated score. In ``logits`` and ``log_odds``, NaN marks an unscored sentence."""
         # A next-sentence head's logits are not log-odds, so the best sentences by the two can differ.
         scored_indices = np.flatnonzero(~np.isnan(logits))
         indices_by_logit = scored_indices[np.argsort(-logits[scored_indices], kind="stable")]
