@@ -1,4 +1,7 @@
-"""The commands `osrerank index` and `osrerank download`. The command `osrerank convert` is in `convert_cli`."""
+"""The commands `osrerank index` and `osrerank download`. The command `osrerank convert` is in `convert_cli`.
+
+The commands import what they need when they run, so that the help is quick.
+"""
 
 import json
 from contextlib import closing

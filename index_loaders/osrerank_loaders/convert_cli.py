@@ -1,4 +1,7 @@
-"""The command `osrerank convert`, which writes published files in the formats that osrerank reads."""
+"""The command `osrerank convert`, which writes published files in the formats that osrerank reads.
+
+The commands import what they need when they run, so that the help is quick.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -101,7 +101,7 @@ def fetch(
     folder.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     retry_budget = retry_budget or RetryBudget()
-    version = ""
+    version = ""  # of the file on the server, if it is not identified by size and MD5
     if remote.bytes is None or remote.md5 is None:
         size, version = _request_size_and_version(remote, retry_budget)
         remote = replace(remote, bytes=remote.bytes or size)

@@ -71,7 +71,7 @@ def fit_isotonic(scored: ScoredHits) -> Isotonic:
     scores, indices = np.unique(scored.scores, return_inverse=True)
     n_hits = np.bincount(indices).astype(np.float64)
     n_relevant = np.bincount(indices, weights=scored.relevant)
-    hits, relevant = 0, 1  # the columns of a block; the third is the sum of the scores
+    hits, relevant = 0, 1  # the first two elements of a block; the third is the sum of its hits' scores
     blocks: list[Floats] = []
     for block in np.stack([n_hits, n_relevant, scores * n_hits], axis=1):
         merged = block
@@ -148,7 +148,8 @@ def precision_thresholds(probabilities: Floats, relevant: Flags) -> list[tuple[f
     last_of_value = np.flatnonzero(np.append(values[1:] < values[:-1], True))  # the last hit with each probability
     # choose the thresholds at which the number of relevant hits reaches equally spaced values
     targets = np.linspace(0, relevant_so_far[-1], MAX_THRESHOLDS + 1)[1:]
-    indices = np.unique(last_of_value[np.searchsorted(relevant_so_far[last_of_value], targets)])
+    first_reaching = np.searchsorted(relevant_so_far[last_of_value], targets)  # indices in last_of_value
+    indices = np.unique(last_of_value[first_reaching])
     pairs = []
     for index in indices[::-1]:
         n_hits, n_relevant = int(index) + 1, int(relevant_so_far[index])

@@ -93,10 +93,10 @@ def score_judged_queries(
         best_score = first_pass.max(initial=0)
         scaled_first_pass = first_pass / best_score if best_score > 0 else np.zeros_like(first_pass)
         yield JudgedQuery(
-            (scores.log_odds.astype(np.float64) - calibration.offset) / calibration.scale,
-            scaled_first_pass,
-            [document["id"] for document in candidate_list.documents],
-            dict(qrels.judgments.get(candidate_list.query.query_id, {})),
+            raw_scores=(scores.log_odds.astype(np.float64) - calibration.offset) / calibration.scale,
+            first_pass_scores=scaled_first_pass,
+            doc_ids=[document["id"] for document in candidate_list.documents],
+            relevance=dict(qrels.judgments.get(candidate_list.query.query_id, {})),
         )
 
 
@@ -121,8 +121,10 @@ def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> F
     """
     usable = [query for query in queries if query.doc_ids and any(grade > 0 for grade in query.relevance.values())]
     if len(usable) < FOLDS:
-        counts = f"{FOLDS} queries with candidates and a relevant document, and there are only {len(usable)}"
-        raise EvaluationError(f"choosing a weight needs {counts}; judge more queries")
+        raise EvaluationError(
+            f"choosing a weight needs {FOLDS} queries with candidates and a relevant document, and there are only "
+            f"{len(usable)}; judge more queries"
+        )
     ndcgs = np.array(  # (weights, queries)
         [[query.ndcg(calibration, weight) for query in usable] for weight in FIRST_PASS_WEIGHTS]
     )
@@ -133,10 +135,10 @@ def choose_weight(queries: Sequence[JudgedQuery], calibration: Calibration) -> F
         fold_ndcgs.append(ndcgs[best_in_other_folds, folds == fold])
     best_index = int(ndcgs.mean(axis=1).argmax())
     return FirstPassWeight(
-        FIRST_PASS_WEIGHTS[best_index],
-        float(ndcgs[best_index].mean()),
-        float(np.concatenate(fold_ndcgs).mean()),
-        float(np.mean([ndcg(query.doc_ids, query.relevance) for query in usable])),
+        weight=FIRST_PASS_WEIGHTS[best_index],
+        ndcg=float(ndcgs[best_index].mean()),
+        cross_validated_ndcg=float(np.concatenate(fold_ndcgs).mean()),
+        first_pass_ndcg=float(np.mean([ndcg(query.doc_ids, query.relevance) for query in usable])),
     )
 
 

@@ -60,6 +60,7 @@ def build_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, hea
     unprefixed = {name.removeprefix("bert."): array for name, array in weights.items()}
     bert = BertGraph(unprefixed, config, card)
     logits = bert.logits(head)
+    # a head with two classes has a logit for each of them
     n_labels = 2 if card.head in {"logits2", "next-sentence"} else 1
     return bert.graph.model(dict.fromkeys(INPUTS, TOKENS_SHAPE), {"logits": (logits, ("n", n_labels))})
 
@@ -152,7 +153,9 @@ class BertGraph:
         query_states = self._first_token(states) if only_first else states
         inputs = self._projections(states, query_states, weights_name, node_name, only_first=only_first)
         bias = self._attention_bias(only_first=only_first)
-        inputs += ["", "", bias] if bias else []  # "": no bias of the projections, no padding mask
+        if bias:
+            # the optional inputs before it stay empty: the projections' bias and a padding mask
+            inputs += ["", "", bias]
         context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME_DOMAIN, num_heads=self._heads)
         return self._feed_forward(context, query_states, layer)
 

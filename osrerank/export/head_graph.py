@@ -81,7 +81,7 @@ def _add_step(graph: GraphBuilder, vector: str, step: HeadStep, weights: Mapping
     """Add one step of a head, such as a matrix product with an activation, and return its output's name."""
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
-    if step.kind == "first":
+    if step.kind == "first":  # keep the first values of each vector
         start, end, axis = (graph.constant(f"place.{number}", np.array([number])) for number in (0, step.size, 1))
         return graph.add("Slice", [vector, start, end, axis])
     parameters = ("weight", "bias") if step.has_bias else ("weight",)
@@ -89,7 +89,7 @@ def _add_step(graph: GraphBuilder, vector: str, step: HeadStep, weights: Mapping
     constants: Sequence[str] = [graph.constant(name, weights[name]) for name in names]
     if step.kind == "norm":
         return graph.add("LayerNormalization", [vector, *constants], axis=-1, epsilon=step.epsilon)
-    product = graph.add("Gemm", [vector, *constants], transB=1)
+    product = graph.add("Gemm", [vector, *constants], transB=1)  # torch's matrices are (outputs, inputs)
     if not step.activation:
         return product
     if step.activation == "silu":

@@ -58,7 +58,7 @@ class LateInteractionSource:
             matrix = _projection_matrix(source / projection.file, weights, projection)
             product = matrix if product is None else matrix @ product
         (folder / PROJECTION).mkdir()
-        safetensors.save_file({"linear.weight": product.contiguous()}, folder / PROJECTION / WEIGHTS_FILE)
+        safetensors.save_file({MATRIX: product.contiguous()}, folder / PROJECTION / WEIGHTS_FILE)
 
 
 def read_late_interaction(directory: Path, name: str, overrides: EncoderOverrides) -> LateInteractionSource:
@@ -110,13 +110,15 @@ def _projected_width(directory: Path, description: saved_files.LateInteractionDe
     last = description.projections[-1]
     file = directory / last.file
     with require("safetensors", extra="torch").safe_open(file, framework="numpy") as tensors:
-        rows = int(tensors.get_slice(MATRIX).get_shape()[0]) if MATRIX in tensors.keys() else 0  # noqa: SIM118 - no mapping
-    if not rows:
+        n_rows = 0
+        if MATRIX in tensors.keys():  # noqa: SIM118 - no mapping
+            n_rows = int(tensors.get_slice(MATRIX).get_shape()[0])
+    if not n_rows:
         raise ModelLoadError(f"{file} has no tensor {MATRIX!r}; save or download the model again", path=str(file))
-    if description.dimensions not in (0, rows):  # 0 if the config file does not say
-        reason = f"{file} projects to {rows} dimensions, but the model's config file says {description.dimensions}"
+    if description.dimensions not in (0, n_rows):  # 0 if the config file does not say
+        reason = f"{file} projects to {n_rows} dimensions, but the model's config file says {description.dimensions}"
         raise ModelLoadError(reason, path=str(file))
-    return rows
+    return n_rows
 
 
 def _projection_matrix(file: Path, weights: Mapping[str, Any], projection: saved_files.Projection) -> Any:

@@ -115,10 +115,10 @@ def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
 
 def _dequantise_rows(make_node: Any, table: str, node: Any) -> list[Any]:
     """Return the nodes that replace a lookup of rows: they look up int8 rows and multiply them by their scales."""
-    rows = list(node.input[1:])
+    row_inputs = list(node.input[1:])  # which rows to read: the ids of Gather, or the bounds of Slice
     return [
-        make_node(node.op_type, [f"{table}.int8", *rows], [f"{table}.rows"]),
+        make_node(node.op_type, [f"{table}.int8", *row_inputs], [f"{table}.rows"]),
         make_node("Cast", [f"{table}.rows"], [f"{table}.rows.fp32"], to=FLOAT32),
-        make_node(node.op_type, [f"{table}.scale", *rows], [f"{table}.scales"]),
+        make_node(node.op_type, [f"{table}.scale", *row_inputs], [f"{table}.scales"]),
         make_node("Mul", [f"{table}.rows.fp32", f"{table}.scales"], list(node.output)),
     ]

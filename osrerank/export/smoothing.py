@@ -46,15 +46,15 @@ def smooth(model: Any, sequences: Iterable[Tokens], max_channels: int, min_gain:
     products = [
         node
         for node in matrix_products(model)
-        if np.prod(weights[node.input[1]].dims) >= MIN_WEIGHTS and use_counts[node.input[1]] == 1
+        if np.prod(weights[_weights_name(node)].dims) >= MIN_WEIGHTS and use_counts[_weights_name(node)] == 1
     ]
-    maxima = record_maxima(model, [node.input[0] for node in products], sequences)
+    maxima = record_maxima(model, [_input_name(node) for node in products], sequences)
     smoothing_nodes: dict[str, Any] = {}
     for input_name, group in groupby(sorted(products, key=_input_name), key=_input_name):
         if not outlier_channels(maxima[input_name], max_channels, min_gain):
             continue
         nodes = list(group)
-        matrices = [onnx.numpy_helper.to_array(weights[node.input[1]]) for node in nodes]
+        matrices = [onnx.numpy_helper.to_array(weights[_weights_name(node)]) for node in nodes]
         weight_maxima = np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0)
         scales = channel_scales(maxima[input_name], weight_maxima)
         smoothed = f"{input_name}{SUFFIX}"
@@ -62,7 +62,8 @@ def smooth(model: Any, sequences: Iterable[Tokens], max_channels: int, min_gain:
         model.graph.initializer.append(factor)
         smoothing_nodes[input_name] = onnx.helper.make_node("Mul", [input_name, factor.name], [smoothed], smoothed)
         for node, matrix in zip(nodes, matrices, strict=True):
-            weights[node.input[1]].CopyFrom(onnx.numpy_helper.from_array(matrix * scales[:, None], node.input[1]))
+            name = _weights_name(node)
+            weights[name].CopyFrom(onnx.numpy_helper.from_array(matrix * scales[:, None], name))
             node.input[0] = smoothed
     _insert(model.graph, smoothing_nodes)
 
@@ -78,6 +79,10 @@ def channel_scales(input_maxima: Floats, weight_maxima: Floats) -> Floats:
 
 def _input_name(product: Any) -> str:
     return str(product.input[0])
+
+
+def _weights_name(product: Any) -> str:
+    return str(product.input[1])
 
 
 def _insert(graph: Any, smoothing_nodes: dict[str, Any]) -> None:

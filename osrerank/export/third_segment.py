@@ -25,19 +25,19 @@ TABLE = "token_type_embeddings"
 ThirdRow = Literal["zeros", "copy"]
 
 
-def add_third_row(table: Tensor, init: ThirdRow) -> Tensor:
-    """Return a table ``(2, hidden)`` with a third row.
+def add_third_row(table: Tensor, third_row: ThirdRow) -> Tensor:
+    """Return a table ``(2, hidden)`` with a third row, either zeros or a copy of the second row.
 
     Raises:
         ValueError: the table does not have two rows.
     """
     if table.shape[0] != 2:
         raise ValueError(f"the token type table has {table.shape[0]} rows; it must have two")
-    row = torch.zeros_like(table[1]) if init == "zeros" else table[1].clone()
+    row = torch.zeros_like(table[1]) if third_row == "zeros" else table[1].clone()
     return torch.cat([table, row.unsqueeze(0)])
 
 
-def write_with_third_segment(source: Path, folder: Path, init: ThirdRow) -> None:
+def write_with_third_segment(source: Path, folder: Path, third_row: ThirdRow) -> None:
     """Copy a checkpoint's config, tokenizer and safetensors, with a third row in its table of token types.
 
     Raises:
@@ -48,14 +48,14 @@ def write_with_third_segment(source: Path, folder: Path, init: ThirdRow) -> None
     (folder / CONFIG_FILE).write_text(json.dumps({**config, "type_vocab_size": 3}, indent=2), encoding="utf-8")
     for file in source.glob("tokenizer*.json"):
         shutil.copyfile(file, folder / file.name)
-    table_count = 0
+    n_tables = 0
     for name in weight_files(source):
         weights = safetensors.load_file(source / name)
         for key, tensor in weights.items():
             if key.endswith(f"{TABLE}.weight") and tensor.shape[0] == 2:
-                weights[key] = add_third_row(tensor, init)
-                table_count += 1
+                weights[key] = add_third_row(tensor, third_row)
+                n_tables += 1
         safetensors.save_file(weights, folder / name, metadata={"format": "pt"})
-    if table_count != 1:
-        reason = f"{source} has {table_count} token type tables of two rows; a duo model needs a BERT with one"
+    if n_tables != 1:
+        reason = f"{source} has {n_tables} token type tables of two rows; a duo model needs a BERT with one"
         raise ModelLoadError(reason, path=str(source))

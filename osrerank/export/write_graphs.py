@@ -74,6 +74,7 @@ def _sample_sequences(folder: Path, card: ModelCard) -> Iterator[Tokens]:
     words = sorted(word for word in vocabulary if word.isalpha()) or sorted(vocabulary)
     numbers_and_marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
     rng = random.Random(0)  # noqa: S311 - a choice of samples, not of secrets
+    # queries have 8 words, documents 20 to 199
     for population, count in ((words, WORD_SAMPLES), (numbers_and_marks or words, PUNCTUATION_SAMPLES)):
         for _ in range(count):
             query = builder.tokenise_query(" ".join(rng.choices(words, k=8)))
@@ -95,18 +96,11 @@ def _write_fp32(source: Path, target: Path, card: ModelCard) -> None:
     if card.is_encoder:
         families = GRAPH_FAMILIES if card.kind == "late-interaction" else (*FAMILIES, STATIC_MODEL_TYPE)
         check_architecture(source / CONFIG_FILE, config, families)
-    if card.is_encoder and config["model_type"] in GRAPH_FAMILIES:
-        weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
-        try:
-            graph = build_encoder(weights, config, card)
-        except KeyError as error:
-            reason = (
-                f"{source} does not contain the weight {error}, which a {config['model_type']} needs; save it again"
-            )
-            raise ModelLoadError(reason, path=str(source)) from error
-        require("onnx", extra="onnx").save(graph, target)
-        return
-    network, head = load_network(source, card), read_head(source, card)
+        if config["model_type"] in GRAPH_FAMILIES:
+            _write_own_encoder(source, target, card, config)
+            return
+    network = load_network(source, card)
+    head = read_head(source, card)
     build = None if card.is_encoder else _find_builder(config)
     if build is None:
         write_onnx(network, target, VECTOR_OUTPUT if card.is_encoder else "logits")
@@ -115,6 +109,19 @@ def _write_fp32(source: Path, target: Path, card: ModelCard) -> None:
     tensors = network.network.state_dict() if head is None else read_weights(source)
     weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
     require("onnx", extra="onnx").save(build(weights, config, card, head), target)
+
+
+def _write_own_encoder(source: Path, target: Path, card: ModelCard, config: Mapping[str, Any]) -> None:
+    """Write osrerank's own graph of a bi-encoder or late-interaction model."""
+    from osrerank.scoring.backends.torch import read_weights  # noqa: PLC0415 - imports torch
+
+    weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
+    try:
+        graph = build_encoder(weights, config, card)
+    except KeyError as error:
+        reason = f"{source} does not contain the weight {error}, which a {config['model_type']} needs; save it again"
+        raise ModelLoadError(reason, path=str(source)) from error
+    require("onnx", extra="onnx").save(graph, target)
 
 
 def _find_builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:

@@ -56,12 +56,13 @@ def format_json_line(row: Mapping[str, Any]) -> str:
 
 def write_lines(lines: Iterable[str], path: Path) -> int:
     """Write lines atomically to a file, or one by one to a pipe or device, and return their number."""
-    count = 0
+    n_lines = 0
 
     def count_lines() -> Iterator[str]:
-        nonlocal count
-        for count, line in enumerate(lines, 1):  # noqa: B007 - the enclosing function returns the count
+        nonlocal n_lines
+        for line in lines:
+            n_lines += 1
             yield line + "\n"
 
     write_atomically(path, count_lines())
-    return count
+    return n_lines

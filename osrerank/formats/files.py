@@ -21,10 +21,10 @@ def line_error(path: Path, line: int, reason: str) -> FormatError:
     return FormatError(f"{path}, line {line}: {reason}", file=str(path), line=line)
 
 
-def hash_file(path: Path, kind: str = "sha256") -> str:
+def hash_file(path: Path, algorithm: str = "sha256") -> str:
     """Return a file's checksum, in hexadecimal digits."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
 
 
 def write_atomically(path: Path, lines: Iterable[str | bytes]) -> None:

@@ -63,7 +63,7 @@ def prune_everything(client: Client) -> int:
         OsrerankError: pruning failed, perhaps after some vectors were deleted.
     """
     shared_store = document_vectors(client).store  # with side indices, it is a cache of their vectors on this machine
-    remaining = 0
+    n_remaining = 0
     uses_side_indices = client.searcher.vectors is not None
     if not uses_side_indices:
         if shared_store is None:
@@ -75,11 +75,11 @@ def prune_everything(client: Client) -> int:
             client.indices.delete(index=side_index)
         side_indices = client.indices.get(index=f"{PREFIX}*", expand_wildcards="all", ignore_unavailable=True)
         indices = sorted(name.removeprefix(PREFIX) for name in side_indices)
-        remaining = sum(_prune_side_index(client, find_side_indices(client, [name])[0], [name]) for name in indices)
+        n_remaining = sum(_prune_side_index(client, find_side_indices(client, [name])[0], [name]) for name in indices)
     if shared_store is not None:
         field_keys = [BUILD_PREFIX + build_fields_key(name) for name in indices]
-        remaining += shared_store.prune(chain(_text_keys(client, indices), [field_keys]))
-    return remaining
+        n_remaining += shared_store.prune(chain(_text_keys(client, indices), [field_keys]))
+    return n_remaining
 
 
 def _indices_with_vectors(client: Client) -> list[str]:
@@ -112,14 +112,14 @@ def _prune_side_index(client: Client, store: IndexStore, names: Sequence[str]) -
             heads = heads_by_index[index]
             progress_by_key[builder.progress_key(index, heads)] = builder.load_progress(index, heads)
     earlier_progress = {key: progress.latest for key, progress in progress_by_key.items()}
-    remaining = store.prune(
-        _text_keys(client, names, ",".join(store.indices)),
+    n_remaining = store.prune(
+        _text_keys(client, names, subset=",".join(store.indices)),
         build_state_keys=[*earlier_progress, *map(build_fields_key, store.indices)],
     )
     for key, progress in progress_by_key.items():
         progress.load()  # builders may have stored more progress during the pruning
         progress.change(partial(BuildProgress.reopen_built_since, earlier=earlier_progress[key]))
-    return remaining
+    return n_remaining
 
 
 def _text_keys(client: Client, names: Sequence[str], subset: str | None = None) -> Iterator[list[bytes]]:

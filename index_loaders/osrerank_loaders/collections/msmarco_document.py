@@ -38,8 +38,8 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
         try:
             doc_id, url, title, body = line.split("\t")
         except ValueError:
-            field_count = line.count("\t") + 1
-            reason = f"expected docid TAB url TAB title TAB body, found {field_count} fields: {quote_start(line)}"
+            n_fields = line.count("\t") + 1
+            reason = f"expected docid TAB url TAB title TAB body, found {n_fields} fields: {quote_start(line)}"
             yield record_error(source, reason, line=number)
         else:
             if doc_id:

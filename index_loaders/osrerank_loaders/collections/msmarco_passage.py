@@ -26,8 +26,8 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
             continue
         doc_id, tab, text = line.partition("\t")
         if not tab or "\t" in text:
-            field_count = line.count("\t") + 1
-            reason = f"expected pid TAB passage, found {field_count} fields: {quote_start(line)}"
+            n_fields = line.count("\t") + 1
+            reason = f"expected pid TAB passage, found {n_fields} fields: {quote_start(line)}"
             yield record_error(source, reason, line=number)
         elif doc_id:
             yield check_id(source, Document(doc_id, text, "", no_metadata), number)

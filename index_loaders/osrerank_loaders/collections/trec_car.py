@@ -1,7 +1,8 @@
 """Read TREC-CAR's CBOR files of paragraphs, pages and outlines.
 
 An item of a file is a paragraph, a page or an outline, which is a page without paragraphs. In version 1.5, a file is a
-sequence of items. In version 2.0, it consists of a header and one list of items.
+sequence of items. In version 2.0, it consists of a header and one list of items. The skeleton of a page is the list of
+its parts, such as sections and paragraphs.
 
 Dietz and Gamari, TREC CAR data releases, http://trec-car.cs.unh.edu/datareleases/.
 """
@@ -66,10 +67,11 @@ def read_pages(source: SourceFile) -> Iterator[Record]:
 
 
 def _paragraph_texts(skeleton: Sequence[Any]) -> Iterator[str]:
+    """Yield the texts of all paragraphs in a skeleton, including those in its sections."""
     for part in skeleton:
-        if part[0] == PARAGRAPH_TAG:
+        if part[0] == PARAGRAPH_TAG:  # [tag, paragraph]
             yield parse_paragraph(part[1]).text
-        elif part[0] == SECTION_TAG:
+        elif part[0] == SECTION_TAG:  # [tag, heading, heading id, skeleton]
             yield from _paragraph_texts(part[3])
 
 

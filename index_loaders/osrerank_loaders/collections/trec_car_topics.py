@@ -69,8 +69,10 @@ def _page_sections(source: SourceFile, number: int, page: Any) -> list[PageSecti
 
 
 def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[PageSection]:
+    """Yield the page or section at a path, followed by its subsections. ``skeleton`` is the list of its parts."""
     parts = list(skeleton)
-    yield PageSection(path, tuple(part[1][1].decode() for part in parts if part[0] == PARAGRAPH_TAG))
+    paragraphs = [part[1] for part in parts if part[0] == PARAGRAPH_TAG]
+    yield PageSection(path, tuple(paragraph_id.decode() for _tag, paragraph_id, *_bodies in paragraphs))
     for part in parts:
         if part[0] == SECTION_TAG:
             _tag, heading, heading_id, children = part

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
@@ -87,6 +87,11 @@ class BulkOutcome:
     rejections: tuple[Rejection, ...] = ()
 
 
+class _SentBatch(NamedTuple):
+    batch: BulkBatch
+    outcome: Future[BulkOutcome]
+
+
 def encode_document(document: Document) -> BulkEntry:
     """Encode a document for a bulk request.
 
@@ -102,16 +107,16 @@ def send_all(
     client: OpenSearch, index: str, batches: Iterable[BulkBatch], options: BulkOptions
 ) -> Iterator[tuple[BulkBatch, BulkOutcome]]:
     """Send batches, ``in_flight`` at a time, and yield each batch with its outcome, in the order of the batches."""
-    pending: deque[tuple[BulkBatch, Future[BulkOutcome]]] = deque()
+    pending: deque[_SentBatch] = deque()
     with ThreadPoolExecutor(options.in_flight, thread_name_prefix="bulk") as pool:
         for batch in batches:
-            pending.append((batch, pool.submit(send, client, index, batch.entries, options.retry_budget)))
-            while len(pending) > options.in_flight or (pending and pending[0][1].done()):
-                first_batch, future = pending.popleft()
-                yield first_batch, future.result()
-        while pending:
-            first_batch, future = pending.popleft()
-            yield first_batch, future.result()
+            outcome = pool.submit(send, client, index, batch.entries, options.retry_budget)
+            pending.append(_SentBatch(batch, outcome))
+            while len(pending) > options.in_flight or (pending and pending[0].outcome.done()):
+                first = pending.popleft()
+                yield first.batch, first.outcome.result()
+        for sent in pending:
+            yield sent.batch, sent.outcome.result()
 
 
 def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget) -> BulkOutcome:

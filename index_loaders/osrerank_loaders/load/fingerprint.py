@@ -56,10 +56,11 @@ def _compute_input_digest(name: str) -> str:
     if is_dataset(name):
         return _compute_digest(name.encode())
     path = Path(name)
-    if not path.is_file():
+    if not path.is_file():  # a named pipe
         return secrets.token_hex(8)
     with path.open("rb") as stream:
         first_block = stream.read(BLOCK_BYTES)
+        # in a file of less than two blocks, the last block begins where the first ends
         stream.seek(max(BLOCK_BYTES, path.stat().st_size - BLOCK_BYTES))
         return _compute_digest(first_block + stream.read(BLOCK_BYTES))
 

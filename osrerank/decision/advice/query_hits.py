@@ -242,7 +242,8 @@ def settings_to_try(
     """
     current_weight = current.weight if current.blend == "linear" else 0.0
     weights = dict.fromkeys((current_weight, *WEIGHTS))  # the current weight first, and none twice
-    blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
+    blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights]
+    blends.append(("rrf", 0.0))
     all_depths = sorted({*depths, current.depth})
     base = replace(current, duo_depth=0, mono_depth=0, pipeline=AUTO_PIPELINE)
     settings = [
