@@ -251,14 +251,16 @@ class ForkSafeConnections:
 
     def renew(self) -> None:
         """Forget the connections of the parent process, so that the child opens its own."""
-        for connection in getattr(getattr(self._transport, "connection_pool", None), "connections", ()):
+        connection_pool = getattr(self._transport, "connection_pool", None)  # a caller's own transport might have none
+        for connection in getattr(connection_pool, "connections", ()):
             pool = getattr(connection, "pool", None)  # urllib3's
             if isinstance(pool, HTTPConnectionPool) and pool.pool is not None:
                 size = pool.pool.maxsize
                 pool.pool = pool.QueueCls(size)
                 for _ in range(size):
                     pool.pool.put(None)  # urllib3 opens a connection when it gets a None
-            for adapter in getattr(getattr(connection, "session", None), "adapters", {}).values():  # requests'
+            session = getattr(connection, "session", None)  # requests'
+            for adapter in getattr(session, "adapters", {}).values():
                 adapter.init_poolmanager(adapter._pool_connections, adapter._pool_maxsize, adapter._pool_block)  # noqa: SLF001
 
 

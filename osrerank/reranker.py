@@ -138,9 +138,10 @@ class Reranker:
         ranking = rerank_ranking(self._service, self._options, make_ranking(query, rows, self._options.separator))
         original_ids = {str(row["id"]): row["id"] for row in rows}  # the ids of candidates are strings
         candidates: Sequence[Candidate] = ranking.candidates
-        if find_applied(ranking.reports) and self._options.min_score is not None:
+        is_reranked = find_applied(ranking.reports)  # "partial" counts, too
+        if is_reranked and self._options.min_score is not None:
             candidates, _n_removed = filter_by_probability(candidates, self._options.min_score, ranking.reports)
-        return [_ranked_text(candidate, original_ids[candidate.doc_id]) for candidate in candidates[:top_k]]
+        return [_make_ranked_text(candidate, original_ids[candidate.doc_id]) for candidate in candidates[:top_k]]
 
     def rank_frame(self, frame: Any, *, top_k: int | None = None) -> Any:
         """Return a pandas DataFrame with each query's documents in the new order.
@@ -313,15 +314,14 @@ def _argument_error(argument: str, reason: str) -> ConfigError:
     return ConfigError(reason, setting=argument, source="argument")
 
 
-def _ranked_text(candidate: Candidate, doc_id: Any) -> RankedText:
+def _make_ranked_text(candidate: Candidate, doc_id: Any) -> RankedText:
     probability = last_probability(candidate)
     is_scored = probability is not None
-    truncated = any(entry.cut for entry in candidate.trace)
     return RankedText(
         doc_id,
         score=candidate.score if is_scored else None,
         probability=probability,
         rank=candidate.rank,
         text=candidate.text or "",
-        truncated=truncated,
+        truncated=any(entry.cut for entry in candidate.trace),
     )

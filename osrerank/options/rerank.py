@@ -336,10 +336,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value == "auto" or _is_whole(value, 1, MAX_DEPTH),
         f'a whole number from 1 to {MAX_DEPTH}, or "auto"',
     ),
-    "mono_depth": (
-        lambda value: _is_whole(value, 1, MAX_DEPTH),
-        f"a whole number from 1 to {MAX_DEPTH}",
-    ),
+    "mono_depth": (lambda value: _is_whole(value, 1, MAX_DEPTH), f"a whole number from 1 to {MAX_DEPTH}"),
     "duo_depth": (
         lambda value: _is_whole(value, 0, MAX_DUO_DEPTH),
         f"a whole number from 0 to {MAX_DUO_DEPTH} (n candidates make n(n - 1) pairs)",
