@@ -194,36 +194,37 @@ def _find_unbuilt_hits(
     except (ConfigError, EngineError):
         return None
     progress_by_index: dict[str, BuildProgress | None] = {}
-    for name, shards in heads.items():
-        key = vectors.records.compute_progress_key(index_identity(name, shards), describe_input(defaults, fields))
-        progress_by_index[name] = yield from _read_progress(searcher, vectors, name, key)
+    for index_name, head_by_shard in heads.items():
+        identity = index_identity(index_name, head_by_shard)
+        key = vectors.records.compute_progress_key(identity, describe_input(defaults, fields))
+        progress_by_index[index_name] = yield from _read_progress(searcher, vectors, index_name, key)
     if not any(progress_by_index.values()):
         return None
     ranges_by_shard = {}
-    for name, shards in heads.items():
-        progress = (progress_by_index[name] or BuildProgress()).with_shards(shards)
-        for shard, head in shards.items():
+    for index_name, head_by_shard in heads.items():
+        progress = (progress_by_index[index_name] or BuildProgress()).with_shards(head_by_shard)
+        for shard, head in head_by_shard.items():
             last_write = max(head.global_checkpoint, head.max_seq_no)  # some shard copies may lack it
             ranges = progress.list_unbuilt_ranges(shard, last_write)
             if ranges:
-                ranges_by_shard[name, shard] = ranges
+                ranges_by_shard[index_name, shard] = ranges
     sampled_hits: list[Mapping[str, Any]] = []
     engine = yield from searcher.engine.find()
     n_unbuilt = 0
     hits_per_shard = max(MIN_PER_SHARD, max_documents // max(1, len(ranges_by_shard)))
-    for (name, shard), ranges in ranges_by_shard.items():
+    for (index_name, shard), ranges in ranges_by_shard.items():
         query = build_sequence_query(ranges)
         if not searcher.is_embedded:  # the embedded engine has no random order
             query = shuffle_query(query)
         body = fetch_body(fields, hits_per_shard, query) | {"track_total_hits": True}
-        found = (yield build_shard_request(name, shard, body, engine=engine))["hits"]
-        sampled_hits += found["hits"]
-        n_unbuilt += int(found["total"]["value"])
+        response = yield build_shard_request(index_name, shard, body, engine=engine)
+        sampled_hits += response["hits"]["hits"]
+        n_unbuilt += int(response["hits"]["total"]["value"])
     return sampled_hits, n_unbuilt
 
 
 def _read_progress(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> Steps:
-    """Return the saved progress of an index's vector builds, or None if no valid progress is saved."""
+    """Return the valid progress of an index's vector builds, which its side index or the vector file saves, or None."""
     content = b""
     store = vectors.store
     if searcher.vectors is not None:

@@ -64,6 +64,7 @@ def move_exact_names_up(ranking: Ranking) -> Ranking:
     The hit gets the score of the hit that it displaces.
     """
     candidates = list(ranking.candidates)
+    # the first entry of a trace is the first pass's score
     marked = [candidate for candidate in ranking.candidates if candidate.trace and STAGE in candidate.trace[0].parts]
     if all(candidate.rank <= candidate.trace[0].rank for candidate in marked):
         return ranking
@@ -73,8 +74,8 @@ def move_exact_names_up(ranking: Ranking) -> Ranking:
         target_index = first_rank - 1
         if index > target_index:
             displaced = candidates[target_index]
-            last = displaced.trace[-1]
-            entry = StageScore(STAGE, displaced.score, first_rank, last.unit, level=last.level)
+            score_to_take = displaced.trace[-1]
+            entry = StageScore(STAGE, displaced.score, first_rank, score_to_take.unit, level=score_to_take.level)
             del candidates[index]
             moved = candidate._replace(score=displaced.score, trace=(*candidate.trace, entry))
             candidates.insert(target_index, moved)

@@ -114,7 +114,7 @@ class OrderStore:
         with self._orders as orders:
             content = orders.get(key)
             if content is not None:
-                orders[key] = content
+                orders[key] = content  # so that it expires later
         return None if content is None else Order(*marshal.loads(content))  # noqa: S302 - this process wrote it
 
     def write(self, key: str, order: Order) -> None:

@@ -449,7 +449,7 @@ def _expand_query(plan: Plan, query: Any, search_pipeline: SearchPipeline) -> Ge
             setting="rerank.rm3",
             source="argument",
         )
-    query_fields = [without_boost(name) for name in plan.fields.query_fields] or ["text"]
+    query_fields = [without_boost(name) for name in plan.fields.query_fields] or ["text"]  # a guess, if none are known
     field_name = rm3.field or _first_non_title_field(query_fields)
     body_pipeline = call.body.get("search_pipeline", search_pipeline.replacement)
     pipeline_to_use = call.params.get("search_pipeline", body_pipeline)

@@ -160,7 +160,9 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
         raise
     except Exception as error:
         raise _unreadable_error(directory, card, error) from error
-    implementation = f"{attention.name} attention" + (f" ({padding_reason})" if padding_reason else "")
+    implementation = f"{attention.name} attention"
+    if padding_reason:
+        implementation += f" ({padding_reason})"
     engine_class = TokenVectorEngine if card.kind == "late-interaction" else PackedEngine
     return engine_class(packed_network, device), implementation
 

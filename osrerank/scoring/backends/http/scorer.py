@@ -206,7 +206,7 @@ class EndpointScorer:
                 batch.logits |= part.logits
                 batch.failures |= part.failures
         size = len(batch.indices)
-        if max_accepted < size and n_refused_documents == 0:
+        if max_accepted < size and n_refused_documents == 0:  # only the size was refused
             with self._lock:
                 self._max_documents = min(self._max_documents, max_accepted)
             logger.info(
