@@ -505,21 +505,13 @@ class Builder:
         for name, entry in request_indices(index=self._index).items():
             key = build_fields_key(name)
             fields = fields_by_index.get(name, self._fields.model_fields)
-            side_index = self._side_indices.get(name)
-            if self._side_indices and side_index is None:  # an alias was moved to this index during the build
+            if name in self._side_indices:
+                is_changed |= _store_fields_in_side_index(self._side_indices[name], key, fields)
+            elif self._side_indices:  # an alias was moved to this index during the build
                 continue
-            if side_index is not None:
-                stored, version = side_index.read_build_state(key)
-                content = update_build_fields(stored=b"", uuid="", fields=fields)
-                if content != stored:
-                    side_index.write_build_state(key, content, version)  # if another builder was first, its fields stay
-                    is_changed = True
             elif isinstance(store, FileStore):
-                stored = store.read([BUILD_PREFIX + key]).get(BUILD_PREFIX + key, b"")
-                content = update_build_fields(stored, entry["settings"]["index"]["uuid"], fields)
-                if content != stored:
-                    n_written = store.write({BUILD_PREFIX + key: content})
-                    is_changed = is_changed or n_written > 0
+                uuid = entry["settings"]["index"]["uuid"]
+                is_changed |= _store_fields_in_file(store, BUILD_PREFIX + key, uuid, fields)
         return is_changed
 
     def _send(self, request: SideRequest) -> Any:
@@ -529,6 +521,23 @@ class Builder:
 def _yield_request(request: SideRequest) -> Generator[SideRequest, Any, Any]:
     """Yield a request as the only step of a generator, and return its response."""
     return (yield request)
+
+
+def _store_fields_in_side_index(side_index: IndexStore, key: bytes, fields: Sequence[str]) -> bool:
+    """Store the fields that a build read from an index, and return whether they changed."""
+    stored, version = side_index.read_build_state(key)
+    content = update_build_fields(stored=b"", uuid="", fields=fields)
+    if content == stored:
+        return False
+    side_index.write_build_state(key, content, version)  # if another builder was first, its fields stay
+    return True
+
+
+def _store_fields_in_file(store: FileStore, key: bytes, uuid: str, fields: Sequence[str]) -> bool:
+    """Store the fields that a build read from the index with this uuid, and return whether they changed."""
+    stored = store.read([key]).get(key, b"")
+    content = update_build_fields(stored, uuid, fields)
+    return content != stored and store.write({key: content}) > 0
 
 
 def _find_side_indices(

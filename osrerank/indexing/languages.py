@@ -56,9 +56,17 @@ class Languages:
         model_languages = read_card(directory).languages if directory else ()
         first_field = next(iter(client.fields_of(index).query_fields), "")
         mappings = client.indices.get_mapping(index=index)
-        leaves = [leaf for fields in read_leaves_by_index(mappings).values() for leaf in fields.values()]
-        generic = [leaf.path for leaf in leaves if leaf.path == first_field and leaf.analyzer in GENERIC_ANALYZERS]
-        return cls(common, settings.model, model_languages, generic[0] if generic else "")
+        is_generic = any(
+            field.path == first_field and field.analyzer in GENERIC_ANALYZERS
+            for fields in read_leaves_by_index(mappings).values()
+            for field in fields.values()
+        )
+        return cls(
+            counts=common,
+            model=settings.model,
+            model_languages=model_languages,
+            generic_field=first_field if is_generic else "",
+        )
 
     @property
     def unsupported(self) -> tuple[str, ...]:

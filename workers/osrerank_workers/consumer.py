@@ -38,6 +38,7 @@ class Channel(redis.Channel):
             raise
         except Exception as error:  # noqa: BLE001 - a Redis list can contain anything
             _log_refusal("is not a message", error)
+            # the entry, if Kombu already waits for its acknowledgement
             for tag in set(self.qos._delivered) - tags_before:  # noqa: SLF001 - see above
                 self.basic_reject(tag, requeue=False)  # type: ignore[no-untyped-call]
             return True

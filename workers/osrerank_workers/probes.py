@@ -69,6 +69,7 @@ def _handler(status: Callable[[], Status]) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             worker = status()
+            # path -> (whether the probe passes, the response)
             responses: Mapping[str, tuple[bool, dict[str, Any]]] = {
                 "/live": (worker.live, {"live": worker.live}),
                 "/ready": (worker.ready, {"ready": worker.ready, "reason": worker.reason, "held": worker.held}),

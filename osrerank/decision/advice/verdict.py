@@ -15,7 +15,10 @@ from osrerank._optional import require
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.significance import paired_t_test
 
-ALPHA, POWER = 0.05, 0.8
+ALPHA = 0.05
+"""The p-value below which a difference is significant."""
+POWER = 0.8
+"""The probability with which the estimated number of queries shows a difference."""
 MIN_QUERIES = 10
 """The minimum number of judged queries for a test."""
 MAX_QUERIES = 1_000_000
