@@ -71,7 +71,9 @@ FAMILIES: Mapping[str, Architecture] = {
 """DeBERTa-v2 has a convolution in the first layer, as its large models have."""
 
 
-def make(folder: Path, family: Architecture, shape: Shape, texts: Sequence[Text]) -> Path:
+def make(
+    folder: Path, family: Architecture, shape: Shape, texts: Sequence[Text], *, tokenizer: Path = TOKENIZER
+) -> Path:
     """Write a random classifier with one logit; return its folder.
 
     Args:
@@ -79,13 +81,14 @@ def make(folder: Path, family: Architecture, shape: Shape, texts: Sequence[Text]
         family: the architecture.
         shape: the sizes.
         texts: the example texts to which the head is fitted.
+        tokenizer: a ``tokenizer.json`` like BERT's.
     """
     torch.manual_seed(1)
-    config = _create_config(family, shape, Tokenizer.from_file(str(TOKENIZER)).get_vocab_size())
+    config = _create_config(family, shape, Tokenizer.from_file(str(tokenizer)).get_vocab_size())
     network = transformers.AutoModelForSequenceClassification.from_config(config).eval()
     _initialise(network, shape[0])
     network.save_pretrained(folder)
-    (folder / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
     _fit_head(network, sequences(folder, texts))
     network.save_pretrained(folder)
     return folder
