@@ -1,6 +1,7 @@
 """Run the command ``osrerank``: find the subcommand, and print errors. Each subcommand is a module in this folder."""
 
 import importlib
+import io
 import re
 import sys
 from collections import Counter
@@ -108,6 +109,8 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. An error is printed in one sentence; the exit code is then 1, or 2 for wrong usage."""
     end_as_first_process()  # so that SIGTERM ends a container
+    if isinstance(sys.stdout, io.TextIOWrapper):  # texts can have characters that this encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = cli.main(arguments, standalone_mode=False)

@@ -1,6 +1,8 @@
 """``osrerank search``: search an index, and print the hits as a table or as JSON."""
 
+import codecs
 import json
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -28,7 +30,8 @@ def search(context: click.Context, /, query: str, index: str, **options: Any) ->
     with closing(open_client(context)) as client:
         response = client.search(query, index=index, size=options["size"], from_=options["offset"], rerank=arguments)
     if options["as_json"] or wants_json(context):
-        click.echo(json.dumps(response, ensure_ascii=False, indent=2))
+        is_utf8 = codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8"
+        click.echo(json.dumps(response, ensure_ascii=not is_utf8, indent=2))
     else:
         _print_hits(response, options["offset"])
 

@@ -40,7 +40,7 @@ def report(context: click.Context, /, *, files: tuple[Path, ...], html: Path | N
     if html:
         write_atomically(html, [shadow_page.html_page(shadow_report)])
     if as_json or wants_json(context):
-        click.echo(json.dumps(shadow_report.as_json(), ensure_ascii=False))
+        click.echo(json.dumps(shadow_report.as_json()))
         return
     screen = console()
     screen.print(shadow_page.headline(shadow_report), highlight=False, markup=False)

@@ -1,10 +1,12 @@
 """The command line as a whole: help, errors, repeated options, and the command `osrerank search`."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -28,6 +30,26 @@ def test_every_command_loads_and_has_help():
         assert command.help, name
         for parameter in command.params:
             assert isinstance(parameter, click.Argument) or parameter.help, f"{name} {parameter.name}"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
+def test_texts_that_the_output_cannot_encode_are_escaped(encoding, monkeypatch):
+    text = "caf\xe9 \ud800 \u8336"  # a document of OpenSearch can have half a surrogate pair
+    response = {
+        "hits": {"hits": [{"_id": "1", "_score": 1.0, "_source": {"text": text}}], "total": {"value": 1}},
+        "took": 1,
+    }
+    client = Mock(**{"search.return_value": response})
+    monkeypatch.setattr("osrerank.cli.search.open_client", lambda _context: client)
+    printed = []
+    for options in ((), ("--json",)):
+        stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        main([*options, "search", "tea", "--index", "notes"])
+        stdout.flush()
+        printed.append(stdout.buffer.getvalue().decode(encoding))
+    assert "caf\xe9 \\ud800" in printed[0]
+    assert json.loads(printed[1]) == response
 
 
 @pytest.mark.parametrize(
