@@ -69,7 +69,8 @@ class RequestMiddleware:
         started_at_s = time.perf_counter()
         if scope["method"] == "HEAD":  # the GET route handles it, and uvicorn leaves out the body
             scope = {**scope, "method": "GET"}
-        if scope["path"].endswith("/"):  # Starlette would redirect, without TLS even if a proxy in front has it
+        # Starlette would redirect, without TLS even if a proxy in front has it. Pages need it for their relative links.
+        if scope["method"] == "POST" and scope["path"].endswith("/"):
             scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
         scope[ACCESS_RECORD] = {}
         response = _ResponseSender(send, request_id(_header(scope, REQUEST_ID_HEADER.lower().encode())))

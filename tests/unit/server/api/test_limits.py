@@ -306,11 +306,15 @@ def test_an_unknown_path_is_answered_with_the_known_routes(client, path, words):
     check(client.post(f"http://testserver{path}", json=BODY), 404, words)
 
 
-def test_a_path_with_a_slash_at_its_end_is_answered_without_a_redirect(client):
-    for path in ("/v1/rerank/", "/v1/rerank//", "/health/"):
-        method = "POST" if "rerank" in path else "GET"
-        answer = client.request(method, path, json=BODY, follow_redirects=False)
+def test_documents_for_a_path_with_a_slash_at_its_end_are_ranked_without_a_redirect(client):
+    for path in ("/v1/rerank/", "/v1/rerank//"):
+        answer = client.post(path, json=BODY, follow_redirects=False)
         assert answer.status_code == 200, answer.text
+
+
+def test_a_page_whose_path_has_a_slash_at_its_end_is_redirected_so_that_its_relative_links_work(client):
+    answer = client.get("/docs/", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "http://testserver/docs")
 
 
 def test_a_body_without_a_content_type_is_json(client):
