@@ -71,6 +71,7 @@ class OpenSearchPyClient:
         return to_engine_error(error) if isinstance(error, OpenSearchException) else error
 
     def _sender(self, index: Any) -> Callable[[Any], Any]:
+        """Return a function that sends a step's request to an index, without a caller's headers and options."""
         return partial(self._send, index=index, headers=None, options={})
 
     def __repr__(self) -> str:

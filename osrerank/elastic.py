@@ -89,6 +89,7 @@ class _RecordingClient:
         return copy
 
     def _record(self, *, params: Any = None, body: Any = None, path_parts: Any = None, **_: Any) -> None:
+        """Record a request instead of sending it. The arguments are those of ``perform_request``."""
         assert self._calls is not None
         index = unquote((path_parts or {}).get("index", ""))
         sending_client = self._copy(None)

@@ -126,6 +126,7 @@ def filter_by_probability(
 
     Returns the remaining candidates, and the number of reranked candidates that were removed.
     """
+    # of each candidate, the scores of the stages that computed probabilities
     score_lists = [[score for score in candidate.trace if "probability" in score.parts] for candidate in candidates]
     # a higher level is that of a later stage, which did not necessarily score all candidates
     last_level = max((score.level for scores in score_lists for score in scores), default=0)

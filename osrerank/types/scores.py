@@ -186,7 +186,7 @@ class Scores(Counts):
         if self.cuts is None:
             return set()
         truncated = set[int]()
-        document_bits = QUERY_TRUNCATED_BIT - 1
+        document_bits = QUERY_TRUNCATED_BIT - 1  # all lower bits
         for tuple_index in np.flatnonzero(self.cuts & document_bits).tolist():
             for position, document_index in enumerate(tuples[tuple_index]):
                 if self.cuts[tuple_index] & (1 << position):
