@@ -268,7 +268,7 @@ class RerankService:
         if self.load_vectors(options) is None:
             raise no_vectors_error(self.model.model)
         raise ConfigError(
-            "vectors cannot be built with the rerank option sentences or a pipeline of your own; leave these out"
+            "vectors cannot be built for a search with the rerank option 'sentences', or with a pipeline of your own"
         )
 
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:

@@ -19,7 +19,8 @@ from osrerank.formats.files import add_path_to_disk_errors, write_atomically
 FORMAT = 1
 """The version of the file format, ``osrerank_run`` in the first line."""
 NOT_A_SIDE_FILE_FIX = (
-    "pass a side file, which ends in .jsonl; if this is the side file, delete it and start the run again"
+    "pass the .jsonl file that `osrerank run` wrote beside a run; if this is that file, it is damaged: delete it and "
+    "start the run again"
 )
 
 
@@ -180,7 +181,7 @@ def read_options(path: Path) -> Mapping[str, Any]:
 def _parse_header(path: Path, header: Any, fix: str = "pass a file that ends in .jsonl") -> Mapping[str, Any]:
     """Return the options in a side file's first line. If the line is not a header, the error ends with ``fix``."""
     if not isinstance(header, dict) or header.get("osrerank_run") != FORMAT:
-        raise EvaluationError(f"{path} is not a side file of this version of `osrerank run`; {fix}")
+        raise EvaluationError(f"{path} was not written by this version of `osrerank run`; {fix}")
     options: Mapping[str, Any] = header.get("options", {})
     return options
 

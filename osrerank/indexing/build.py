@@ -304,14 +304,9 @@ class Builder:
         progress: StoredProgress
         if side_index is not None:
             progress = SideIndexProgress(side_index, key)
-        elif isinstance(store, FileStore):
-            progress = FileProgress(store, key)
         else:
-            raise ConfigError(
-                f"the build progress of {name} cannot be stored in Redis: set OSRERANK_VECTORS to index or file",
-                setting="vectors",
-                source="environment",
-            )
+            assert isinstance(store, FileStore)  # `read_heads` refuses Redis
+            progress = FileProgress(store, key)
         progress.load()
         progress.change(partial(BuildProgress.with_shards, heads=heads))
         for shard in heads:

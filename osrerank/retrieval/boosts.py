@@ -162,7 +162,8 @@ def requests_named_scores(params: Mapping[str, Any]) -> bool:
 
 
 def _inseparable_reason(cause: str) -> Reason:
-    return Reason(ReasonCode.BOOSTS, f"the boosts of the query cannot be separated from its text score: {cause}")
+    sentence = f"the query's boosts are ignored, because its text score cannot be told from them: {cause}"
+    return Reason(ReasonCode.BOOSTS, sentence)
 
 
 class _InseparableBoostsError(Exception):
@@ -216,7 +217,7 @@ class _PartNamer:
             return {name: self._name_bool(content, factor)}
         if name == "boosting":
             return {name: self._name_boosting(content, factor)}
-        raise _InseparableBoostsError(f"a {name} query combines text and boosts")
+        raise _InseparableBoostsError(f"a {name} query contains both; put the boosts into a bool query around it")
 
     def find_kinds(self, clause: Any) -> frozenset[str]:
         """Return what a clause's score depends on.
@@ -357,8 +358,10 @@ def _check_functions(part: Any) -> None:
     if "script_score" in part:
         script = part["script_score"].get("script")
         source = script.get("source") if isinstance(script, Mapping) else script
-        if not isinstance(source, str) or "_score" in source:
-            raise _InseparableBoostsError("a script uses _score, or is a stored script")
+        if not isinstance(source, str):
+            raise _InseparableBoostsError("a stored script may use _score; write the script into the query")
+        if "_score" in source:
+            raise _InseparableBoostsError("a script uses _score; multiply by it with boost_mode instead")
 
 
 def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...] | Reason, dict[str, Any]]:

@@ -14,7 +14,7 @@ class Duo(CrossEncoder):
     """
 
     documents_per_tuple = 2
-    tuple_size_message = "a duo model scores pairs of documents; single documents need another kind"
+    tuple_size_message = "a duo model scores pairs of documents; to score single documents, use another kind of model"
 
     def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
         return self._builder.build_duo(query, *documents)

@@ -107,7 +107,7 @@ def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
             raise ValueError(f"its version is {content['version']}, not {VERSION}")  # noqa: TRY301 - converted below
         return {index: IndexCalibration.from_json(entry) for index, entry in content["indexes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"the calibration file {file} cannot be read ({describe_bad_value(error)})"
+        reason = f"the calibration file {file} is damaged or unreadable: {describe_bad_value(error)}"
         fix = "delete the file and run osrerank calibrate again"
         raise ConfigError(f"{reason}; {fix}", setting="calibration", source=str(file)) from None
 

@@ -55,7 +55,7 @@ class Isotonic:
         scores, probabilities = np.array(self.scores), np.array(self.probabilities)
         is_complete = len(scores) == len(probabilities) > 0 and bool(np.isfinite(scores).all())
         if not is_complete or (np.diff(scores) <= 0).any() or (np.diff(probabilities) < 0).any():
-            raise ValueError("the points of an isotonic map must have rising scores and probabilities that never fall")
+            raise ValueError("in an isotonic map, scores must rise and probabilities must not fall")
         if probabilities[0] < 0 or probabilities[-1] > 1:
             raise ValueError("the points of an isotonic map must have probabilities in [0, 1]")
 

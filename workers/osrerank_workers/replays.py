@@ -60,7 +60,7 @@ class ReplayGuard:
             arrivals[chunk_id] = Arrivals(n_arrivals, expires_at_s)
         if n_arrivals > MAX_SENDS:
             raise PayloadError(
-                f"a request arrived more than {MAX_SENDS} times, perhaps because workers die while they score it",
+                f"it arrived more than {MAX_SENDS} times: do workers die while they score it? their logs say why",
                 reason="replayed",
             )
 

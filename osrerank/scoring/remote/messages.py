@@ -114,7 +114,8 @@ def _parse_scores(content: object) -> Scores | None:
 def _validate(schema: type[BaseModel], content: object) -> dict[str, Any]:
     """Return the validated fields of a nested map, which must contain exactly the fields of the schema."""
     if not isinstance(content, dict) or content.keys() != schema.model_fields.keys():
-        raise ValueError(f"a map must have exactly the fields {', '.join(schema.model_fields)}; {SAME_VERSION_FIX}")
+        fields = ", ".join(schema.model_fields)
+        raise ValueError(f"a part of the message does not have the fields {fields}; {SAME_VERSION_FIX}")
     return dict(schema.model_validate(content))
 
 

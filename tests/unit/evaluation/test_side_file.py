@@ -58,8 +58,8 @@ def test_a_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("not json\n", "line 1 is not JSON .*; pass a side file, which ends in .jsonl;"),
-        ('{"hits": 1}\n', "not a side file"),
+        ("not json\n", "line 1 is not JSON .*; pass the .jsonl file that"),
+        ('{"hits": 1}\n', "was not written by this version"),
         (f'{HEAD}{{"query_id": "q"}}\n', r"run\.jsonl, line 2: 'candidates' is missing, so this is not a record"),
         (
             f'{HEAD}{{"query_id": "q", "candidates": [{{"doc_id": "d", "score": NaN, {STAGES}}}]}}\n',
