@@ -6,6 +6,7 @@ read from the collection. Both can be larger than memory, so a temporary SQLite 
 
 import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import groupby
@@ -53,7 +54,7 @@ def read_top1000(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
                 raise record_error(source, id_problem, line=number)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (position, query_id, query, doc_id))
             database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
-        yield from _group_by_query(database)
+        yield from _group_by_query(database, files)
 
 
 def join_run_and_texts(
@@ -85,7 +86,7 @@ def join_run_and_texts(
                 "3, ..."
             )
         _store_texts(database, documents)
-        yield from _group_by_query(database)
+        yield from _group_by_query(database, files)
 
 
 def write_candidates(queries: Iterable[Mapping[str, Any]], path: Path) -> int:
@@ -125,10 +126,21 @@ def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> N
         )
 
 
-def _group_by_query(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    for (query_id, query), rows in groupby(database.execute(_SELECT_CANDIDATES), key=lambda row: row[:2]):
-        candidates = [_build_candidate(*row[2:]) for row in rows]
+def _group_by_query(database: sqlite3.Connection, files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield each query with its candidates. Raise an error for what `osrerank rerank` would refuse."""
+    names, query_id = ", ".join(files), None
+    for query_id, rows in groupby(database.execute(_SELECT_CANDIDATES), key=lambda row: row[0]):
+        (_, query, *first), *others = rows
+        if any(row[1] != query for row in others):
+            raise CorpusFormatError(f"{names}: query {query_id!r} has two texts; remove one")
+        candidates = [_build_candidate(*first), *(_build_candidate(*row[2:]) for row in others)]
+        counts = Counter(candidate["doc_id"] for candidate in candidates)
+        doc_id, count = counts.most_common(1)[0]
+        if count > 1:
+            raise CorpusFormatError(f"{names}: query {query_id!r} has document {doc_id!r} twice; remove one")
         yield {"query_id": query_id, "query": query, "candidates": candidates}
+    if query_id is None:
+        raise CorpusFormatError(f"{names}: there are no candidates; is this the right file?")
 
 
 def _build_candidate(doc_id: str, title: str, text: str, score: float | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Conversion of published files to candidates, queries and judgments."""
 
 import json
+import re
 from pathlib import Path
 
 import cbor2
@@ -61,6 +62,18 @@ class TestCandidates:
             list(join_run_and_texts(run, {}, []))
         with pytest.raises(FormatError, match="line 1: expected qid, pid, query, passage, found 1 fields"):
             list(read_top1000(run))
+
+    @pytest.mark.parametrize(
+        ("rows", "reason"),
+        [
+            ("1\ta\tq\tx\n2\ta\tp\tx\n1\ta\tq\tx\n", "query '1' has document 'a' twice; remove one"),
+            ("1\ta\tq\tx\n1\tb\tother\ty\n", "query '1' has two texts; remove one"),
+            ("", "there are no candidates; is this the right file?"),
+        ],
+    )
+    def test_candidates_that_cannot_be_reranked_are_not_written(self, tmp_path: Path, rows: str, reason: str) -> None:
+        with pytest.raises(FormatError, match=re.escape(reason)):
+            list(read_top1000((write(tmp_path, rows),)))
 
 
 PARTS = [
