@@ -3,17 +3,18 @@
 The commands import what they need when they run, so that the help is quick.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from osrerank.errors import FormatError
+from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Record
 from osrerank_loaders.collections.registry import LOADERS
 
+Item = TypeVar("Item")
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _paths_argument = click.argument("paths", nargs=-1, required=True)
@@ -117,7 +118,8 @@ def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: b
     from osrerank_loaders.collections import trec_car_topics as car
 
     derived = car.derive_queries(car.read_sections(paths), level, style=style, pages=pages)
-    _report(write_queries(derived, output), "queries", output)
+    reason = "there are no queries of this level; pass TREC-CAR's outlines or pages"
+    _report(write_queries(_require_items(derived, paths, reason), output), "queries", output)
 
 
 @convert.command("trec-car-qrels")
@@ -129,7 +131,9 @@ def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
     from osrerank.formats.common_layout import write_qrels
     from osrerank_loaders.collections import trec_car_topics as car
 
-    _report(write_qrels(car.derive_judgments(car.read_sections(paths), level), output), "judgments", output)
+    derived = car.derive_judgments(car.read_sections(paths), level)
+    reason = "there are no judgments of this level; pass TREC-CAR's pages, because outlines have no paragraphs"
+    _report(write_qrels(_require_items(derived, paths, reason), output), "judgments", output)
 
 
 @convert.command()
@@ -168,6 +172,15 @@ def _read_documents(
         if isinstance(record, FormatError):
             raise record
         yield record
+
+
+def _require_items(items: Iterable[Item], paths: tuple[str, ...], reason: str) -> Iterator[Item]:
+    """Yield items, or raise an error with this reason if there are none."""
+    count = 0
+    for count, item in enumerate(items, start=1):  # noqa: B007 - the last number is the count
+        yield item
+    if not count:
+        raise CorpusFormatError(f"{', '.join(paths)}: {reason}")
 
 
 def _report(count: int, unit: str, path: Path) -> None:

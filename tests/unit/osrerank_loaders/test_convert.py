@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import cbor2
 import pytest
@@ -82,6 +83,7 @@ PARTS = [
     [2, "image.png", []],
     [0, "Empty", b"Empty", []],
 ]
+OUTLINES = [[0, "Yin/yang & co", b"Yin/yang%20&%20co", [[0, "Empty", b"Empty", []]]]]
 PAGES = [[0, "Yin/yang & co", b"Yin/yang%20&%20co", PARTS]]
 
 
@@ -92,6 +94,15 @@ class TestTrecCar:
         return write(
             tmp_path, items if request.param == "v1.5" else cbor2.dumps(["CAR", [0]]) + b"\x9f" + items + b"\xff"
         )
+
+    @pytest.mark.parametrize(("items", "command"), [(OUTLINES, "trec-car-qrels"), ([], "trec-car-queries")])
+    def test_a_file_without_judgments_or_queries_is_refused(
+        self, tmp_path: Path, items: list[Any], command: str
+    ) -> None:
+        path, output = write(tmp_path, b"".join(map(cbor2.dumps, items))), tmp_path / "output"
+        outcome = CliRunner().invoke(convert, [command, path, "-o", str(output)])
+        assert f"{path}: there are no" in str(outcome.exception)
+        assert not output.exists()
 
     def test_headings_of_trec_car_come_from_the_outline(self, pages: str) -> None:
         assert list(derive_queries(read_sections([pages]), "hierarchical")) == [
