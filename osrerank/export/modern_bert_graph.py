@@ -67,7 +67,7 @@ class ModernBertGraph:
         self.graph = Graph()
         self._weights = weights
         self._shape = shape
-        self._token_count = self.graph.add("Shape", ["input_ids"], start=1, end=2)
+        self._token_count = self.graph.add("Shape", ["input_ids"], start=1, end=2)  # (1,)
         limit = self.graph.add("Squeeze", [self._token_count, self.graph.axis(0)])
         positions = self.graph.add("Range", [self._int_scalar("zero", 0), limit, self._int_scalar("one", 1)])
         self._positions = self.graph.add("Cast", [positions], to=FLOAT32)
@@ -89,9 +89,9 @@ class ModernBertGraph:
         add = self.graph.add
         node_prefix = f"layers.{layer}"
         weight_names = {part: f"layers.{layer}.{name}" for part, name in LAYER.items()}
-        normed = (
-            self._norm(states, weight_names["attention_norm"]) if layer else states
-        )  # embeddings are already normed
+        normed = states
+        if layer > 0:  # the embeddings are already normed
+            normed = self._norm(states, weight_names["attention_norm"])
         projections = self._linear(normed, f"{node_prefix}.projections", weight_names["projections"])
         query, key, value = self.graph.add_node("Split", [projections], 3, axis=2, num_outputs=3)
         rope_base = self._shape.rope_bases[layer]
@@ -109,9 +109,8 @@ class ModernBertGraph:
             context = self._attend_to_window(self._apply_rope(query, rope_base), key, value, window)
         states = add("Add", [states, self._linear(context, f"{node_prefix}.attended", weight_names["attended"])])
         # the feed-forward network, whose inner states are multiplied by a gate
-        intermediate = self._linear(
-            self._norm(states, weight_names["norm"]), f"{node_prefix}.widen", weight_names["widen"]
-        )
+        normed = self._norm(states, weight_names["norm"])
+        intermediate = self._linear(normed, f"{node_prefix}.widen", weight_names["widen"])
         inner, gate = self.graph.add_node("Split", [intermediate], 2, axis=2, num_outputs=2)
         gated = add("Mul", [add("Gelu", [inner], domain=RUNTIME_DOMAIN), gate])
         return add("Add", [states, self._linear(gated, f"{node_prefix}.narrow", weight_names["narrow"])])

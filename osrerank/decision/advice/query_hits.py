@@ -20,7 +20,8 @@ WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 MONO_DEPTHS = (10, 20, 50)
 """The values of ``mono_depth`` to try."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
-"""The stages that score by document vectors and by a cross-encoder. The pipeline ``vectors-mono`` runs both."""
+"""The stages that score by document vectors and by a cross-encoder. Of the pipelines, those in `VECTORS` run the first
+stage, and those in `VECTORS_MONO` run both."""
 HitsKey = tuple[str, tuple[str, ...], str]
 """The model, its input fields, and the name of the query template: ``("osrerank/e5-small", ("title",), "")``.
 
