@@ -115,8 +115,9 @@ def send_all(
             while len(pending) > options.in_flight or (pending and pending[0].outcome.done()):
                 first = pending.popleft()
                 yield first.batch, first.outcome.result()
-        for sent in pending:
-            yield sent.batch, sent.outcome.result()
+        while pending:
+            first = pending.popleft()
+            yield first.batch, first.outcome.result()
 
 
 def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], retry_budget: RetryBudget) -> BulkOutcome:

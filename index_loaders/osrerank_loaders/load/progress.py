@@ -35,7 +35,7 @@ def load_progress(files: Sequence[str]) -> Iterator[Report]:
             elapsed_s = progress.tasks[0].elapsed or 0.0
             rate = records / elapsed_s if elapsed_s else 0.0
             progress.update(task_id, completed=read_bytes, records=records, rate=rate)
-            lines.report(records, None, "records")
+            lines.report(records, total=None, unit="records")
 
         yield report
 

@@ -169,6 +169,7 @@ def _validate_record(path: Path, number: int, line: Record | FormatError) -> Rec
     if isinstance(line, FormatError):
         raise line
     invalid = [name for name in NUMERIC_FIELDS if name in line and not _is_number(line[name])]
+    # a record without a query reports searches that were dropped
     required = ["query", "index", "applied"] if "query" in line else ["time", "dropped"]
     if line.get("hits"):
         required += ["after", "overlap", "first_changed", "moved", "farthest"]
