@@ -155,4 +155,4 @@ def test_calibrate_refuses_too_few_judgments_and_an_index_without_reranking(
 def test_a_damaged_calibration_file_is_named(calibrated_client: Client) -> None:
     calibrated_client.searcher.calibrations.file.write_text("{")
     response = calibrated_client.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
-    assert "osrerank.calibration.json cannot be read" in response["rerank"]["cuts"][0]["reason"]
+    assert "osrerank.calibration.json is damaged" in response["rerank"]["cuts"][0]["reason"]

@@ -100,7 +100,7 @@ def test_a_moved_access_log_is_created_again_and_an_unwritable_log_is_refused(tm
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_requests_are_answered_although_the_access_log_cannot_be_written(tmp_path, is_moved, caplog, capsys):
     (tmp_path / "logs").mkdir()
-    log = AccessLog(str(tmp_path / "logs" / "log") if is_moved else "/dev/full", texts=True)
+    log = AccessLog(str(tmp_path / "logs" / "log") if is_moved else "/dev/full", logs_texts=True)
     if is_moved:
         (tmp_path / "logs").rename(tmp_path / "gone")
     client = open_client(log)
