@@ -92,6 +92,8 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             reranking_began_at_s = service.clock()
             if call.options is None or not isinstance(response, Mapping):  # not to be reranked, or not JSON
                 return response
+            if "error" in response:  # the caller's parameter ``ignore`` turns the engine's error into a response
+                return response
             plan, response = extract_boost_scores(plan, response)
             plan, hits = yield from hits_with_texts(plan, response, searcher)
             ranking = yield Computation(partial(read_ranking, hits, plan))

@@ -253,6 +253,12 @@ def test_a_multi_search_names_the_reason_of_a_search_without_a_text():
     assert ids(second) == ["d1", "d0"]
 
 
+def test_an_error_that_the_caller_ignores_is_returned_as_it_is():
+    error = {"error": {"type": "index_not_found_exception", "reason": "no such index [none]"}, "status": 404}
+    client = client_for(error)
+    assert client.search("blood", index="none", ignore=404, rerank=True) == error
+
+
 def test_a_response_with_a_repeated_hit_is_not_reranked():
     answer = response_of(["a", "bbb"])
     answer["hits"]["hits"].append(dict(answer["hits"]["hits"][0]))
