@@ -1,7 +1,8 @@
 """Elasticsearch clients whose searches can rerank (extra ``elasticsearch``). `osrerank.wrap` creates them.
 
-elasticsearch-py turns the arguments of a search method into a request. To find out this request, the method is called
-on a copy of the client that records requests instead of sending them. The reranked search starts from the recording.
+elasticsearch-py turns the arguments of a search method into a request. The method is called on a copy of the client,
+whose `perform_request` sends this request as a reranked search. So the methods of an application's subclass get the
+reranked response.
 """
 
 import math
@@ -33,12 +34,26 @@ from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch  # noqa: E
 
 __all__ = ["RerankingAsyncElasticsearch", "RerankingElasticsearch"]
 
-SHARED_ATTRIBUTES = ("_searcher", "_background", "_calls", "is_owner")
+SHARED_ATTRIBUTES = ("_searcher", "_background", "_reranking", "is_owner")
 """The attributes that ``client.options(...)`` copies to the new client."""
 
 
+class Reranking(NamedTuple):
+    """How a client reranks the request of a search method.
+
+    Attributes:
+        method: the search method, such as ``msearch``. It is also the ``endpoint_id`` of the request.
+        query: the text to search for. If None, the request contains the query.
+        rerank: the caller's ``rerank`` argument.
+    """
+
+    method: str
+    query: str | None
+    rerank: RerankArgument
+
+
 class RecordedCall(NamedTuple):
-    """The request that a call of a search method would have sent.
+    """The request that a search method sends.
 
     Attributes:
         client: the client that sends the call's requests, with the options of the call.
@@ -62,13 +77,13 @@ class RecordedCall(NamedTuple):
         return type(last)(body=body, meta=last.meta)
 
 
-class _RecordingClient:
-    """Records the requests of search methods. It is the base of the synchronous and the asynchronous client."""
+class _RerankingClient:
+    """The base of the synchronous and the asynchronous client."""
 
     _searcher: Searcher
     _headers: Any
     _request_timeout: Any
-    _calls: list[RecordedCall] | None = None
+    _reranking: Reranking | None = None
     _send: Callable[..., Any]
 
     @property
@@ -82,18 +97,17 @@ class _RecordingClient:
         client.__dict__ |= {name: self.__dict__[name] for name in SHARED_ATTRIBUTES if name in self.__dict__}
         return client
 
-    def _copy(self, calls: list[RecordedCall] | None) -> Self:
-        """Return a copy that records its requests in ``calls``. If ``calls`` is None, the copy sends its requests."""
+    def _copy(self, **attributes: Any) -> Self:
+        """Return a copy with some attributes changed, made without the constructor of the application's class."""
         copy = object.__new__(type(self))
-        copy.__dict__ |= {**self.__dict__, "_calls": calls}
+        copy.__dict__ |= {**self.__dict__, **attributes}
         return copy
 
-    def _record(self, *, params: Any = None, body: Any = None, path_parts: Any = None, **_: Any) -> None:
-        """Record a request instead of sending it. The arguments are those of ``perform_request``."""
-        assert self._calls is not None
+    def _record(self, *, params: Any = None, body: Any = None, path_parts: Any = None, **_: Any) -> RecordedCall:
+        """Return a request to record instead of sending it. The arguments are those of ``perform_request``."""
         index = unquote((path_parts or {}).get("index", ""))
-        sending_client = self._copy(None)
-        self._calls.append(RecordedCall(sending_client, params or {}, body, indices=index or None, responses=[]))
+        sending_client = self._copy(_reranking=None)
+        return RecordedCall(sending_client, params or {}, body, indices=index or None, responses=[])
 
     def _forget_changed_indices(self, method: str, path: str, request: Mapping[str, Any]) -> None:
         """Forget what is cached about indices after a request of ``client.indices`` that might have changed them."""
@@ -133,7 +147,7 @@ class _RecordingClient:
         timeout_s = step.params.get("request_timeout")
         client_timeout_s = self._request_timeout if isinstance(self._request_timeout, int | float) else math.inf
         if timeout_s is not None and timeout_s <= client_timeout_s:
-            client = self.options(request_timeout=timeout_s)
+            client = self._copy(_request_timeout=timeout_s)
         url_params = {name: value for name, value in step.params.items() if name != "request_timeout"}
         request = {"method": step.method, "path": step.path, "params": url_params}
         return client, {**_headers_and_body(step.body), **request}
@@ -167,8 +181,9 @@ def _headers_and_body(body: Any, *, is_lines: bool = False) -> dict[str, Any]:
     return {"headers": {"accept": "application/json", "content-type": content_type}, "body": body}
 
 
-def _make_steps(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> ClientSteps:
-    """Return the generator of steps for a recorded call of a method, such as ``msearch``."""
+def _make_steps(call: RecordedCall, reranking: Reranking) -> ClientSteps:
+    """Return the generator of steps that perform and rerank a recorded call."""
+    method, query, rerank = reranking
     searcher, index = call.client.searcher, call.indices
     if method == "search":
         return search_steps(searcher, query, call.body, call.params, index=index, rerank=rerank)
@@ -179,23 +194,24 @@ def _make_steps(method: str, call: RecordedCall, query: Any, rerank: RerankArgum
     return multi_template_steps(searcher, call.body, index, rerank=rerank, params=call.params)
 
 
-def _open_span(method: str, call: RecordedCall, query: Any, rerank: RerankArgument) -> Any:
+def _open_span(call: RecordedCall, reranking: Reranking) -> Any:
     """Return the tracing span of a recorded call."""
+    method, query, rerank = reranking
     if method in ("msearch", "msearch_template"):
         return multi_search_span(call.client, call.indices)
     return search_span(call.client, call.indices, rerank, query)
 
 
-class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # type: ignore[override]
+class RerankingElasticsearch(_RerankingClient, SyncDriver, Elasticsearch):  # type: ignore[override]
     """An ``elasticsearch.Elasticsearch`` whose search methods accept ``rerank=``, as in ``osrerank.Client``.
 
     Arguments, options, response objects, exceptions and retries are unchanged.
     """
 
     def perform_request(self, method: str, path: str, **request: Any) -> Any:
-        """Send a request, as elasticsearch-py does."""
-        if self._calls is not None:
-            return self._record(**request)
+        """Send a request, as elasticsearch-py does. If a search method is to be reranked, rerank its request."""
+        if self._reranking is not None and request.get("endpoint_id") == self._reranking.method:
+            return self._perform_reranked(self._record(**request), self._reranking)
         try:
             return super().perform_request(method, path, **request)
         finally:  # a failed request might have changed some indices
@@ -239,17 +255,15 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
     def _call_reranked(
         self, method: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]
     ) -> Any:
-        """Record the request that a method would send for these arguments, and perform a reranked search with it.
+        """Call elasticsearch-py's method, or that of the application's subclass, so that its request is reranked."""
+        client = self._copy(_reranking=Reranking(method, query, rerank))
+        return getattr(super(RerankingElasticsearch, client), method)(**arguments)
 
-        ``query`` is the text to search for. If None, the request contains the query.
-        """
-        calls: list[RecordedCall] = []
-        recorder = super(RerankingElasticsearch, self._copy(calls))  # a copy with elasticsearch-py's own methods
-        getattr(recorder, method)(**arguments)
-        (call,) = calls  # each search method sends one request
-        with _open_span(method, call, query, rerank):
+    def _perform_reranked(self, call: RecordedCall, reranking: Reranking) -> Any:
+        """Perform and rerank a recorded call, and return the response."""
+        with _open_span(call, reranking):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
-            body = call.client._perform(_make_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above
+            body = call.client._perform(_make_steps(call, reranking), send)  # noqa: SLF001 - see above
             return call.build_response(body)
 
     def _send(self, call: RecordedCall, step: ClientStep) -> Any:
@@ -261,13 +275,13 @@ class RerankingElasticsearch(_RecordingClient, SyncDriver, Elasticsearch):  # ty
         return response.body
 
 
-class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsearch):  # type: ignore[override]
+class RerankingAsyncElasticsearch(_RerankingClient, AsyncDriver, AsyncElasticsearch):  # type: ignore[override]
     """An ``elasticsearch.AsyncElasticsearch`` whose search methods accept ``rerank=``."""
 
     async def perform_request(self, method: str, path: str, **request: Any) -> Any:
-        """Send a request, as elasticsearch-py does."""
-        if self._calls is not None:
-            return self._record(**request)
+        """Send a request, as elasticsearch-py does. If a search method is to be reranked, rerank its request."""
+        if self._reranking is not None and request.get("endpoint_id") == self._reranking.method:
+            return await self._perform_reranked(self._record(**request), self._reranking)
         try:
             return await super().perform_request(method, path, **request)
         finally:
@@ -304,14 +318,15 @@ class RerankingAsyncElasticsearch(_RecordingClient, AsyncDriver, AsyncElasticsea
     async def _call_reranked(
         self, method: str, rerank: RerankArgument, query: str | None, arguments: Mapping[str, Any]
     ) -> Any:
-        """Record the request that a method would send for these arguments, and perform a reranked search with it."""
-        calls: list[RecordedCall] = []
-        recorder = super(RerankingAsyncElasticsearch, self._copy(calls))  # a copy with elasticsearch-py's own methods
-        await getattr(recorder, method)(**arguments)
-        (call,) = calls  # each search method sends one request
-        with _open_span(method, call, query, rerank):
+        """Call elasticsearch-py's method, or that of the application's subclass, so that its request is reranked."""
+        client = self._copy(_reranking=Reranking(method, query, rerank))
+        return await getattr(super(RerankingAsyncElasticsearch, client), method)(**arguments)
+
+    async def _perform_reranked(self, call: RecordedCall, reranking: Reranking) -> Any:
+        """Perform and rerank a recorded call, and return the response."""
+        with _open_span(call, reranking):
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
-            body = await call.client._perform(_make_steps(method, call, query, rerank), send)  # noqa: SLF001 - see above
+            body = await call.client._perform(_make_steps(call, reranking), send)  # noqa: SLF001 - see above
             return call.build_response(body)
 
     async def _send(self, call: RecordedCall, step: ClientStep) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import opensearchpy
 import pytest
+from elasticsearch import AsyncElasticsearch, Elasticsearch
 from opensearchpy import AsyncOpenSearch, OpenSearch, RequestsHttpConnection
 from opensearchpy.serializer import JSONSerializer
 
@@ -109,3 +110,47 @@ def test_searches_of_a_wrapped_client_go_through_the_methods_of_its_own_class(en
     searches = [request for request in engine.received if request.path.startswith("/articles/_search")]
     assert len(searches) == 4
     assert all(request.body["post_filter"] == {"term": {"tenant": "seven"}} for request in searches)
+
+
+def test_a_subclass_of_elasticsearchs_client_gets_the_reranked_response(engine: RerankServer) -> None:
+    seen: list[tuple[int, Any]] = []
+
+    class Own(Elasticsearch):
+        def search(self, **arguments: Any) -> Any:
+            self.count(index="articles")  # another request
+            response = super().search(**arguments)
+            seen.append((response["took"], response["rerank"]["applied"]))
+            return response["hits"]["hits"]
+
+    class AsyncOwn(AsyncElasticsearch):
+        async def search(self, **arguments: Any) -> Any:
+            response = await super().search(**arguments)
+            seen.append((response["took"], response["rerank"]["applied"]))
+            return response["hits"]["hits"]
+
+    async def search(url: str) -> Any:
+        async with AsyncOwn(url) as existing:
+            client = osrerank.wrap(existing, scorer=BY_LENGTH)
+            return await client.search(query={"match": {"text": "low"}}, index="articles", rerank=True)
+
+    url = f"http://127.0.0.1:{engine.server_port}"
+    with Own(url) as existing:
+        client = osrerank.wrap(existing, scorer=BY_LENGTH)
+        for hits in (client.search(query="low", index="articles", rerank=True), asyncio.run(search(url))):
+            assert [hit["_id"] for hit in hits] == ["d1", "d2", "d0"]
+    assert [applied for _took, applied in seen] == [True, True]
+
+
+def test_the_class_of_a_wrapped_elasticsearch_client_may_have_a_constructor_of_its_own(
+    engine: RerankServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Own(Elasticsearch):
+        def __init__(self, tenant: str, url: str) -> None:
+            super().__init__(url)
+            self.tenant = tenant
+
+    with Own("seven", f"http://127.0.0.1:{engine.server_port}") as existing:
+        client = osrerank.wrap(existing, scorer=BY_LENGTH)
+        client.search(query="low", index="articles", rerank=True)
+    assert "/osrerank-vectors-articles/_search" in [request.path.partition("?")[0] for request in engine.received]
+    assert not caplog.records
