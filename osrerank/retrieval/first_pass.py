@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import Any, NamedTuple, Self
 
 from osrerank.options.rerank import MAX_DEPTH, Rerank
@@ -368,7 +369,7 @@ def _sorts_by_score_first(sort: Any) -> bool:
     """
     if isinstance(sort, str):
         sort = sort.split(",")
-    first = next(iter(sort), None) if isinstance(sort, list) else sort
+    first = next(iter(sort), None) if isinstance(sort, list | tuple) else sort
     if isinstance(first, str):
         name, _, order = first.partition(":")
         return name == "_score" and order.lower() in ("", "desc")
@@ -390,7 +391,8 @@ def read_count(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[
     value: Any = next((value for value in values if value is not None), default)
     if isinstance(value, str):
         return int(value) if value.isdecimal() else None
-    is_count = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
+    is_number = isinstance(value, Real) and not isinstance(value, bool)  # numpy's numbers, too
+    is_count = is_number and value >= 0 and value % 1 == 0
     return int(value) if is_count else None
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
+import numpy as np
+
 from osrerank._log_throttle import LogThrottle
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
@@ -482,7 +484,7 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
     if not isinstance(clause, Mapping):
         reason = f"the query is a {type(query).__name__}; it must be a text or a query-DSL clause"
         raise ConfigError(reason, setting="query", source="argument")
-    return {**body, "query": dict(clause)}
+    return {**body, "query": _to_plain_values(dict(clause))}
 
 
 def apply_traffic(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
@@ -523,7 +525,9 @@ def query_text_or_json(options: Rerank, query: Any, body: Mapping[str, Any]) -> 
 
 
 def decode_body(body: Any) -> Mapping[str, Any]:
-    """Return a search body as a mapping. The body may be a mapping, JSON text, or an object with ``to_dict``.
+    """Return a search body as a mapping, with lists in place of tuples, and Python's numbers in place of numpy's.
+
+    The body may be a mapping, JSON text, or an object with ``to_dict``.
 
     Raises:
         ConfigError: the body is none of these.
@@ -539,4 +543,14 @@ def decode_body(body: Any) -> Mapping[str, Any]:
         raise ConfigError(
             f"the search body is a {type(body).__name__}; it must be an object", setting="body", source="argument"
         )
-    return body
+    plain_body: Mapping[str, Any] = _to_plain_values(dict(body))
+    return plain_body
+
+
+def _to_plain_values(value: Any) -> Any:
+    """Return a part of a search body with lists in place of tuples, and Python's numbers in place of numpy's."""
+    if isinstance(value, dict):
+        return dict(zip(value, map(_to_plain_values, value.values()), strict=True))
+    if isinstance(value, list | tuple):
+        return list(map(_to_plain_values, value))
+    return value.item() if isinstance(value, np.number | np.bool_) else value

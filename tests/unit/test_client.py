@@ -3,6 +3,7 @@
 import copy
 import sys
 
+import numpy as np
 import opensearchpy
 import pytest
 from prometheus_client import REGISTRY
@@ -61,6 +62,24 @@ def test_a_query_may_be_a_clause_or_a_body():
         {"query": {"term": {"tag": "x"}}, "rerank": {"query": "low"}},
     ):
         assert ids(client.search(**{"index": "i", "rerank": True, **arguments})) == ["d1", "d0"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"body": {"query": {"bool": {"must": ({"match": {"text": "low"}},), "should": ({"term": {"tag": "x"}},)}}}},
+        {"query": {"bool": {"must": ({"match": {"text": "low"}},)}}},
+        {"query": "low", "body": {"sort": ("_score", {"id": "asc"})}},
+        {"query": "low", "sort": ("_score", "id:asc")},
+        {"query": "low", "body": {"from": np.int64(0), "size": np.int32(2)}},
+        {"query": "low", "from_": np.int64(0), "size": np.int64(2)},
+    ],
+)
+def test_tuples_and_numpys_numbers_count_as_those_of_json(arguments):
+    client = client_for(response_of(["a", "bbb", "cc"]))
+    response = client.search(**{"index": "i", "rerank": True, **arguments})
+    assert response["rerank"]["reason"] is None
+    assert ids(response)[0] == "d1"
 
 
 def test_options_may_be_a_rerank_object():
