@@ -150,7 +150,7 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
         if side_indices is not None:
             index_by_key = {text.key: text.index_name for text in texts if text.key not in stored_keys}
             records = yield from side_indices.fetch(index_by_key, remaining_s=lambda: math.inf)
-            stored_keys |= yield Computation(partial(_store_records, vectors, records))
+            stored_keys |= (yield Computation(partial(vectors.parse_and_store, records))).keys()
     missing = [text for text in texts if text.key not in stored_keys]
     distinct_texts = list({text.key: text.model_text for text in missing}.values())  # equal texts have the same key
     coverage = Coverage(
@@ -336,8 +336,3 @@ def _list_texts(
     keys = vectors.records.compute_keys([model_text.text for _, model_text in texts])
     indexed_texts = [_IndexedText(key, index, text) for key, (index, text) in zip(keys, texts, strict=True)]
     return indexed_texts, set(vectors.records.read_stored(keys))
-
-
-def _store_records(vectors: DocumentVectors, contents: Mapping[bytes, bytes]) -> set[bytes]:
-    """Store records from side indices on this machine, except for invalid ones. Return the keys of the valid ones."""
-    return set(vectors.parse_and_store(contents))
