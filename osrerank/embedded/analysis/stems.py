@@ -2,7 +2,7 @@
 
 Lucene and PyStemmer both contain the algorithms of the Snowball project (Porter, https://snowballstem.org), but from
 different releases. PyStemmer 3 has another Dutch algorithm than Lucene 10. It also removes the ending -et from German
-and Swedish words, and Lucene 10 does not.
+and Swedish words, and parts before or after an apostrophe, such as the l' of l'homme. Lucene 10 does not.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 import Stemmer
 
+_APOSTROPHE = "\x01"
+"""Replaces an apostrophe in a word while it is stemmed, so that no rule applies to it."""
 _UMLAUTS = str.maketrans({"ä": "a", "ö": "o", "ü": "u", "ß": "ss"})
 _GERMAN_ENDINGS = frozenset({"", "e", "en", "em", "ern", "er", "es", "s", "est", "st"})
 """The endings that both stemmers remove after -et."""
@@ -22,7 +24,10 @@ def _stemmer(algorithm: str) -> Stemmer.Stemmer:
 
 
 def _stem(algorithm: str, word: str) -> str:
-    return str(_stemmer(algorithm).stemWord(word))
+    if "'" not in word or algorithm == "catalan":  # Lucene's Catalan stemmer has rules for apostrophes, too
+        return str(_stemmer(algorithm).stemWord(word))
+    masked_word = word.replace("'", _APOSTROPHE)
+    return str(_stemmer(algorithm).stemWord(masked_word)).replace(_APOSTROPHE, "'")
 
 
 def stem_german(word: str) -> str:

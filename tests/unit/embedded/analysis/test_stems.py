@@ -13,6 +13,11 @@ STEMS = {
     "Dutch": "aanbevelingen:aanbevel huizen:huiz mogelijkheden:mogelijk",
     "Russian": "важные:важн вопросы:вопрос книгами:книг",
     "Spanish": "gobernaciones:gobern corriendo:corr ciudades:ciudad",
+    "French": "l'homme:l'homm aujourd'hui:aujourd'hui écoles:écol",
+    "Italian": "l'homme:l'homm dell'acqua:dell'acqu",
+    "Turkish": "istanbul'da:istanbul' don't:don't kitaplar:kitap",
+    "Danish": "city's:city's huset:hus",
+    "Catalan": "lazy's:lazy",
 }
 
 
