@@ -60,7 +60,7 @@ class Compiler(LeafQueries):
         should = [(Occur.Should, self.compile(clause)) for clause in as_list(body.get("should"))]
         must_not = [(Occur.MustNot, self._compile_unhighlighted(clause)) for clause in as_list(body.get("must_not"))]
         if not (must or should or must_not):
-            return TQuery.all_query()
+            return self._match_all({})
         if not (must or should):  # all documents match except those of must_not
             must = [(Occur.Must, TQuery.const_score_query(TQuery.all_query(), 0.0))]
         return TQuery.boolean_query([*must, *should, *must_not])
@@ -74,4 +74,5 @@ class Compiler(LeafQueries):
 
     def _match_all(self, body: Json) -> TQuery:
         reject_unknown_keys("match_all", body, frozenset())
+        # tantivy leaves out a bare `all_query` in a boolean query, with its score
         return TQuery.const_score_query(TQuery.all_query(), 1.0)

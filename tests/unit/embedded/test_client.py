@@ -119,3 +119,12 @@ def test_hits_of_several_indices_are_the_best_of_all(engine: OpenSearch) -> None
     assert (len(scores), scores) == (3, sorted(scores, reverse=True))
     assert response["aggregations"]["by"]["buckets"] == [{"key": "salt", "doc_count": 1}]
     assert response["aggregations"]["by"]["sum_other_doc_count"] == 2
+
+
+def test_an_empty_bool_scores_1_also_inside_another_clause(engine: OpenSearch) -> None:
+    engine.index(index="a", id="1", body={"text": "salt"}, refresh=True)
+    for outer in ({"must": [{"bool": {}}, {"bool": {"should": []}}]}, {"should": [{"bool": {}}, {"match_all": {}}]}):
+        (hit,) = engine.search(index="a", body={"query": {"bool": outer}})["hits"]["hits"]
+        assert hit["_score"] == 2
+    body = {"query": {"bool": {}}, "post_filter": {"match": {"text": "salt"}}}
+    assert engine.search(index="a", body=body)["hits"]["max_score"] == 1
