@@ -72,6 +72,7 @@ SEARCHES: list[Any] = [
     {"size": 0, "aggs": {"a": {"terms": {"field": "open"}}, "b": {"terms": {"field": "genre", "size": 1}}}},
     {"size": 0, "aggs": {name: {"terms": {"field": name}} for name in ("year", "price", "seen", "nowhere")}},
     {"post_filter": {"term": {"genre": "food"}}, "aggs": {"a": {"terms": {"field": "genre"}}}},
+    {"query": {"exists": {"field": "t*"}}},
     {"query": {"bool": {}}, "post_filter": {"term": {"genre": "food"}}, "min_score": 1},
     {
         "query": {"match": {"body": "dog"}},

@@ -281,9 +281,10 @@ class LeafQueries:
         if "field" not in body:
             raise parsing_error("[exists] must be provided with a [field]")
         path = require_string(body["field"], "exists.field")
-        if path in METADATA:
-            raise unsupported_error(f"[{path}] in [exists]", "use a field of the mapping")
-        names = [name for name in self._snapshot.fields.by_path if name == path or name.startswith(f"{path}.")]
+        matches = values.compile_wildcard(path).fullmatch
+        if any(map(matches, METADATA)):
+            raise unsupported_error(f"[{path}] in [exists]", "use fields of the mapping")
+        names = [name for name in self._snapshot.fields.by_path if matches(name) or name.startswith(f"{path}.")]
         return TQuery.const_score_query(TQuery.term_set_query(self._schema, FIELD_NAMES, names), 1.0)
 
     def _range(self, body: Json) -> TQuery:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import OpenSearchWarning
+from opensearchpy.exceptions import OpenSearchWarning, RequestError
 
 from tests.waiting import wait_until
 
@@ -128,3 +128,13 @@ def test_an_empty_bool_scores_1_also_inside_another_clause(engine: OpenSearch) -
         assert hit["_score"] == 2
     body = {"query": {"bool": {}}, "post_filter": {"match": {"text": "salt"}}}
     assert engine.search(index="a", body=body)["hits"]["max_score"] == 1
+
+
+def test_exists_takes_a_pattern_of_fields(engine: OpenSearch) -> None:
+    engine.index(index="a", id="1", body={"text": "salt", "meta": {"year": 2024}})
+    engine.index(index="a", id="2", body={"text": "salt"}, refresh=True)
+    for pattern, n_documents in (("me*", 1), ("*.year", 1), ("tex*", 2), ("none*", 0), ("meta", 1)):
+        found = engine.search(index="a", body={"query": {"exists": {"field": pattern}}})
+        assert found["hits"]["total"]["value"] == n_documents
+    with pytest.raises(RequestError, match=r"does not support \[\*\] in \[exists\]"):
+        engine.search(index="a", body={"query": {"exists": {"field": "*"}}})
