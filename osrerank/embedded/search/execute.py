@@ -80,7 +80,9 @@ def search(engine: Engine, expression: str | None, body: Json, params: Mapping[s
         "hits": {**_format_total(total, request.count_limit), "max_score": max_score, "hits": hits},
     }
     if request.aggregations:
-        queries = [(index_query.snapshot, index_query.query) for index_query in index_queries]
+        queries = [
+            (index_query.snapshot, _aggregated_query(index_query, request.min_score)) for index_query in index_queries
+        ]
         response["aggregations"] = count_terms(request.aggregations, queries)
     response["took"] = round((time.perf_counter() - began_at_s) * 1000)
     return response
@@ -233,6 +235,15 @@ def _read_matches(
     return [
         MatchingDocument(index_number, seq, address, score) for seq, (score, address) in zip(seqs, hits, strict=True)
     ]
+
+
+def _aggregated_query(index_query: IndexQuery, min_score: float | None) -> TQuery:
+    """Return the query whose matching documents are aggregated: without the post filter, but with ``min_score``."""
+    if min_score is None:
+        return index_query.query
+    matches = _all_matches(0, replace(index_query, hits_query=index_query.query))
+    sequence_numbers = [match.seq for match in matches if _require_score(match) >= min_score]
+    return TQuery.term_set_query(index_query.snapshot.shard.schema, SEQ, sequence_numbers)
 
 
 def _require_score(match: MatchingDocument) -> float:

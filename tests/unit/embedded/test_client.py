@@ -138,3 +138,15 @@ def test_exists_takes_a_pattern_of_fields(engine: OpenSearch) -> None:
         assert found["hits"]["total"]["value"] == n_documents
     with pytest.raises(RequestError, match=r"does not support \[\*\] in \[exists\]"):
         engine.search(index="a", body={"query": {"exists": {"field": "*"}}})
+
+
+def test_aggregations_count_only_documents_with_the_least_score(engine: OpenSearch) -> None:
+    for number, text in enumerate(("salt", "salt and much pepper and more pepper", "sugar")):
+        engine.index(index="a", id=str(number), body={"text": text, "n": number}, refresh=True)
+    aggregations = {"by": {"terms": {"field": "n"}}}
+    body: dict[str, Any] = {"query": {"match": {"text": "salt"}}, "aggs": aggregations}
+    best, worst = engine.search(index="a", body=body)["hits"]["hits"]
+    body.update(min_score=(best["_score"] + worst["_score"]) / 2, post_filter={"term": {"n": 2}})
+    response = engine.search(index="a", body=body)
+    assert response["aggregations"]["by"]["buckets"] == [{"key": 0, "doc_count": 1}]
+    assert response["hits"]["total"]["value"] == 0
