@@ -1,5 +1,6 @@
 """Score the passages or the sentences of several documents. Both are called parts here."""
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from osrerank.types.values import BLANK_TEXT, is_blank
 from osrerank.types.vectors import Part
 
 GROUP_SIZE = 256
-"""Maximum number of parts that are split off and then scored together, if there is a deadline."""
+"""The maximum number of parts that are split off and then scored together, if there is a deadline."""
 
 
 class DocumentPart(NamedTuple):
@@ -22,7 +23,7 @@ class DocumentPart(NamedTuple):
 
     Attributes:
         document: index of the document.
-        number: index of the part in the document, from 0.
+        number: index of the part in its document.
         text: the text to score.
         span: the part's span in the document, or None if the part is the whole document.
     """
@@ -83,16 +84,16 @@ class _PartQueue:
     def next_group(self, deadline: Deadline) -> list[DocumentPart]:
         """Return all remaining parts. Under a deadline, return at most `GROUP_SIZE`, within half of the time left."""
         remaining_s = deadline.remaining_s()
+        has_deadline = remaining_s != math.inf
         splitting_deadline = deadline.within_ms(1000 * remaining_s / 2)
-        has_deadline = remaining_s != np.inf
         group = []
-        for part in self._parts():
+        for part in self._take_parts():
             group.append(part)
             if has_deadline and (len(group) == GROUP_SIZE or splitting_deadline.passed):
                 break
         return group
 
-    def _parts(self) -> Iterator[DocumentPart]:
+    def _take_parts(self) -> Iterator[DocumentPart]:
         """Split off and yield the first part of each document, then the second parts, and so on."""
         while self._waiting:
             document, number, remaining_parts = self._waiting.popleft()
@@ -103,18 +104,21 @@ class _PartQueue:
 
 
 class _ScoreCollector:
-    """Collects the scores of parts in lists: ``self._logits[3][0]`` is the logit of document 3's first part."""
+    """Collects the scores of parts in lists: ``self._logits[3][0]`` is the logit of document 3's first part.
+
+    Parts without a score have NaN there.
+    """
 
     def __init__(self, n_documents: int) -> None:
         self._spans: list[list[Span | None]] = [[] for _ in range(n_documents)]
         self._logits: list[list[float]] = [[] for _ in range(n_documents)]
         self._log_odds: list[list[float]] = [[] for _ in range(n_documents)]
         self._failures: dict[tuple[int, int], str] = {}  # (document, part) -> why the part has no score
-        self._truncated: set[int] = set()
+        self._truncated: set[int] = set()  # the indices of documents with a truncated part
         self._calls: list[Scores] = []
 
     def add(self, group: Sequence[DocumentPart], not_blank: Sequence[DocumentPart], scores: Scores) -> None:
-        """Add a group of parts. ``scores`` has one score for each part in ``not_blank``."""
+        """Add the scores of a group of parts. ``scores`` has one score for each of its parts that are ``not_blank``."""
         for part in group:
             self._spans[part.document].append(part.span)
             self._logits[part.document].append(np.nan)
@@ -128,15 +132,15 @@ class _ScoreCollector:
             else:
                 self._logits[part.document][part.number] = scores.values[index]
                 self._log_odds[part.document][part.number] = scores.log_odds[index]
-        truncated_parts = scores.truncated_documents(single_documents(len(not_blank)))
-        self._truncated |= {not_blank[index].document for index in truncated_parts}
+        truncated_indices = scores.truncated_documents(single_documents(len(not_blank)))
+        self._truncated |= {not_blank[index].document for index in truncated_indices}
         self._calls.append(scores)
 
     def scores(self, n_unfinished: int) -> PassageScores:
         """Return the scores of all documents. ``n_unfinished`` is the number of those that might have more parts."""
         counts = Counts.total(self._calls)
-        if all(call.cuts is not None for call in self._calls):
-            counts["truncated"] = len(self._truncated)
+        if all(call.cuts is not None for call in self._calls):  # the model reports which parts it truncated
+            counts["truncated"] = len(self._truncated)  # counts a document once, not each of its parts
         has_odds = any(call.odds is not None for call in self._calls)
         return PassageScores(
             self._spans,

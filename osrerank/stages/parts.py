@@ -1,4 +1,7 @@
-"""Rerank documents by the scores of their parts, which are passages or sentences."""
+"""Rerank documents by the scores of their parts, which are passages or sentences.
+
+The class `PassageScores` holds the scores of parts of either kind.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,17 +23,18 @@ from osrerank.types import Candidate, Deadline, PassageScores, Ranking, Scorer, 
 from osrerank.types.reasons import Reason
 from osrerank.types.vectors import Part
 
+Float32s = npt.NDArray[np.float32]
 SplitCandidate = Callable[[Candidate], Iterable[Part]]
-"""A function that returns the parts of a candidate: the text and span of each, at least one. It can be a generator."""
-ScoreCandidate = Callable[
-    [Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], ScoredCandidate
-]
+"""A function that returns the parts of a candidate, at least one: the text and span of each. It can be a generator."""
+ScoreCandidate = Callable[[Candidate, Sequence[Span | None], Float32s, Float32s], ScoredCandidate]
 """A function that aggregates the scores of a candidate's parts.
 
-It is called with the candidate and the span, logit and log-odds of each part. Unscored parts have NaN.
+Its arguments are the candidate, and three sequences with a value for each part: the span, the logit (the model's score)
+and the log-odds of relevance, from which the model computes probabilities. For most models, the log-odds are the
+logits. Both are NaN for unscored parts.
 """
 LeavesWordsOut = Callable[[Candidate, Sequence[Span | None]], bool]
-"""A function that returns whether a candidate has words outside the spans of its parts."""
+"""A function of a candidate and the spans of its parts. It returns whether words of the candidate are in no part."""
 
 
 def rank_by_parts(
@@ -41,7 +45,7 @@ def rank_by_parts(
     *,
     stage: str,
     depth: int,
-    part_name: str,
+    noun: str,
     deadline: Deadline,
     leaves_words_out: LeavesWordsOut | None = None,
 ) -> Ranking:
@@ -54,10 +58,10 @@ def rank_by_parts(
         score_candidate: the function that aggregates the scores of a candidate's parts.
         stage: the stage's name.
         depth: the number of candidates that are scored.
-        part_name: the word for the parts in messages: ``passages`` or ``sentences``.
-        deadline: as for ``Scorer.score``.
-        leaves_words_out: the function that returns whether a candidate has words that are in none of its parts, so that
-            it counts as truncated. If None, no candidate has such words.
+        noun: the noun for the parts in messages: ``passages`` or ``sentences``.
+        deadline: the time after which no part is split off or scored.
+        leaves_words_out: the function that finds candidates with words in no part. They count as truncated. If None,
+            such words are not searched for.
 
     Raises:
         DeadlineExceeded: nothing was scored in time.
@@ -65,7 +69,7 @@ def rank_by_parts(
     """
 
     def score(block: Sequence[Candidate], scorable: Sequence[Candidate]) -> StageOutcome:
-        """Score the candidates with text in a block, which is the top ``depth``."""
+        """Score the candidates with text (``scorable``) among the top ``depth`` (``block``)."""
         scores = score_all_parts(
             scorer,
             ranking.query.text,
@@ -82,7 +86,7 @@ def rank_by_parts(
             scored_candidates.append(scored._replace(is_truncated=index in scores.cut))
         failures = {scorable[index].doc_id: reason for index, reason in scores.failed.items()}
         attempt = StageAttempt(block, scorable, scored_candidates, scores.reached, failures)
-        return StageOutcome(attempt, scores.counts(), _explain_gaps(scores, part_name))
+        return StageOutcome(attempt, scores.counts(), _explain_gaps(scores, noun))
 
     return rank_block(scorer, ranking, score, stage=stage, depth=depth)
 
@@ -105,7 +109,7 @@ def score_all_parts(
         candidates: candidates with text.
         split_candidate: the function that splits a candidate into parts.
         stage: the stage's name, for error messages.
-        deadline: as for ``Scorer.score``.
+        deadline: the time after which no part is split off or scored.
         leaves_words_out: as for `rank_by_parts`.
 
     Raises:
@@ -122,24 +126,24 @@ def score_all_parts(
         if leaves_words_out is not None and leaves_words_out(candidates[index], scores.spans[index])
     }
     truncated = scores.cut | with_words_left_out
-    # The model's count can be higher: it can include documents whose indices are unknown.
+    # The model may report only how many documents it truncated, but not which ones. Then its count can be higher.
     return replace(scores, cut=truncated, truncated=max(len(truncated), scores.truncated))
 
 
 def _split_lazily(split_candidate: SplitCandidate, candidate: Candidate) -> Iterator[Part]:
-    """Yield a candidate's parts, but split it only when the first part is requested."""
+    """Yield a candidate's parts. It is split only when the first part is taken, so that the deadline can prevent it."""
     yield from split_candidate(candidate)
 
 
-def _explain_gaps(scores: PassageScores, part_name: str) -> list[Reason]:
+def _explain_gaps(scores: PassageScores, noun: str) -> list[Reason]:
     """Return why not all parts were scored, such as "the deadline passed after 40 of 100 passages"."""
     reasons = []
-    n_parts, n_attempted, n_unfinished = scores.asked, scores.attempted, scores.unread
+    n_split_off, n_attempted, n_unfinished = scores.asked, scores.attempted, scores.unread
     if n_unfinished:  # some candidates were not split completely, so the number of all parts is unknown
-        how_far = f"after {n_attempted} {part_name}; {n_unfinished} candidates have more of them"
+        how_far = f"after {n_attempted} {noun}; {n_unfinished} candidates have more of them"
         reasons.append(deadline_reason(how_far))
-    elif n_attempted < n_parts:
-        reasons.append(deadline_reason(f"after {n_attempted} of {n_parts} {part_name}"))
+    elif n_attempted < n_split_off:
+        reasons.append(deadline_reason(f"after {n_attempted} of {n_split_off} {noun}"))
     if scores.failures:
-        reasons.append(not_scored_reason(f"{len(scores.failures)} of {n_parts} {part_name}"))
+        reasons.append(not_scored_reason(f"{len(scores.failures)} of {n_split_off} {noun}"))
     return reasons

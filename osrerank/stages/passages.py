@@ -2,6 +2,9 @@
 
 FirstP, MaxP and SumP are from Dai, Callan: Deeper text understanding for IR with contextual neural language modeling,
 SIGIR 2019, arXiv:1905.09217. K-Max-AvgP is from Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2.
+
+The log-odds of a passage are the model's number for its relevance, which `Scorer.probabilities` calibrates to a
+probability. For most models, they are the logits.
 """
 
 import hashlib
@@ -30,23 +33,22 @@ from osrerank.types.values import BLANK_TEXT
 DIGEST_BYTES = 16
 """The length of a long text's digest, by which its stored vectors are found."""
 SPLITTING_VERSION = "html, dense"
-"""Added to the digests of HTML and of dense texts (`splitting.is_dense`).
+"""The name of the current rules for splitting HTML and dense texts (`splitting.is_dense`), such as Chinese or code.
 
-Earlier versions of the library split such texts differently. With other digests, the vectors that they stored are not
-found.
+It is part of the digests of such texts, so that vectors stored under earlier rules are not found.
 """
-read_window_values = attrgetter(*(part.name for part in fields(Windows)))
-"""Return the values of all fields of a `Windows`, like `dataclasses.astuple`, but without a deep copy."""
-ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
-"""The bounds of probabilities before their logarithm is computed."""
+window_values = attrgetter(*(option.name for option in fields(Windows)))
+"""``window_values(windows)`` returns the values of all options, like `dataclasses.astuple` but without copying them."""
+MIN_PROBABILITY, MAX_PROBABILITY = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
+"""Probabilities are limited to this range before their log-odds are computed, because log(0) is infinite."""
 
 
 class DocumentScore(NamedTuple):
     """A document's score, aggregated from its passages' scores.
 
     Attributes:
-        score: the value to sort by, on the scale of logits.
-        unit: the score on the unit interval [0, 1], mapped so that the order stays.
+        score: the value to sort by. It can be any finite number.
+        unit: the score mapped to [0, 1]. If a document has a higher score than another, its ``unit`` is not lower.
         probability: the probability that the document is relevant.
     """
 
@@ -58,50 +60,51 @@ class DocumentScore(NamedTuple):
 Floats = npt.NDArray[np.float64]
 
 
-def max_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - all aggregations have the same arguments
-    """Return the logit and the probability of the document's best passage."""
-    best = int(logits.argmax())
-    return DocumentScore(float(logits[best]), float(probabilities[best]), float(probabilities[best]))
+def max_p(log_odds: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - all aggregations have the same arguments
+    """Score a document by its best passage: the score is the passage's log-odds."""
+    best = int(log_odds.argmax())
+    best_probability = float(probabilities[best])
+    return DocumentScore(float(log_odds[best]), unit=best_probability, probability=best_probability)
 
 
-def k_max_avg_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
-    """Return the mean of the k highest probabilities. The score is the log-odds of the mean.
+def k_max_avg_p(log_odds: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
+    """Score a document by the mean of its k highest probabilities, or of all if there are fewer than k passages.
 
-    If there are fewer than k passages, all count.
+    The score is the log-odds of the mean.
     """
     mean = float(np.sort(probabilities)[-k:].mean())
-    bounded = min(max(mean, ABOVE_ZERO), BELOW_ONE)
-    return DocumentScore(math.log(bounded) - math.log1p(-bounded), mean, mean)
+    bounded = min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
+    return DocumentScore(math.log(bounded) - math.log1p(-bounded), unit=mean, probability=mean)
 
 
-def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
-    """Return log(s) as the score, where s is the sum of the probabilities. On the unit interval, it is s / (1 + s).
+def sum_p(log_odds: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
+    """Score a document by the sum s of its passages' probabilities: the score is log(s), and ``unit`` is s / (1 + s).
 
-    The probability is that of the best passage.
+    The document's probability is that of its best passage.
     """
-    total = max(float(probabilities.sum()), ABOVE_ZERO)
-    return DocumentScore(math.log(total), total / (1 + total), float(probabilities.max()))
+    total = max(float(probabilities.sum()), MIN_PROBABILITY)
+    return DocumentScore(math.log(total), unit=total / (1 + total), probability=float(probabilities.max()))
 
 
 AggregatePassages = Callable[[Floats, Floats, int], DocumentScore]
-"""A function of the passages' logits and probabilities, and of the option ``k``."""
+"""A function of the log-odds and the probabilities of a document's passages, and of the option ``k``."""
 # With "firstp", only the first passage is scored, so it is the best passage.
 AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
 
 
 @dataclass(frozen=True, slots=True)
 class PassageStage:
-    """Orders the top ``depth`` candidates by their passages' scores. All passages are scored in one call.
+    """Orders the top ``depth`` candidates by the scores of their passages.
 
-    A hit's ``passage`` is its best one. The first passages of all candidates are scored first,
-    then the second passages, and so on. If the deadline passes first, only the candidates above the first one without
-    a scored passage are reordered.
+    The first passages of all candidates are scored first, then the second passages, and so on. The deadline can pass
+    while some candidates have no scored or failed passage. Then only the candidates above the first of these are
+    reordered. In the response, a hit's ``passage`` is its best one.
 
     Attributes:
         scorer: the model, which scores single documents.
         options: the options for splitting documents and aggregating the scores of passages.
         depth: the number of candidates that are scored.
-        name: the stage's name in traces and reports.
+        name: the stage's name in traces and reports: by default that of the stage ``mono``, which this stage replaces.
         separator: the text between the title and a passage.
     """
 
@@ -121,22 +124,14 @@ class PassageStage:
         return rank_by_parts(
             self.scorer,
             ranking,
-            self.split_into_passages,
+            partial(split_into_passages, options=self.options, separator=self.separator),
             self._score_candidate,
             stage=self.name,
             depth=self.depth,
-            part_name="passages",
+            noun="passages",
             deadline=deadline,
-            leaves_words_out=self.leaves_words_out,
+            leaves_words_out=partial(leaves_words_out, options=self.options),
         )
-
-    def split_into_passages(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
-        """Return the texts and spans of a candidate's passages."""
-        return split_into_passages(candidate, self.options, self.separator)
-
-    def leaves_words_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
-        """Return whether a candidate has words outside the spans of its passages."""
-        return leaves_words_out(candidate, spans, self.options)
 
     def _score_candidate(
         self,
@@ -151,11 +146,16 @@ class PassageStage:
         probabilities = self.scorer.probabilities(scored_log_odds)
         aggregate = AGGREGATIONS[self.options.aggregation]
         document_score = aggregate(scored_log_odds.astype(np.float64), probabilities, self.options.k)
-        best_index = int(scored_indices[scored_log_odds.argmax()])
-        # distinguishes scores whose unit is rounded to the same number
+        # two different scores can round to the same unit near 0 or 1; this keeps them apart
         (unit,) = unit_interval_scores(np.array([document_score.score]), np.array([document_score.unit]))
-        parts = {"logit": float(log_odds[best_index]), "probability": document_score.probability}
-        return ScoredCandidate(candidate, document_score.score, unit, parts, passage=spans[best_index])
+        best_index = int(scored_indices[scored_log_odds.argmax()])
+        return ScoredCandidate(
+            candidate,
+            document_score.score,
+            unit,
+            parts={"logit": float(log_odds[best_index]), "probability": document_score.probability},
+            passage=spans[best_index],
+        )
 
 
 def leaves_words_out(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
@@ -164,9 +164,8 @@ def leaves_words_out(candidate: Candidate, spans: Sequence[Span | None], options
     if not passage_spans:  # the document was not split
         return False
     sections = read_sections(without_html(candidate))
-    return leaves_out_text(
-        [section for section in sections if section.field not in options.title_fields], passage_spans
-    )
+    bodies = [section for section in sections if section.field not in options.title_fields]
+    return leaves_out_text(bodies, passage_spans)
 
 
 def prepare_text(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
@@ -185,14 +184,15 @@ def prepare_text(candidate: Candidate, options: Passages, separator: str = " ") 
     windows = options.windows
     sections = read_sections(candidate)
     title_fields = options.title_fields
-    sample_seed = candidate.doc_id if windows.policy == "sampled" else ""
-    splitting = [*read_window_values(windows), sample_seed, separator, len(title_fields), *title_fields]
-    digested = [*splitting, *chain.from_iterable(sections)]
+    sample_id = candidate.doc_id if windows.policy == "sampled" else ""  # the id decides which passages are drawn
+    # the number of title fields tells where the sections begin
+    digested_values = [*window_values(windows), sample_id, separator, len(title_fields), *title_fields]
+    digested_values += chain.from_iterable(sections)
     if is_html or any(is_dense(section.text) for section in sections if section.field not in title_fields):
-        digested.append(SPLITTING_VERSION)
+        digested_values.append(SPLITTING_VERSION)
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for value in digested:
-        # The length of each value counts, too, so that ("ab", "c") and ("a", "bc") have different digests.
+    for value in digested_values:
+        # The length of each value is digested, too, so that ("ab", "c") and ("a", "bc") have different digests.
         encoded = str(value).encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return LongText(digest.digest(), partial(split_into_passages, candidate, options, separator))
@@ -209,15 +209,15 @@ def split_into_passages(candidate: Candidate, options: Passages, separator: str 
         options: the options for splitting it.
         separator: the text between the title and a passage.
     """
-    blanked = without_html(candidate)  # spaces replace the tags, so spans are the same as with tags
-    if _is_short(blanked, options):
+    without_tags = without_html(candidate)  # spaces replace the tags, so spans are the same as with tags
+    if _is_short(without_tags, options):
         return [(model_text(candidate), None)]
-    sections = read_sections(blanked)
+    sections = read_sections(without_tags)
     titles = [section for section in sections if section.field in options.title_fields]
     bodies = [section for section in sections if section.field not in options.title_fields]
     passages = find_passages(bodies, options.windows, candidate.doc_id)
-    if not passages and titles:  # the document consists of its title
-        first = titles.pop(0)
+    if not passages and titles:  # no other field has words: the first title becomes the passage
+        first, *titles = titles
         passages = [(first, Span(first.field, 0, len(first.text), first.value))]
     elif not passages:  # the document is empty
         first = bodies[0]
@@ -225,7 +225,7 @@ def split_into_passages(candidate: Candidate, options: Passages, separator: str 
     title = separator.join(section.text for section in titles)
     prefix = f"{title}{separator}" if title else ""
     texts = [section.text[span.start : span.end] for section, span in passages]
-    if blanked is not candidate:  # the document has HTML
+    if without_tags is not candidate:  # the document has HTML
         texts = [unescape(text) for text in texts]
         prefix = f"{normalize_spaces(unescape(prefix))}{separator}" if prefix else ""
     return [(f"{prefix}{normalize_spaces(text)}", span) for text, (_, span) in zip(texts, passages, strict=True)]
@@ -236,8 +236,9 @@ def score_by_passages(
 ) -> Scores:
     """Score texts outside a search, each by its best passage.
 
-    In the returned scores, ``reached`` is the number of documents before the first one without an attempted passage. It
-    is the number of all documents only if all passages were attempted.
+    In the returned scores, ``reached`` says how far scoring came before the deadline: each of the first ``reached``
+    documents has a passage that was scored or failed. It is the number of all documents only if the model has tried
+    all passages.
 
     Args:
         scorer: the model, which scores single documents.
@@ -250,23 +251,23 @@ def score_by_passages(
         DeadlineExceeded: nothing was scored in time.
         InferenceError: no document could be scored at all, or a score is not a number.
     """
-    stage = PassageStage(scorer, options)
     candidates = [Candidate(doc_id="", text=document, score=0.0, rank=1) for document in documents]
     passage_scores = score_all_parts(
         scorer,
         query,
         candidates,
-        stage.split_into_passages,
-        stage=stage.name,
+        partial(split_into_passages, options=options),
+        stage="mono",
         deadline=deadline,
-        leaves_words_out=stage.leaves_words_out,
+        leaves_words_out=partial(leaves_words_out, options=options),
     )
     values = np.array([_find_highest(log_odds) for log_odds in passage_scores.log_odds], dtype=np.float32)
-    is_complete = passage_scores.attempted == passage_scores.asked and not passage_scores.unread
+    all_were_split = passage_scores.unread == 0
+    all_were_tried = all_were_split and passage_scores.attempted == passage_scores.asked
     return Scores(
         values,
         failures=passage_scores.failed,
-        reached=len(documents) if is_complete else min(passage_scores.reached, len(documents) - 1),
+        reached=len(documents) if all_were_tried else min(passage_scores.reached, len(documents) - 1),
         identity=passage_scores.identity,
         **passage_scores.counts(),
     )
@@ -294,9 +295,13 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
 
 
 def choose_passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:
-    """Return the options for splitting long documents: the search's or the model's. None means not to split."""
-    advised = AUTO_PASSAGES if model.advice.passages else None
-    return advised if options.passages == "auto" else options.passages
+    """Return the options for splitting long documents: the search's, or for ``"auto"`` what the model recommends.
+
+    None means not to split.
+    """
+    if options.passages != "auto":
+        return options.passages
+    return AUTO_PASSAGES if model.advice.passages else None
 
 
 def _find_highest(log_odds: npt.NDArray[np.float32]) -> float:

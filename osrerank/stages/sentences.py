@@ -84,7 +84,7 @@ class SentenceStage:
             self._score_candidate,
             stage=self.name,
             depth=self.depth,
-            part_name="sentences",
+            noun="sentences",
             deadline=deadline,
         )
 

@@ -11,7 +11,14 @@ from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.passages import Passages, Windows
 from osrerank.response import make_ranking, parse_hits
 from osrerank.stages.mono import MonoStage
-from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, score_by_passages, sum_p
+from osrerank.stages.passages import (
+    PassageStage,
+    k_max_avg_p,
+    max_p,
+    score_by_passages,
+    split_into_passages,
+    sum_p,
+)
 from osrerank.stages.sentences import SentenceStage
 from osrerank.stages.splitting import find_passages, normalize_spaces, split_into_windows
 from osrerank.testing import FunctionScorer, ManualClock
@@ -108,7 +115,7 @@ def test_documents_without_a_body_are_one_passage():
     response["hits"]["hits"][0]["_source"] = {"title": "only title"}
     ranking = make_ranking(parse_hits(response), Query("q", "title"), ("title", "text"))
     stage = PassageStage(FunctionScorer(), Passages())
-    texts = [stage.split_into_passages(candidate) for candidate in ranking.candidates]
+    texts = [split_into_passages(candidate, stage.options) for candidate in ranking.candidates]
     assert [[text for text, _span in passages] for passages in texts] == [["only title"], [""], [""]]
     report = stage.rerank(ranking).reports[0]
     assert (report.inferences, report.failed) == (1, 2)
@@ -206,7 +213,7 @@ def test_documents_of_few_words_are_scored_whole():
     assert ranking.candidates[0].trace[-1].passage is None
     assert ranking.candidates[1].trace[-1].passage is not None
     assert ranking.reports[0].inferences == 20 + 1
-    assert PassageStage(COUNT, Passages(least_words=4)).split_into_passages(ranking.candidates[0]) == [(texts[1], None)]
+    assert split_into_passages(ranking.candidates[0], Passages(least_words=4)) == [(texts[1], None)]
 
 
 def numbered(count):
