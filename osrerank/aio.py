@@ -11,6 +11,7 @@ from osrerank.client import (
     OpenSearchPyClient,
     create_searcher,
     embedded_folder,
+    given,
     refuse_unknown,
     server_options,
     split_params,
@@ -88,16 +89,17 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
                 )
             if isinstance(step, MultiSearchRequest):
                 send = super().msearch_template if step.is_template else super().msearch
-                return await send(body=list(step.lines), index=index, **with_params(options, step.params))
+                return await send(body=list(step.lines), **given(index=index), **with_params(options, step.params))
             assert isinstance(step, SearchRequest)
-            url_params, keywords = split_params(step.params, options)
             send = super().search_template if step.is_template else super().search
-            return await send(index=index, body=step.body, params=url_params, headers=headers, **keywords)
+            url_params, keywords = split_params(step.params, options)
+            arguments = given(index=index, body=step.body, params=url_params or None, headers=headers)
+            return await send(**arguments, **keywords)
 
     async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and optionally rerank them, as ``Client.msearch`` does."""
         if rerank is False:
-            return await super().msearch(body=body, index=index, **options)
+            return await super().msearch(body=body, **given(index=index), **options)
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
@@ -115,7 +117,8 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
     ) -> Any:
         """Search with a search template, and optionally rerank the hits, as ``Client.search_template`` does."""
         if rerank is False:
-            return await super().search_template(body=body, index=index, params=params, headers=headers, **options)
+            arguments = given(index=index, params=params, headers=headers)
+            return await super().search_template(body=body, **arguments, **options)
         all_params = {**(params or {}), **options}
         steps = template_steps(self.searcher, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
@@ -127,7 +130,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
     ) -> Any:
         """Run several template searches in one request, and optionally rerank them, as ``msearch`` does."""
         if rerank is False:
-            return await super().msearch_template(body=body, index=index, **options)
+            return await super().msearch_template(body=body, **given(index=index), **options)
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):

@@ -170,11 +170,12 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
                 )
             if isinstance(step, MultiSearchRequest):
                 send = super().msearch_template if step.is_template else super().msearch
-                return send(body=list(step.lines), index=index, **with_params(options, step.params))
+                return send(body=list(step.lines), **given(index=index), **with_params(options, step.params))
             assert isinstance(step, SearchRequest)
-            url_params, keywords = split_params(step.params, options)
             send = super().search_template if step.is_template else super().search
-            return send(index=index, body=step.body, params=url_params, headers=headers, **keywords)
+            url_params, keywords = split_params(step.params, options)
+            arguments = given(index=index, body=step.body, params=url_params or None, headers=headers)
+            return send(**arguments, **keywords)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and optionally rerank them.
@@ -186,7 +187,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             options: any other argument of ``opensearchpy``'s ``msearch``.
         """
         if rerank is False:
-            return super().msearch(body=body, index=index, **options)
+            return super().msearch(body=body, **given(index=index), **options)
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
@@ -215,7 +216,8 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             options: any other argument of ``opensearchpy``'s ``search_template``.
         """
         if rerank is False:
-            return super().search_template(body=body, index=index, params=params, headers=headers, **options)
+            arguments = given(index=index, params=params, headers=headers)
+            return super().search_template(body=body, **arguments, **options)
         all_params = {**(params or {}), **options}
         steps = template_steps(self.searcher, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
@@ -232,7 +234,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             options: any other argument of ``opensearchpy``'s ``msearch_template``.
         """
         if rerank is False:
-            return super().msearch_template(body=body, index=index, **options)
+            return super().msearch_template(body=body, **given(index=index), **options)
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
@@ -263,6 +265,14 @@ class ForkSafeConnections:
             session = getattr(connection, "session", None)  # requests'
             for adapter in getattr(session, "adapters", {}).values():
                 adapter.init_poolmanager(adapter._pool_connections, adapter._pool_maxsize, adapter._pool_block)  # noqa: SLF001
+
+
+def given(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments that are not None. An application's subclass may lack the others, or have defaults for them.
+
+    For example, ``search(self, body, index="articles")`` searches its index.
+    """
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def split_params(params: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

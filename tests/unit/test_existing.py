@@ -13,6 +13,7 @@ from opensearchpy.serializer import JSONSerializer
 
 import osrerank
 from osrerank.errors import ConfigError
+from osrerank.testing import CannedTransport
 from tests.rankings import BY_LENGTH, ids
 from tests.recording_engine import MAPPING, recording_engine
 from tests.rerank_server import RerankServer
@@ -110,6 +111,41 @@ def test_searches_of_a_wrapped_client_go_through_the_methods_of_its_own_class(en
     searches = [request for request in engine.received if request.path.startswith("/articles/_search")]
     assert len(searches) == 4
     assert all(request.body["post_filter"] == {"term": {"tenant": "seven"}} for request in searches)
+
+
+class NarrowClient(OpenSearch):
+    def search(self, body: Any = None, index: Any = "articles") -> Any:
+        return super().search(body=body, index=index)
+
+    def msearch(self, body: Any, index: Any = "articles") -> Any:
+        return super().msearch(body=body, index=index)
+
+
+class AsyncNarrowClient(AsyncOpenSearch):
+    async def search(self, body: Any = None, index: Any = "articles") -> Any:
+        return await super().search(body=body, index=index)
+
+
+def test_a_subclass_of_opensearchs_client_may_have_fewer_arguments_and_defaults_of_its_own(
+    engine: RerankServer,
+) -> None:
+    body = {"query": {"match": {"text": "low"}}}
+
+    async def search(url: str, *, rerank: bool) -> Any:
+        async with AsyncNarrowClient(url) as existing:
+            return await osrerank.wrap(existing, scorer=BY_LENGTH).search(body=body, rerank=rerank)
+
+    url = f"http://127.0.0.1:{engine.server_port}"
+    client = osrerank.wrap(NarrowClient(url), scorer=BY_LENGTH)
+    for rerank, order in ((True, ["d1", "d2", "d0"]), (False, ["d0", "d1", "d2"])):
+        assert ids(client.search(body=body, rerank=rerank)) == order
+        assert ids(asyncio.run(search(url, rerank=rerank))) == order
+    searches = [request.path.partition("?")[0] for request in engine.received if "/_search" in request.path]
+    assert {path for path in searches if "osrerank" not in path} == {"/articles/_search"}
+    transport: Any = CannedTransport
+    canned = osrerank.wrap(NarrowClient(transport_class=transport, answer={"responses": []}), scorer=BY_LENGTH)
+    canned.msearch(body=[{}, body])
+    assert canned.transport.requests[0]["url"] == "/articles/_msearch"
 
 
 def test_a_subclass_of_elasticsearchs_client_gets_the_reranked_response(engine: RerankServer) -> None:
