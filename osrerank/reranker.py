@@ -1,9 +1,10 @@
 """Rerank texts from any source, without a search engine."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from functools import partial
+from numbers import Integral
 from typing import Any, Self, Unpack
 
 from osrerank._threads import DaemonThreads
@@ -124,12 +125,13 @@ class Reranker:
             top_k: the number of documents to return. None returns all.
 
         Raises:
-            ConfigError: the query or a document has no text, ``documents`` is not a list, or ``top_k`` is below 1.
+            ConfigError: the query or a document has no text, ``documents`` is not a list, or ``top_k`` is no whole
+                number from 1 up.
             ValueError: the query's text is blank, or two documents have the same id.
             ScoringError: scoring failed, and ``on_failure`` is ``"raise"``.
         """
-        if top_k is not None and top_k < 1:
-            raise _argument_error("top_k", f"top_k is {top_k}; it must be 1 or more, or None")
+        if not _is_count_or_none(top_k):
+            raise _argument_error("top_k", f"top_k is {top_k!r}; it must be a whole number from 1 up, or None")
         rows = _parse_documents(documents)
         if not isinstance(query, str):
             raise _argument_error("query", f"the query is {_describe_type(query)}; pass a text")
@@ -178,8 +180,13 @@ class Reranker:
         """Rank each query's documents as `rank` does, several queries at a time.
 
         Raises:
+            ConfigError: ``queries`` or ``documents`` is not a list.
             ValueError: the numbers of queries and document lists differ. See `rank` for all other errors.
         """
+        for name, values in (("queries", queries), ("documents", documents)):
+            if isinstance(values, str) or not isinstance(values, Sized):
+                reason = f"{name} is {_describe_type(values)}; pass a list with one entry for each query"
+                raise _argument_error(name, reason)
         if len(queries) != len(documents):
             raise ValueError(
                 f"there are {len(queries)} queries and {len(documents)} lists of documents; pass one list for "
@@ -213,6 +220,10 @@ class Reranker:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+def _is_count_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, Integral) and int(value) >= 1)
 
 
 def _parse_documents(documents: Any) -> list[dict[str, Any]]:

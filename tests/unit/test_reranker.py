@@ -54,6 +54,10 @@ def test_rank_accepts_many_queries_and_works_in_asyncio(reranker: Reranker) -> N
     assert asyncio.run(reranker.arank("q", ["a", "bb"])) == reranker.rank("q", ["a", "bb"])
     with pytest.raises(ValueError, match="2 queries and 1 lists of documents"):
         reranker.rank_many(["q", "r"], [["a"]])
+    with pytest.raises(ConfigError, match="queries is of the type str; pass a list with one entry for each query"):
+        reranker.rank_many("qr", [["a"], ["b"]])
+    with pytest.raises(ConfigError, match="documents is of the type generator; pass a list"):
+        reranker.rank_many(["q"], (texts for texts in [["a"]]))  # type: ignore[arg-type]
 
 
 def test_the_event_loop_goes_on_while_documents_are_ranked() -> None:
@@ -87,7 +91,9 @@ def test_a_failed_model_keeps_the_order_or_raises() -> None:
 @pytest.mark.parametrize(
     ("documents", "top_k", "error", "message"),
     [
-        (["a"], 0, ConfigError, "top_k is 0; it must be 1 or more"),
+        (["a"], 0, ConfigError, "top_k is 0; it must be a whole number from 1 up"),
+        (["a"], 1.5, ConfigError, "top_k is 1.5; it must be a whole number from 1 up"),
+        (["a"], "2", ConfigError, "top_k is '2'; it must be a whole number from 1 up"),
         ([{"id": 1}], None, ConfigError, r"documents\[0\] has no text"),
         (
             [{"id": 1, "text": "a"}, {"id": "1", "text": "b"}],
