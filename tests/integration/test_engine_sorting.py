@@ -10,7 +10,7 @@ from tests.integration.conftest import Engines
 pytestmark = pytest.mark.integration
 MAPPING = {
     "n": {"type": "integer"}, "x": {"type": "float"}, "d": {"type": "date"}, "k": {"type": "keyword"},
-    "text": {"type": "text"},
+    "ok": {"type": "boolean"}, "text": {"type": "text"},
 }  # fmt: skip
 DOCUMENTS: list[dict[str, Any]] = [
     {"n": 3, "x": 0.5, "d": "2024-03-05", "k": "beta", "text": "salt water"},
@@ -38,11 +38,15 @@ def test_hits_are_in_opensearchs_order(engines: Engines, name: str, order: str) 
 
 
 def test_documents_without_a_value_come_last(engines: Engines) -> None:
+    found: list[Any] = []
     for engine in engines:
         fill(engine)
-        for order in ("asc", "desc"):
-            hits = engine.search(index="sorted", body={"sort": [{"n": order}]})["hits"]["hits"]
-            assert hits[-1]["_id"] == "2"
+        for name in ("n", "x", "d", "k", "ok"):
+            for order in ("asc", "desc"):
+                hits = engine.search(index="sorted", body={"sort": [{name: order}]})["hits"]["hits"]
+                found.append([(hit["_id"], hit["sort"]) for hit in hits])
+    half = len(found) // 2
+    assert found[half:] == found[:half]
 
 
 def fill(engine: OpenSearch) -> None:

@@ -148,6 +148,16 @@ def format_value(kind: str, value: Any) -> Any:
     return bool(value) if kind == "boolean" else value
 
 
+def last_value(kind: str, *, is_descending: bool) -> float | None:
+    """Return the last value of a field's type, by which a document without a value is sorted. None for text."""
+    if kind == "keyword":
+        return None
+    if kind == "float":
+        return -math.inf if is_descending else math.inf
+    limit: int = 2 ** INTEGER_BITS["long" if kind in ("long", "date") else "integer"]
+    return -limit if is_descending else limit - 1
+
+
 def shorten_float(number: float) -> float:
     """Return the number with the fewest digits that rounds to this 32-bit float, such as 0.1 for 0.10000000149."""
     shortened = (float(f"{number:.{n_digits}g}") for n_digits in range(1, 18))

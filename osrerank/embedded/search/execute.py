@@ -1,6 +1,7 @@
 """Run a search or count: find the matching documents of each index, rank them, and build the response."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from tantivy import Query as TQuery
 
 from osrerank.embedded.errors import ApiError, Json, no_field_data_error, parsing_error, unsupported_error
 from osrerank.embedded.mapping.source import select_fields
+from osrerank.embedded.mapping.values import last_value
 from osrerank.embedded.query.compile import Compiler
 from osrerank.embedded.search.aggregations import count_terms
 from osrerank.embedded.search.highlight import Highlighter
@@ -19,6 +21,9 @@ from osrerank.embedded.search.request import INSERTION_ORDER, SearchRequest, Sor
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import Snapshot
 from osrerank.embedded.storage.shard import ID, SEQ, SOURCE
+
+_SORT_VALUES = {math.inf: "Infinity", -math.inf: "-Infinity"}
+"""How a response shows sort values that JSON has no numbers for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,8 @@ class MatchingDocument:
         seq: the document's sequence number in that index, which grows with each write.
         address: the document's address in tantivy.
         score: the document's score. None if the search has a ``sort``.
-        sort_value: the value by which the document is sorted. None if the document has no such value, or if the search
-            sorts by score.
+        sort_value: the value by which the document is sorted. None if a text field has no value, or if the search sorts
+            by score.
     """
 
     index_number: int
@@ -165,7 +170,7 @@ def _rank_by_field(
     """Return the documents ordered by a field, up to the end of the page, and the number of all matches.
 
     A document with several values is ordered by the smallest one, or by the largest one in descending order. Documents
-    without a value come last.
+    without a value come last: their sort value is the last one of the field's type, or None for text.
     """
     documents_with_value: list[MatchingDocument] = []
     documents_without_value: list[MatchingDocument] = []
@@ -187,10 +192,9 @@ def _rank_by_field(
         stored_documents = snapshot.searcher.docs([match.address for match in matches])
         for match, document in zip(matches, stored_documents, strict=True):
             values = snapshot.fields.extract(_read_source(document)).get(sort.path)
-            if values:
-                documents_with_value.append(replace(match, score=None, sort_value=choose(values)))
-            else:
-                documents_without_value.append(replace(match, score=None))
+            value = choose(values) if values else last_value(field.kind, is_descending=sort.is_descending)
+            documents = documents_without_value if value is None else documents_with_value
+            documents.append(replace(match, score=None, sort_value=value))
     # stable even with ``reverse``, so documents with equal values stay in insertion order
     documents_with_value.sort(key=lambda match: match.sort_value, reverse=sort.is_descending)
     ranked = [*documents_with_value, *documents_without_value]
@@ -271,7 +275,7 @@ def _format_hits(page: list[MatchingDocument], index_queries: list[IndexQuery], 
         if highlighters and (highlights := highlighters[match.index_number].highlight(source)):
             hit["highlight"] = highlights
         if request.sort is not None:
-            hit["sort"] = [match.sort_value]
+            hit["sort"] = [_SORT_VALUES.get(match.sort_value, match.sort_value)]
         hits.append(hit)
     return hits
 

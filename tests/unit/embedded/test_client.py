@@ -123,6 +123,7 @@ def test_hits_of_several_indices_are_the_best_of_all(engine: OpenSearch) -> None
 
 def test_an_empty_bool_scores_1_also_inside_another_clause(engine: OpenSearch) -> None:
     engine.index(index="a", id="1", body={"text": "salt"}, refresh=True)
+    outer: dict[str, Any]
     for outer in ({"must": [{"bool": {}}, {"bool": {"should": []}}]}, {"should": [{"bool": {}}, {"match_all": {}}]}):
         (hit,) = engine.search(index="a", body={"query": {"bool": outer}})["hits"]["hits"]
         assert hit["_score"] == 2
@@ -150,3 +151,26 @@ def test_aggregations_count_only_documents_with_the_least_score(engine: OpenSear
     response = engine.search(index="a", body=body)
     assert response["aggregations"]["by"]["buckets"] == [{"key": 0, "doc_count": 1}]
     assert response["hits"]["total"]["value"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "last"),
+    [
+        ("long", 1, [2**63 - 1, -(2**63)]),
+        ("integer", 1, [2**31 - 1, -(2**31)]),
+        ("boolean", True, [2**31 - 1, -(2**31)]),
+        ("date", "2024", [2**63 - 1, -(2**63)]),
+        ("float", 1.5, ["Infinity", "-Infinity"]),
+        ("keyword", "a", [None, None]),
+    ],
+)
+def test_a_document_without_a_value_is_sorted_by_the_last_one(
+    engine: OpenSearch, kind: str, value: Any, last: list[Any]
+) -> None:
+    engine.indices.create(index="a", body={"mappings": {"properties": {"field": {"type": kind}}}})
+    engine.index(index="a", id="1", body={"other": 1})
+    engine.index(index="a", id="2", body={"field": value}, refresh=True)
+    for order, sort_value in zip(("asc", "desc"), last, strict=True):
+        hits = engine.search(index="a", body={"sort": [{"field": order}]})["hits"]["hits"]
+        assert [hit["_id"] for hit in hits] == ["2", "1"]
+        assert hits[1]["sort"] == [sort_value]
