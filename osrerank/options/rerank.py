@@ -22,17 +22,17 @@ NO_STAGES = "none"
 AUTO_PIPELINE = "auto"
 """The pipeline ``vectors`` for a bi-encoder, or ``mono`` for a cross-encoder."""
 VECTORS = ("vectors", "vectors-duo")
-"""The pipelines that order candidates by document vectors alone, before any comparison in pairs."""
+"""The pipelines that order candidates by document vectors and use no cross-encoder."""
 VECTORS_MONO = ("vectors-mono", "vectors-mono-duo")
-"""The pipelines in which a cross-encoder reranks the best candidates of the stage ``vectors``."""
+"""The pipelines that order candidates by document vectors, and then reorder the best ones with a cross-encoder."""
 WITH_DUO = ("mono-duo", "vectors-duo", "vectors-mono-duo")
-"""The pipelines that compare the best candidates in pairs."""
+"""The pipelines whose last stage (duo) compares the best candidates in pairs."""
 PIPELINES = (AUTO_PIPELINE, "vectors", "mono", "vectors-mono", *WITH_DUO, NO_STAGES)
 Boosts = Literal["keep", "ignore"]
 Blend = Literal["card", "replace", "linear", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
-DEPTH = 100
-"""The default of ``depth``, and the minimum number of candidates that the depth ``"auto"`` reranks."""
+DEFAULT_DEPTH = 100
+"""The default of ``depth``. The depth ``"auto"`` reranks at least as many candidates."""
 MAX_AUTO_DEPTH = 1_000
 """The maximum number of candidates that the depth ``"auto"`` reranks."""
 MAX_DEPTH = 10_000
@@ -76,17 +76,23 @@ class RerankOptions(TypedDict, total=False):
 class Rerank:
     """The options of one reranked search.
 
+    The caller's own search, the *first pass*, finds candidates. *Stages* then rerank the best of them with models. The
+    *card* is a file in a model's folder. It calibrates the model's scores as probabilities, and recommends options.
+
     Attributes:
         query: the query that candidates are scored against. If None, it is the query of the search.
-        pipeline: the stages that rerank. ``"vectors"`` orders candidates by a bi-encoder's document vectors, ``"mono"``
-            by a cross-encoder's scores. ``"auto"`` is ``"vectors"`` or ``"mono"``, depending on the kind of the model.
+        pipeline: the stages that rerank. You can also pass your own ``Pipeline``.
+            ``"auto"`` is ``"vectors"`` if the model is a bi-encoder, and ``"mono"`` if it is a cross-encoder.
+            ``"vectors"`` orders candidates by the document vectors of a bi-encoder.
+            ``"mono"`` orders candidates by the scores of a cross-encoder. With a bi-encoder, it runs as ``"vectors"``,
+            and the response has a warning.
             ``"vectors-mono"`` orders by the vectors of ``vector_model``, then reorders the best candidates by the
-            scores of ``model``, a cross-encoder. ``"vectors-duo"``, ``"mono-duo"`` and ``"vectors-mono-duo"`` have a
-            last stage that compares the best candidates in pairs. ``"none"`` keeps the first pass's order. With a
-            bi-encoder, ``"mono"`` runs as ``"vectors"``, and the response has a warning. You can also pass your own
-            ``Pipeline``.
-        depth: the number of candidates that the first stage reranks, 1 to 10,000. ``"auto"`` reranks 100, and up
-            to 1,000 as long as candidates have stored vectors (docs/vectors.md).
+            scores of ``model``, a cross-encoder.
+            ``"vectors-duo"``, ``"mono-duo"`` and ``"vectors-mono-duo"`` have a last stage, ``duo``, which compares the
+            best candidates in pairs.
+            ``"none"`` keeps the first pass's order.
+        depth: the number of candidates that the first stage reranks, 1 to 10,000. ``"auto"`` reranks the first 100, and
+            those that follow, up to 1,000, as long as they have stored vectors (docs/vectors.md).
         mono_depth: the number of candidates that the cross-encoder of ``"vectors-mono"`` scores, at most ``depth``. It
             scores the candidates with the best vector scores.
         duo_depth: the number of candidates that are compared in pairs, at most ``depth``. n candidates make
@@ -100,56 +106,64 @@ class Rerank:
         separator: the text between fields, and between the values of a list.
         query_fields: the fields to search with a query string. ``name^boost`` is allowed. If None, they are up to five
             text fields of the index's mapping.
-        deadline_ms: the time limit of the whole call, in milliseconds. If None, there is no limit. The first pass is
-            never interrupted. ``"auto"`` gives a search 1,000 ms after the model is loaded if its last stage is
-            ``vectors``, and no limit otherwise. A multi-search gets 1,000 ms for each of its searches.
-        on_failure: what happens if reranking fails. ``"first_pass"`` returns the best order so far, and the response
-            states the reason. ``"raise"`` raises the error.
-        min_score: the minimum probability of a returned hit, in [0, 1], as the model's card calibrates it. Hits below
-            the depth and hits that could not be scored are left out. Hits that the deadline left unscored stay. The
-            response's total remains the number of hits in the first pass. If the search was not reranked, no hit is
-            left out.
-        min_probability: the minimum calibrated probability of a returned hit, as ``osrerank calibrate`` fitted it.
-            Without a calibration for the index, the model and the options, no hit is removed, and
-            ``response["rerank"]["cuts"]`` states the reason. With ``on_failure="raise"``, this is an error.
+        deadline_ms: the time limit of the whole call, in milliseconds. The first pass is never interrupted.
+            None means no limit.
+            ``"auto"`` limits a search whose last stage is ``vectors`` to 1,000 ms, from when its model is loaded. A
+            multi-search gets 1,000 ms for each of its searches. Other searches have no limit.
+        on_failure: what happens if reranking fails.
+            ``"first_pass"`` returns the best order so far, and the response states the reason.
+            ``"raise"`` raises the error.
+        min_score: the minimum probability of a returned hit, in [0, 1], as the model's card calibrates it. Hits that
+            have no probability, because they rank below ``depth`` or could not be scored, are left out. Hits that the
+            deadline left unscored stay. The response's total remains the number of hits in the first pass. If the
+            search was not reranked, no hit is left out.
+        min_probability: the minimum probability of a returned hit, as ``osrerank calibrate`` calibrated it for the
+            index, instead of the card. Without such a calibration for the index, the model and the options, no hit is
+            left out, and ``response["rerank"]["cuts"]`` states the reason. With ``on_failure="raise"``, this is an
+            error.
         cutoff: the minimum fraction of the returned hits that must be relevant, by the calibration of
             ``min_probability``. ``{"precision": 0.9}`` finds the lowest probability at or above which nine in ten hits
-            are relevant, and removes the hits below it.
+            are relevant, and leaves out the hits below it.
         explain: whether the response explains the rank of each hit, and lists each stage's pairwise probabilities.
         language_guard: whether to keep the first pass's order if the model's card does not list the script of the query
             or the language of most documents.
         blend: the way to combine the scores of the model and the first pass: ``"card"`` follows the model's card.
-            ``"replace"`` orders by the model alone. ``"linear"`` adds a multiple of the first-pass score, and ``"rrf"``
-            fuses the ranks (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the bi-encoder's scores are
-            blended.
-        blend_weight: the number that a linear blend adds to the logit of the candidate with the highest first-pass
-            score. A candidate with half this score gets half the number. If None, the number in the model's card is
-            used. The option cannot be combined with ``sentences``.
+            ``"replace"`` orders by the model alone.
+            ``"linear"`` adds a multiple of the first-pass score (``blend_weight``).
+            ``"rrf"`` fuses the ranks (``osrerank.stages.interpolate``).
+            In ``"vectors-mono"``, the model is the bi-encoder.
+        blend_weight: the weight of the first pass in a linear blend: the candidate with the highest first-pass score
+            gets this number added to its logit. A candidate with half this score gets half the number. If None, the
+            number in the model's card is used. The option cannot be combined with ``sentences``.
         boosts: whether the caller's boosts, such as a ``function_score`` for recency, are applied after reranking.
-            ``"keep"`` gives the highest text score of the first pass to the model's best candidate, the second highest
-            to the second, and so on. It then applies each hit's boosts to its new score, as the query specifies
-            (docs/concepts.md). ``"ignore"`` orders by the stages alone.
-        passages: the way to score long documents by passages. If the model's card recommends passages, as the card of a
-            bi-encoder does, ``"auto"`` gives a document longer than the model's window the score of its best passage.
-            Otherwise, ``"auto"`` is ``"off"``. ``"off"`` scores the beginning of the document that fits into the
-            window. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every
+            ``"keep"`` applies them. So that they act on scores of the usual size, the first pass's text scores are
+            first handed out in the model's order: the highest goes to the model's best candidate, and so on. Each hit's
+            boosts are then applied to its new score, as the query specifies (docs/concepts.md).
+            ``"ignore"`` orders by the stages alone.
+        passages: whether and how long documents are scored by passages.
+            ``"off"`` scores the beginning of a document, as much as fits into the model's window.
+            ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every
             document by its passages.
+            ``"auto"`` scores documents longer than the window by their best passage, if the model's card recommends
+            passages, as the card of a bi-encoder does. Otherwise, it is ``"off"``.
         sentences: whether and how the scores of a document's best sentences are added to its first-pass score, as in
             Birch: True, a dict of options or ``Sentences``. It cannot be combined with ``passages``, ``blend`` or
             ``"vectors-mono"``.
         rm3: whether and how a query string is expanded by relevance feedback: True, a dict of options or ``Rm3``.
         interleave: a second ranking to mix with this one, to find out which of them users prefer (docs/decision.md).
-            ``{"with": {"pipeline": "vectors"}, "key": session_id}`` gives the options in which it differs, and the user
-            or session. It cannot be combined with ``min_score``, ``min_probability`` or ``cutoff``.
-        traffic: the searches to rerank. ``{"share": 0.1, "key": session_id}`` reranks a tenth of them, chosen by a hash
-            of the key. ``{"shadow": True}`` returns the first pass for all searches, and records how reranking would
-            have changed it (docs/decision.md). Options that a search leaves out come from the settings file. If None,
-            all searches are reranked.
+            In ``{"with": {"pipeline": "vectors"}, "key": session_id}``, ``with`` has the options in which the second
+            ranking differs, and ``key`` the id of the user or session. It cannot be combined with ``min_score``,
+            ``min_probability`` or ``cutoff``.
+        traffic: which searches are reranked. If None, all are. Keys that a search leaves out come from the settings
+            file.
+            ``{"share": 0.1, "key": session_id}`` reranks a tenth of them, chosen by a hash of the key.
+            ``{"shadow": True}`` returns the first pass for all searches, and records how reranking would have changed
+            it (docs/decision.md).
     """
 
     query: str | None = None
     pipeline: str | StagePipeline = AUTO_PIPELINE
-    depth: int | Literal["auto"] = DEPTH
+    depth: int | Literal["auto"] = DEFAULT_DEPTH
     mono_depth: int = 20
     duo_depth: int = 20
     pairs: Pairs = field(default_factory=Pairs)
@@ -174,7 +188,7 @@ class Rerank:
 
     @property
     def rankings(self) -> "tuple[Rerank, ...]":
-        """The options of each ranking to compute. An interleaved search has two rankings, any other search has one."""
+        """The options of each ranking to compute: of two rankings in an interleaved search, or else of one."""
         if self.interleave is None:
             return (self,)
         first = replace(self, interleave=None)
@@ -202,24 +216,29 @@ class Rerank:
 
     @property
     def may_end_with_vectors(self) -> bool:
-        """Whether the last stage is ``vectors`` if the model is an encoder, with which ``mono`` runs as ``vectors``."""
-        return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
+        """Whether the search ranks by vectors, without a later stage, if its model turns out to be a bi-encoder.
+
+        With a bi-encoder, the pipelines ``auto`` and ``mono`` run as ``vectors``.
+        """
+        return self.pipeline in (AUTO_PIPELINE, "vectors", "mono") and self.sentences is None
 
     @property
     def min_depth(self) -> int:
         """The minimum number of candidates that the first stage reranks."""
-        return DEPTH if self.depth == "auto" else self.depth
+        return DEFAULT_DEPTH if self.depth == "auto" else self.depth
 
     @property
     def max_depth(self) -> int:
-        """The number of candidates that the first pass must return."""
+        """The maximum number of candidates that the first stage reranks. The first pass must return as many."""
         return MAX_AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
+        # `GROUPS` and `_RULES` are at the end of the module. Attributes are set so because the dataclass is frozen.
         for name, (option_class, default, parse) in GROUPS.items():
             value = getattr(self, name)
-            if not isinstance(value, option_class) and value != default:  # it is not parsed yet
-                object.__setattr__(self, name, parse(value))  # because the dataclass is frozen
+            is_parsed = isinstance(value, option_class) or value == default
+            if not is_parsed:
+                object.__setattr__(self, name, parse(value))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
             if isinstance(value, str):
@@ -256,18 +275,20 @@ class Rerank:
         """Reject options that cannot be combined with ``interleave``, and parse the options of the second ranking."""
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
-                reason = "one ranking's scores would remove the other ranking's hits"
-                message = f"rerank option {name} cannot be combined with interleave, because {reason}; leave out {name}"
+                message = (
+                    f"rerank option {name} cannot be combined with interleave, because one ranking's scores would "
+                    f"remove the other ranking's hits; leave out {name}"
+                )
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.in_shadow:
-            reason = "nobody would see the interleaved page"
             message = (
-                f"rerank option traffic.shadow cannot be combined with interleave, because {reason}; leave out one "
-                "of the two"
+                "rerank option traffic.shadow cannot be combined with interleave, because nobody would see the "
+                "interleaved page; leave out one of the two"
             )
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
-        _first, second = self.rankings
-        parsed_options = tuple((name, getattr(second, name)) for name in dict(interleave.others))  # hashable
+        _first, second = self.rankings  # creating the second `Rerank` parses and validates its options
+        # a tuple rather than a dict, so that these options are hashable
+        parsed_options = tuple((name, getattr(second, name)) for name in dict(interleave.others))
         object.__setattr__(self, "interleave", replace(interleave, others=parsed_options))
 
     @classmethod
@@ -325,7 +346,7 @@ GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "interleave": (Interleave, None, Interleave.of),
     "traffic": (Traffic, None, Traffic.of),
 }
-"""Options that are groups of options. For each, the dataclass, the default, and the function that parses a value."""
+"""Options that are groups of options. For each: its dataclass, its default, and the function that parses a value."""
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a string or None"),
     "pipeline": (
@@ -360,4 +381,4 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a number of at least 0, or None",
     ),
 }
-"""For each option that `GROUPS` does not parse, a test of its value, and the valid values for error messages."""
+"""For each other option: a function that returns whether a value is valid, and a description of the valid values."""

@@ -21,10 +21,13 @@ SLOW_S = 1.0
 """The duration above which a search is slow, in seconds."""
 GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
 slow_search_throttle = LogThrottle()
-missing_vectors_throttle = LogThrottle(math.inf)
+missing_vectors_throttle = LogThrottle(math.inf)  # logs once for each index
 LogAdvice = Callable[[str], None]
-"""A function that logs advice. Its argument ``before_building`` says what to do before a build of vectors, such as
-"first write fields = [...] in osrerank.toml, then ". It is empty if nothing is to be done."""
+"""A function that logs advice.
+
+If it advises building vectors, its argument ``preparation`` precedes this. The argument says what to do first, such as
+"first write fields = [...] in osrerank.toml, then ", or is empty.
+"""
 
 
 def build_command(index: str, note: str) -> str:
@@ -37,8 +40,9 @@ def advise(
 ) -> Generator[Step, Any, None]:
     """Log how to make a search faster, if it was slow or its documents have no stored vectors.
 
-    A build of vectors encodes the fields of the default rerank options. If the search may use other fields, the build's
-    fields are looked up in the background, and the log line says how to build vectors of the search's fields.
+    A build of vectors encodes the fields of the default rerank options. A search whose options or query name fields
+    may use other ones. Then the build's fields are looked up in the background, and the log line says how to build
+    vectors of the search's fields.
 
     Args:
         hits: the hits of the response.
@@ -47,55 +51,61 @@ def advise(
         plan: the plan of the search.
         searcher: the state that the client's searches share.
     """
-    index = next((str(hit.get("_index")) for hit in hits), "")  # of the first hit
-    advice = [*_slow_search_advice(stages, plan.options, took_s, index), *_missing_vectors_advice(stages, index)]
-    if not advice:
+    index = str(hits[0].get("_index")) if hits else ""
+    advice = [
+        _slow_search_advice(stages, plan.options, took_s, index),
+        _missing_vectors_advice(stages, index),
+    ]
+    log_functions = [log_advice for log_advice in advice if log_advice is not None]
+    if not log_functions:
         return
     defaults = searcher.defaults.options_for(index)
     named_fields = (plan.options.fields, plan.options.query_fields)
     default_fields = (defaults.fields, defaults.query_fields)
-    may_use_other_fields = not isinstance(plan.call.query, str) or named_fields != default_fields
+    query_may_name_fields = not isinstance(plan.call.query, str)  # a clause, or None for the query in the body
+    may_use_other_fields = query_may_name_fields or named_fields != default_fields
     if index and may_use_other_fields and plan.model_fields:
-        yield SendLater(_log_with_build_fields(advice, index, plan.model_fields, searcher))
+        yield SendLater(_log_with_preparation(log_functions, index, plan.model_fields, searcher))
     else:
-        for log_advice in advice:
+        for log_advice in log_functions:
             log_advice("")
 
 
-def _log_with_build_fields(
-    advice: Sequence[LogAdvice], index: str, search_fields: Sequence[str], searcher: Searcher
+def _log_with_preparation(
+    log_functions: Sequence[LogAdvice], index: str, search_fields: Sequence[str], searcher: Searcher
 ) -> Generator[SideRequest, Any, None]:
-    """Look up which fields a build of vectors encodes, and log the advice."""
+    """Look up which fields a build of vectors would encode, and log the advice."""
     defaults = searcher.defaults.options_for(index)
-    build_fields = (yield from searcher.find_fields(defaults, index, uses_build_fields=False)).model_fields
-    before_building = ""
-    if set(build_fields) != set(search_fields):
+    # not the fields of the last build, because the options can have changed since
+    fields_of_build = (yield from searcher.find_fields(defaults, index, uses_build_fields=False)).model_fields
+    preparation = ""
+    if set(fields_of_build) != set(search_fields):
         quoted_fields = ", ".join(f'"{name}"' for name in search_fields)
-        before_building = (
-            f"a build would encode {', '.join(build_fields) or 'no field'}, and this search uses "
+        preparation = (
+            f"a build would encode {', '.join(fields_of_build) or 'no field'}, and this search uses "
             f"{', '.join(search_fields)}: first write fields = [{quoted_fields}] under "
             f'[index."{index}".rerank] in osrerank.toml, then '
         )
-    for log_advice in advice:
-        log_advice(before_building)
+    for log_advice in log_functions:
+        log_advice(preparation)
 
 
-def _slow_search_advice(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[LogAdvice]:
+def _slow_search_advice(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> LogAdvice | None:
     """Return the advice on a slow search if one stage took most of its time. At most one line a minute is logged."""
     slowest_stage = max(stages, key=lambda stage: stage.took_ms, default=None)
     if took_s <= SLOW_S or slowest_stage is None:
-        return []
+        return None
     is_main_cause = slowest_stage.took_ms / 1000 > took_s / 2
     if not is_main_cause or not slow_search_throttle.should_log():
-        return []
-    return [partial(_log_slow_search, slowest_stage, options, took_s, index)]
+        return None
+    return partial(_log_slow_search, slowest_stage, options, took_s, index)
 
 
-def _log_slow_search(stage: StageReport, options: Rerank, took_s: float, index: str, before_building: str) -> None:
-    work = stage.reason
+def _log_slow_search(stage: StageReport, options: Rerank, took_s: float, index: str, preparation: str) -> None:
+    cause = stage.reason
     if stage.candidates:
-        work = f"{stage.inferences} inferences for {stage.candidates} candidates with {stage.model}"
-    details = [work, _suggest_remedy(stage, options, index, before_building)]
+        cause = f"{stage.inferences} inferences for {stage.candidates} candidates with {stage.model}"
+    details = [cause, _suggest_remedy(stage, options, index, preparation)]
     logger.warning(
         "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: %s (%s)",
         took_s,
@@ -106,38 +116,41 @@ def _log_slow_search(stage: StageReport, options: Rerank, took_s: float, index: 
     )
 
 
-def _missing_vectors_advice(stages: Sequence[StageReport], index: str) -> list[LogAdvice]:
+def _missing_vectors_advice(stages: Sequence[StageReport], index: str) -> LogAdvice | None:
     """Return the advice on documents that were not encoded before the deadline. It is logged once for each index."""
-    n_missing = max((stage.lacking for stage in stages), default=0)
-    if not n_missing or not missing_vectors_throttle.should_log(index):
-        return []
-    note = f"{n_missing} of the {max(stage.candidates for stage in stages)} candidates of this search lacked vectors"
-    return [partial(_log_missing_vectors, note, index)]
+    n_not_encoded = max((stage.lacking for stage in stages), default=0)
+    if not n_not_encoded or not missing_vectors_throttle.should_log(index):
+        return None
+    note = (
+        f"{n_not_encoded} of the {max(stage.candidates for stage in stages)} candidates of this search lacked vectors"
+    )
+    return partial(_log_missing_vectors, note, index)
 
 
-def _log_missing_vectors(note: str, index: str, before_building: str) -> None:
+def _log_missing_vectors(note: str, index: str, preparation: str) -> None:
     logger.warning(
         "[vectors-lacking] the deadline of a search passed before its documents were encoded; not logged again; "
         "%sbuild all vectors beforehand: %s",
-        before_building,
+        preparation,
         build_command(index or "NAME", note),
     )
 
 
-def _suggest_remedy(stage: StageReport, options: Rerank, index: str, before_building: str) -> str:
-    """Return what would make a slow stage faster: stored vectors or, for a cross-encoder, other options."""
-    n_unstored = stage.encoded + stage.lacking
+def _suggest_remedy(stage: StageReport, options: Rerank, index: str, preparation: str) -> str:
+    """Return what would make a slow stage faster, or "" if unknown: stored vectors or, for scorers, other options."""
+    n_not_stored = stage.encoded + stage.lacking
     was_too_late = stage.name == "vectors" and stage.code is ReasonCode.DEADLINE and not stage.known
     note = ""
-    if n_unstored:
-        note = f"{n_unstored} texts of this search had no stored vectors"
+    if n_not_stored:
+        note = f"{n_not_stored} texts of this search had no stored vectors"
     elif was_too_late:
         note = "no text was encoded in time"
     if note:
-        return f"{before_building}build the vectors beforehand: {build_command(index or 'NAME', note)}"
+        return f"{preparation}build the vectors beforehand: {build_command(index or 'NAME', note)}"
+    if stage.name == "vectors" and not stage.known:  # it compared no vectors, for example because the model was loading
+        return ""
     if stage.name == "vectors":
-        busy = "all vectors were stored: the processor or the vector store is busy (osrerank_vectors_errors_total)"
-        return busy if stage.known else ""
+        return "all vectors were stored: the processor or the vector store is busy (osrerank_vectors_errors_total)"
     depth_option, depth = "depth", options.min_depth
     if stage.name == "duo":
         depth_option, depth = "duo_depth", options.duo_depth

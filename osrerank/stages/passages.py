@@ -137,7 +137,7 @@ class PassageStage:
         self,
         candidate: Candidate,
         spans: Sequence[Span | None],
-        _logits: npt.NDArray[np.float32],
+        _logits: npt.NDArray[np.float32],  # passages are compared by log-odds alone
         log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
         """Return a candidate's score, aggregated from the log-odds of its passages. NaN marks an unscored passage."""
