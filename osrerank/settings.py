@@ -1,8 +1,8 @@
 """The settings of a deployment. No other module reads the environment.
 
-A setting comes from an argument or command-line flag, or else from an ``OSRERANK_*`` variable, or else from a file in
-the folder ``OSRERANK_SECRETS_DIR``, or else from its default. Settings are read when a client or a command needs them,
-not at import.
+The value of a setting is that of the argument or command-line flag. Without one, it is read from the ``OSRERANK_*``
+variable, from a file in the folder ``OSRERANK_SECRETS_DIR``, or from the default, in this order. Settings are read when
+a client or a command needs them, not at import.
 """
 
 import base64
@@ -30,6 +30,7 @@ from osrerank.errors import ConfigError
 PREFIX = "OSRERANK_"
 DAY_S = 24 * 3600
 MAX_TTL_S = 3650 * DAY_S
+"""The maximum of settings that are lifetimes: ten years."""
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 """The variable with the path of a folder of secrets, one per file, as Docker and Kubernetes mount them.
 
@@ -42,7 +43,7 @@ ONLY_ONE_REDIS = (
     "master, such as a proxy in front of Sentinel"
 )
 MIN_KEY_LENGTH = 16
-"""Signing keys with fewer characters than this are refused. ``openssl rand -hex 32`` prints 64."""
+"""Signing keys with fewer characters than this are refused. ``openssl rand -hex 32`` prints a key of 64 characters."""
 SETTINGS_FILE = Path("osrerank.toml")
 """The name of the settings file in the working directory or in the user's configuration folder."""
 
@@ -54,7 +55,7 @@ def user_folder(variable: str, default: str) -> Path:
 
     Args:
         variable: the XDG variable with the user's folder, such as ``XDG_CACHE_HOME``.
-        default: the folder to use if the variable is not set, relative to the home, such as ``.cache``.
+        default: the user's folder if the variable is not set, relative to the home, such as ``.cache``.
     """
     return Path(os.environ.get(variable) or f"~/{default}") / "osrerank"
 
@@ -83,37 +84,37 @@ class Settings(BaseSettings):
         api_key: Elasticsearch's API key, in the encoded form that Elasticsearch returns.
         redis_url: the Redis for the score cache. If None, each process caches only its own scores. The backend
             ``workers`` also uses this Redis as its broker, unless ``broker_url`` is set.
-        broker_url: the Redis through which clients and workers exchange messages. If None, it is ``redis_url``.
         model: the model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub
             id.
-        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder. It is given like
-            ``model``.
-        duo_model: the model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``. It is
-            given like ``model``. If None, these pipelines cannot be used.
+        vector_model: the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder: a name, directory or hub
+            id, as for ``model``.
+        duo_model: the model that compares pairs of candidates, for the pipelines ``mono-duo`` and ``vectors-duo``: a
+            name, directory or hub id, as for ``model``. If None, these pipelines cannot be used.
+        broker_url: the Redis through which clients and workers exchange messages. If None, it is ``redis_url``.
         backend: the backend that computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes,
             or ``http`` for the rerank server in the table ``[http]`` of the settings file. ``auto`` chooses ``onnx`` if
             the model has an ONNX graph, and ``torch`` otherwise.
-        rerank_key: the key or token for the rerank server, sent as ``Authorization: Bearer``.
         dtype: the precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``. ``auto`` uses 16 bits on a GPU, and
-            fp32 on the CPU. Any value other than ``auto`` selects the torch backend.
+            fp32 on the CPU. If ``backend`` is ``auto``, any other value selects the torch backend.
         cache_ttl_s: the time after which an unused score is removed from the cache, in seconds.
         cache_mb: the memory for cached scores in Redis, in megabytes. 0 disables this cache.
         cache_local_mb: the memory for cached scores in this process, in megabytes. 0 disables this cache.
-        vectors: the store of document vectors, for bi-encoders: ``file``; ``index`` for the file and a side index,
-            a second index beside each searched index; ``redis`` for the Redis of ``redis_url``; or ``off``. None means
-            ``index`` on a cluster and ``file`` in the embedded engine. Where no index is searched, it means ``redis``
-            if ``redis_url`` is set, and ``file`` otherwise.
+        vectors: where the document vectors of bi-encoders are stored. ``file``: in a file. ``index``: in the file and,
+            for each searched index, in a second index, its side index. ``redis``: in the Redis of ``redis_url``.
+            ``off``: nowhere. None means ``index`` on a cluster and ``file`` in the embedded engine. Where no index is
+            searched, it means ``redis`` if ``redis_url`` is set, and ``file`` otherwise.
         vectors_folder: the folder of the file with document vectors.
-        vectors_mb: the memory or disk space for document vectors, in megabytes. In Redis, they also use at most
-            ``cache_mb``.
+        vectors_mb: the memory or disk space for document vectors, in megabytes. In Redis, it is reduced to ``cache_mb``
+            if this is lower and not 0.
         vectors_ttl_s: the lifetime of a document's vector, in seconds.
         vectors_profile: the precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
         vectors_key: the secret that signs vectors. Vectors without a valid signature are not used.
         signing_key: the secret with which clients and workers sign their messages and the scores in Redis. Messages and
-            scores without a valid signature are refused. Of several secrets, separated by commas, the first one signs
-            and all are accepted, so that a secret can be replaced without restarting all processes at once.
-        queue_chunks: how many chunks, which are parts of searches, can wait per worker. A search that would exceed this
-            number is refused as overloaded.
+            scores without a valid signature are refused. It can be several secrets, separated by commas: the first
+            signs, and the signatures of all are accepted, so that a secret can be replaced without restarting all
+            processes at once.
+        queue_chunks: how many chunks can wait per worker. A chunk is a part of a search's candidates. A search that
+            would exceed this number is refused as overloaded.
         worker_tasks: the number of chunks that a worker scores at a time. 0 uses the model's default.
         metrics_port: the port of a worker's Prometheus metrics. 0 turns them off.
         probe_port: the port of a worker's HTTP probes ``/live`` and ``/ready``. 0 turns them off.
@@ -124,10 +125,13 @@ class Settings(BaseSettings):
             one exists.
         threads: the number of CPU threads for scoring. 0 uses one per physical core of this process.
         server_token: the bearer token that clients of ``osrerank serve`` must send. If None, they need no token.
+        rerank_key: the key or token for the rerank server of the backend ``http``, sent as ``Authorization: Bearer``.
         shadow_file: the file to which searches in shadow mode (option ``traffic``) append JSON lines about what
             reranking would have changed, up to 100 MB. If None, no file is written.
-        shadow_texts: whether these lines include the query's text, the ids of the hits, and the reason as a sentence.
-        trace_queries: whether OpenTelemetry traces include the texts of queries, and reasons as sentences.
+        shadow_texts: whether the lines of ``shadow_file`` include the query's text, the ids of the hits, and the
+            sentence that says why a search was not reranked, which may quote the query.
+        trace_queries: whether OpenTelemetry traces include the texts of queries, and the sentences that say why
+            searches were not reranked.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -172,8 +176,8 @@ class Settings(BaseSettings):
         if cloud_address is not None:
             return SecretStr(cloud_address)
         for address in url.get_secret_value().split(","):
-            # A host must follow the user and the password. The password can contain any character except @. The + after
-            # the group prevents a match without the password.
+            # A host must follow the user and the password, which can contain any character except @. Because ?+ is
+            # possessive, the user is never taken for the host.
             if not re.match(r"https?://(?:[^@]*@)?+[^/@]|embedded:.", address.strip()):
                 raise ValueError(
                     "it must be http(s)://host:port (or several, separated by commas), a cloud id, or embedded:FOLDER"
@@ -191,29 +195,29 @@ class Settings(BaseSettings):
 
     @field_validator("signing_key")
     @classmethod
-    def _validate_signing_key(cls, secret: SecretStr | None) -> SecretStr | None:
-        keys = [] if secret is None else secret.get_secret_value().split(",")
+    def _validate_signing_key(cls, signing_key: SecretStr | None) -> SecretStr | None:
+        keys = [] if signing_key is None else signing_key.get_secret_value().split(",")
         if any(len(key.strip()) < MIN_KEY_LENGTH for key in keys):
             raise ValueError(f"a key must have at least {MIN_KEY_LENGTH} characters; separate several keys by commas")
-        return secret
+        return signing_key
 
     @field_validator("redis_url", "broker_url")
     @classmethod
-    def _validate_redis_url(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret is None:
+    def _validate_redis_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is None:
             return None
         from redis.connection import parse_url  # noqa: PLC0415 - only where a Redis is configured
 
-        url = secret.get_secret_value()
-        # A scheme such as redis+sentinel, or several hosts separated by commas.
-        if re.match(r"[a-z+]*(sentinel|cluster)[a-z+]*:|[a-z]+://(?:[^@]*@)?+[^/@?]*,", url):
+        address = url.get_secret_value()
+        # a scheme such as redis+sentinel, or several hosts separated by commas
+        if re.match(r"[a-z+]*(sentinel|cluster)[a-z+]*:|[a-z]+://(?:[^@]*@)?+[^/@?]*,", address):
             raise ValueError(ONLY_ONE_REDIS)
-        if not re.match(r"(rediss?|unix)://.", url):
+        if not re.match(r"(rediss?|unix)://.", address):
             raise ValueError("it must be redis://[:password@]host:port/db, rediss://... with TLS, or unix://path")
-        if not url.startswith("unix:"):
-            _check_address(url)
-        parse_url(url)  # type: ignore[no-untyped-call]  # raises ValueError if an option is invalid
-        return secret
+        if not address.startswith("unix:"):
+            _check_address(address)
+        parse_url(address)  # type: ignore[no-untyped-call]  # raises ValueError if an option is invalid
+        return url
 
     def find_settings_file(self) -> Path | None:
         """Return the path of the settings file, or None if there is no file."""
@@ -243,9 +247,9 @@ class Settings(BaseSettings):
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - see above
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic's signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources of values, first the strongest: arguments, the environment, and the folder of secrets."""
+        """Return the sources of values: arguments, environment, secrets. Earlier sources override later ones."""
         return init_settings, env_settings, SecretsSettingsSource(settings_cls, secrets_dir=_secrets_folder())
 
     @classmethod
@@ -283,7 +287,7 @@ def _check_address(url: str) -> None:
     """Raise `ValueError` if a URL has no readable host and port. The message never contains the password."""
     try:
         parts = urlsplit(url)
-        # a / or # in a password ends the host, so that the @ is behind it
+        # an unencoded / or # in the password ends the host, so the @ after the password is in the path or fragment
         is_readable = parts.port != 0 and "@" not in parts.path + parts.fragment
     except ValueError:
         is_readable = False
@@ -294,47 +298,48 @@ def _check_address(url: str) -> None:
 def _parse_cloud_id(text: str) -> str | None:
     """Return the address in a cloud id of Elastic Cloud, or None if the text is not a cloud id.
 
-    A cloud id is ``NAME:BASE64``. Its second part encodes ``HOST[:PORT]$ELASTICSEARCH_ID$KIBANA_ID``. The address of
-    ``eu.example.com$abc$def`` is ``https://abc.eu.example.com:443``.
+    A cloud id is ``NAME:BASE64``, where ``BASE64`` encodes ``HOST[:PORT]$ELASTICSEARCH_ID[:PORT]$KIBANA_ID``. The
+    address of ``eu.example.com$abc$def`` is ``https://abc.eu.example.com:443``.
     """
     _, colon, encoded = text.strip().rpartition(":")
     if not colon:
         return None
     try:
-        host, deployment, *_ = base64.b64decode(encoded, validate=True).decode().split("$")
+        host_and_port, elasticsearch_id, *_ = base64.b64decode(encoded, validate=True).decode().split("$")
     except ValueError:
         return None
-    host, _, port = host.partition(":")
-    return f"https://{deployment.partition(':')[0]}.{host}:{port or 443}"
+    host, _, port = host_and_port.partition(":")
+    subdomain = elasticsearch_id.partition(":")[0]
+    return f"https://{subdomain}.{host}:{port or 443}"
 
 
 def refuse_settings(options: Mapping[str, Any]) -> None:
-    """Reject settings among opensearch-py's options, because opensearch-py silently ignores unknown names.
+    """Reject settings among the options that ``connect`` passes to opensearch-py, which silently ignores unknown names.
 
     Raises:
         ConfigError: an option is a setting. The message contains its environment variable.
     """
     for name in sorted(set(options) & set(Settings.model_fields)):
         variable = f"{PREFIX}{name.upper()}"
-        raise ConfigError(f"{name} cannot be an argument here; set {variable}", setting=name, source="argument")
+        raise ConfigError(f"connect() has no argument {name}; set {variable}", setting=name, source="argument")
 
 
 def _is_service_link(name: str) -> bool:
-    """Return whether Kubernetes set a variable: ``OSRERANK_SERVER_PORT`` and others for the Service osrerank-server."""
+    """Return whether Kubernetes set a variable, such as ``OSRERANK_SERVER_PORT`` for a Service osrerank-server."""
     ending = "_SERVICE_HOST"
     services = [variable.removesuffix(ending) for variable in os.environ if variable.endswith(ending)]
     return any(name.startswith((f"{service}_SERVICE_", f"{service}_PORT")) for service in services)
 
 
 def _find_secret_files() -> list[str]:
-    """Return the names of the files in the folder of secrets that begin like a setting."""
+    """Return the names of the files in the folder of secrets that begin with `PREFIX`, in upper or lower case."""
     folder = _secrets_folder()
     files = sorted(folder.iterdir()) if folder else ()
     return [file.name for file in files if file.name.upper().startswith(PREFIX)]
 
 
 def split_keys(secret: SecretStr | None) -> list[bytes]:
-    """Return the keys of a setting with comma-separated keys. Return [] if the setting has no value."""
+    """Return the comma-separated keys of a setting. Return [] if the setting has no value."""
     if secret is None:
         return []
     return [key.strip().encode() for key in secret.get_secret_value().split(",")]

@@ -1,8 +1,9 @@
-"""Compute ``NumRel`` and ``IPrec`` as trec_eval 10 does, which pytrec-eval-terrier 0.5 computes differently.
+"""Compute two measures as trec_eval 10 does, because pytrec-eval-terrier 0.5 returns other values.
 
-``NumRel`` is the number of relevant documents, of which pytrec-eval-terrier ignores the relevance level. ``IPrec`` is
-the interpolated precision at a recall. For a query without retrieved documents, pytrec-eval-terrier returns NaN. To
-reach the recall, it needs ``recall * n_relevant`` documents, as trec_eval 9 does, but trec_eval 10 rounds this number.
+``NumRel`` is the number of relevant documents. For any minimum grade (``rel``), pytrec-eval-terrier returns the number
+for grade 1. ``IPrec`` is the interpolated precision at a recall. A recall is reached with ``recall * n_relevant``
+relevant documents. trec_eval 10 rounds this number, but pytrec-eval-terrier needs at least this number, as trec_eval 9
+does. For a query without retrieved documents, its ``IPrec`` is NaN.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,25 +12,27 @@ from typing import Any
 
 
 def needs_correction(measure: Any) -> bool:
-    """Return whether `compute_corrected` must compute a measure, because pytrec-eval-terrier's value differs."""
+    """Return whether `compute_corrected` must compute a measure of ir_measures."""
+    # compute_corrected does not leave out unjudged documents, as judged_only requires.
     return measure.NAME == "NumRel" or (measure.NAME == "IPrec" and not measure["judged_only"])
 
 
-def compute_corrected(measure: Any, judged: Mapping[str, int], doc_ids: Sequence[str]) -> float:
-    """Return trec_eval's value of ``NumRel`` or ``IPrec`` for one query, from document ids in rank order."""
-    min_relevance = measure["rel"]
-    n_relevant = sum(relevance >= min_relevance for relevance in judged.values())
+def compute_corrected(measure: Any, grades: Mapping[str, int], doc_ids: Sequence[str]) -> float:
+    """Return ``NumRel`` or ``IPrec`` of one query, from the grades of its documents and the ids in rank order."""
+    min_grade = measure["rel"]
+    n_relevant = sum(grade >= min_grade for grade in grades.values())
     if measure.NAME == "NumRel":
         return float(n_relevant)
-    is_relevant = [doc_id in judged and judged[doc_id] >= min_relevance for doc_id in doc_ids]
-    return interpolated_precision(is_relevant, n_relevant, measure["recall"])
+    is_relevant = [doc_id in grades and grades[doc_id] >= min_grade for doc_id in doc_ids]
+    return _interpolated_precision(is_relevant, n_relevant, measure["recall"])
 
 
-def interpolated_precision(is_relevant: Sequence[bool], n_relevant: int, recall: float) -> float:
+def _interpolated_precision(is_relevant: Sequence[bool], n_relevant: int, recall: float) -> float:
     """Return the highest precision at the rank that reaches ``recall`` or a later rank, or 0 if no rank reaches it.
 
-    Recall is reached at ``recall * n_relevant`` documents, rounded half up (trec_eval 10, ``m_iprec_at_recall.c``).
+    The recall is reached at ``recall * n_relevant`` relevant documents, rounded half up (trec_eval 10,
+    ``m_iprec_at_recall.c``). ``is_relevant`` has a value for each rank.
     """
-    target = int(recall * n_relevant + 0.5)
-    precisions = [n_found / rank for rank, n_found in enumerate(accumulate(is_relevant), start=1) if n_found >= target]
-    return max(precisions, default=0.0)
+    n_needed = int(recall * n_relevant + 0.5)
+    ranks = enumerate(accumulate(is_relevant), start=1)
+    return max((n_found / rank for rank, n_found in ranks if n_found >= n_needed), default=0.0)
