@@ -1,7 +1,7 @@
 """``osrerank rerank``: rerank candidates from a file, without a search engine."""
 
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,14 @@ from osrerank.cli.options import (
 )
 from osrerank.cli.path_types import SOURCE
 from osrerank.errors import ConfigError
+
+if TYPE_CHECKING:
+    from osrerank.cli.batch import QueryBatch
+    from osrerank.evaluation.records import QueryRecord
+    from osrerank.formats.candidates import CandidateLists, Texts
+    from osrerank.search.plan import RerankArgument
+    from osrerank.service import RerankService
+    from osrerank.types import Query
 
 
 @click.command()
@@ -46,52 +54,54 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
     with closing(open_reranker(context)) as reranker:
-        rerank_argument = build_rerank_argument({**options, "do_rerank": True})
+        rerank_argument = build_rerank_argument({**options, "do_rerank": True})  # this command has no --no-rerank
         with open_index_texts(context, options["index"]) as read_texts:
             candidates = _read_candidates(options, read_texts)
         batch = create_batch(reranker, candidates, rerank_argument)
         run_batch(batch, options)
 
 
-def create_batch(reranker: Any, candidates: Any, rerank_argument: Any) -> Any:
-    """Return the `osrerank.cli.batch.QueryBatch` that reranks each query's candidates."""
+def create_batch(
+    reranker: "RerankService", candidates: "CandidateLists", rerank_argument: "RerankArgument"
+) -> "QueryBatch":
+    """Return a batch that reranks each query's candidates. It also lets the reranker retry for minutes."""
     from osrerank.cli.batch import QueryBatch, allow_long_retries, resolve_ranking_options
     from osrerank.evaluation.records import QueryRecord
     from osrerank.formats.candidates import CandidatesByQuery
     from osrerank.options.defaults import Defaults
     from osrerank.search.rerank_only import rerank_texts
 
-    query_set = CandidatesByQuery(candidates)
-    defaults = Defaults.load(reranker.settings).base
+    candidates_by_query = CandidatesByQuery(candidates)
+    default_options = Defaults.load(reranker.settings).base
 
-    def rerank_query(query: Any, began_s: float) -> Any:
-        documents = query_set.get_documents(query.query_id)
-        ranking = rerank_texts(reranker, defaults, query.text, documents, rerank=rerank_argument)
-        return QueryRecord.from_ranking(query.query_id, ranking, began_s)
+    def rerank_query(query: "Query", began_at_s: float) -> "QueryRecord":
+        documents = candidates_by_query.get_documents(query.query_id)
+        ranking = rerank_texts(reranker, default_options, query.text, documents, rerank=rerank_argument)
+        return QueryRecord.from_ranking(query.query_id, ranking, began_at_s)
 
     ranking_options = {
-        "candidates": query_set.digest,  # a run is resumed only with the same candidates
-        **resolve_ranking_options(rerank_argument, defaults, reranker),
+        "candidates": candidates_by_query.digest,  # the command is resumed only with the same candidates
+        **resolve_ranking_options(rerank_argument, default_options, reranker),
     }
-    allow_long_retries(reranker)
-    return QueryBatch(query_set.queries, rerank_query, ranking_options, require_reranked=True)
+    allow_long_retries(reranker)  # nobody waits for a single query
+    return QueryBatch(candidates_by_query.queries, rerank_query, ranking_options, require_reranked=True)
 
 
-def _read_candidates(options: dict[str, Any], read_texts: Any) -> Any:
+def _read_candidates(options: dict[str, Any], read_texts: "Texts | None") -> "CandidateLists":
     """Return the candidate lists of ``--candidates``, or those of ``--run`` with its queries and documents.
 
-    ``read_texts`` reads documents from ``--index``. It is None without this option.
+    ``read_texts`` reads documents from ``--index``. Without this option, it is None.
 
     Raises:
         ConfigError: both or none of ``--candidates`` and ``--run`` are set, or ``--run`` lacks an option that it needs.
     """
     from osrerank.formats.candidates import assemble_candidates, candidate_lists
 
-    run_inputs = [options["run"], options["corpus"] or read_texts, options["queries"]]
-    has_two_corpora = bool(options["corpus"] and read_texts)
-    if options["candidates"] and not any(run_inputs):
+    run, queries = options["run"], options["queries"]
+    corpora = [corpus for corpus in (options["corpus"], read_texts) if corpus]
+    if options["candidates"] and not (run or queries or corpora):
         return candidate_lists(options["candidates"])
-    if all(run_inputs) and not options["candidates"] and not has_two_corpora:
-        return assemble_candidates(*run_inputs)
+    if run and queries and len(corpora) == 1 and not options["candidates"]:
+        return assemble_candidates(run, corpora[0], queries)
     reason = "pass either --candidates, or --run with --queries and one of --corpus and --index"
     raise ConfigError(reason, setting="candidates", source="flag")

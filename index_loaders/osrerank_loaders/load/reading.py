@@ -14,11 +14,15 @@ _MAX_ERRORS = 20
 class RecordReader:
     """Reads a collection's records once, from the first to the last.
 
+    Args:
+        records: documents, and the errors of records that could not be read as documents.
+        max_skipped: the number of bad records that may be skipped. The next bad record ends the reading.
+
     Attributes:
         n_read: the number of records read, including bad ones.
         n_skipped: the number of bad records that were skipped.
         errors: the errors of the first bad records.
-        final_error: the error that ended the reading early, or None if all records were read.
+        final_error: the error of the bad record that ended the reading, or None if all records were read.
     """
 
     def __init__(self, records: Iterable[Record], *, max_skipped: int = 0) -> None:
@@ -30,21 +34,21 @@ class RecordReader:
         self.final_error: FormatError | None = None
 
     def read_batches(self, options: BulkOptions, *, n_done: int = 0) -> Iterator[BulkBatch]:
-        """Yield the documents after the first ``n_done`` records, in batches.
+        """Yield the documents after the first ``n_done`` records, which an earlier job loaded, in batches.
 
-        If an error ends the reading, the documents before it are yielded, and `final_error` is set.
+        If a bad record ends the reading, the documents before it are yielded, and `final_error` is set.
         """
         entries: list[BulkEntry] = []
         n_bytes = 0
         for entry in self._read_entries(n_done):
             if entries and (n_bytes + len(entry.body) > options.max_bytes or len(entries) == options.max_documents):
-                yield BulkBatch(tuple(entries), n_read=self.n_read - 1)  # the record just read begins the next batch
+                yield BulkBatch(tuple(entries), n_read=self.n_read - 1)  # this entry begins the next batch
                 entries, n_bytes = [], 0
             entries.append(entry)
             n_bytes += len(entry.body)
         if entries:
-            n_bad_at_end = 0 if self.final_error is None else 1
-            yield BulkBatch(tuple(entries), n_read=self.n_read - n_bad_at_end)
+            n_read = self.n_read if self.final_error is None else self.n_read - 1  # without the record that ended it
+            yield BulkBatch(tuple(entries), n_read=n_read)
 
     def _read_entries(self, n_done: int) -> Iterator[BulkEntry]:
         try:
@@ -70,5 +74,5 @@ class RecordReader:
         try:
             return encode_document(document)
         except (ValueError, TypeError) as error:
-            reason = f"document {document.doc_id!r} cannot be written as JSON in UTF-8: {error}"
+            reason = f"document {document.doc_id!r} cannot be written as JSON in UTF-8 ({error})"
             return CorpusFormatError(f"record {self.n_read} of the collection: {reason}", line=self.n_read)

@@ -22,7 +22,7 @@ from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
 if TYPE_CHECKING:
-    from osrerank.scoring.backends.networks.engine import DeviceNetwork  # imports torch
+    from osrerank.scoring.backends.networks.engine import Engine  # imports torch
 
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 """The maximum number of tokens in a batch on each device."""
@@ -50,7 +50,7 @@ class TorchBackend:
 
     def __init__(
         self,
-        engine: "DeviceNetwork",
+        engine: "Engine",
         *,
         device: str,
         precision: str,
@@ -58,7 +58,7 @@ class TorchBackend:
         files: Sequence[str],
     ) -> None:
         self._torch: Any = require("torch", extra="torch")
-        self._engine: DeviceNetwork | None = engine
+        self._engine: Engine | None = engine
         self._model = model
         self.precision = precision
         self.files = files
@@ -126,7 +126,7 @@ class TorchBackend:
 load = TorchBackend.load  # `osrerank.scoring.registry` calls this
 
 
-def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
+def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[Engine, str]":
     """Load the network onto its device. Return it, and its implementation for the log, such as "packed attention"."""
     from osrerank.scoring.backends.networks import load as packed_loading  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.attention import choose_attention  # noqa: PLC0415 - imports torch

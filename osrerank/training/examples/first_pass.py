@@ -17,10 +17,10 @@ from osrerank.training.examples.example import Example, TitledText, join_title
 from osrerank.types import Qrels, Query
 
 MIN_QUESTION_WORDS = 3
-"""The minimum number of words in a question. Some questions in SQuAD are only one or two letters long."""
+"""Questions with fewer words are left out, because some entries of SQuAD are a letter or a word, and no question."""
 SEARCH_THREADS = 4
 BULK_LINES = 2000
-"""The number of lines in a bulk request, two for each document."""
+"""The number of lines in a bulk request: an action and a document for each document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def examples_from_index(
     """Create an example for each query that has a relevant document, with the hits in rank order.
 
     Documents with a grade above 0 are relevant. If ``inject`` is set, relevant documents that the search did not find
-    are read from the index and appended.
+    are read from the index and appended. Relevant documents that the example lacks are counted in `Example.missed`.
     """
     judged_queries = [query for query in queries if _find_relevant_ids(qrels, query)]
     all_hits = search.find_all_hits(query.text for query in judged_queries)
@@ -93,9 +93,9 @@ def examples_from_questions(
 ) -> Iterator[Example]:
     """Create an example for each question in a file in SQuAD's layout.
 
-    The paragraph that the question asks about is relevant, and the other paragraphs that BM25 finds are negatives, all
-    in BM25's order. If BM25 does not find the relevant paragraph, it comes last. Other paragraphs that contain an
-    answer are left out, because they might be relevant.
+    The paragraph that the question asks about is relevant, and the other paragraphs that BM25 finds are negatives.
+    Those that contain an answer are left out, because they might be relevant. The documents of an example are in BM25's
+    order, but if BM25 does not find the relevant paragraph, it comes last.
 
     Args:
         path: a file ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
@@ -106,13 +106,13 @@ def examples_from_questions(
     Raises:
         FormatError: the file has another layout.
     """
-    contexts, asked = _read_questions(path)
-    if questions is not None and questions < len(asked):
-        asked = random.Random(seed).sample(asked, questions)  # noqa: S311 - a repeatable draw
-    with temporary_search(((str(number), text) for number, text in enumerate(contexts)), depth) as search:
-        hits = search.find_all_hits(question["question"] for _, question in asked)
-        for (paragraph_index, question), question_hits in zip(asked, hits, strict=True):
-            yield _create_question_example(path, paragraph_index, question, contexts, question_hits)
+    paragraphs, chosen = _read_questions(path)
+    if questions is not None and questions < len(chosen):
+        chosen = random.Random(seed).sample(chosen, questions)  # noqa: S311 - a repeatable draw
+    with temporary_search(((str(index), text) for index, text in enumerate(paragraphs)), depth) as search:
+        all_hits = search.find_all_hits(entry["question"] for _paragraph_index, entry in chosen)
+        for (paragraph_index, entry), hits in zip(chosen, all_hits, strict=True):
+            yield _create_question_example(path, paragraphs, paragraph_index, entry, hits)
 
 
 @contextmanager
@@ -137,40 +137,40 @@ def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[S
 
 def _create_question_example(
     path: Path,
-    paragraph_index: int,
-    question: Mapping[str, Any],
-    contexts: list[str],
+    paragraphs: list[str],
+    relevant_index: int,
+    entry: Mapping[str, Any],
     hits: list[tuple[str, TitledText]],
 ) -> Example:
-    context = contexts[paragraph_index]
-    answers = [answer["text"].lower() for answer in question.get("answers", []) if answer["text"].strip()]
+    """Return the example of a question, which is an entry of the file. The ids of the hits are paragraph indices."""
+    relevant_text = paragraphs[relevant_index]
+    answers = [answer["text"].lower() for answer in entry.get("answers", []) if answer["text"].strip()]
     texts: list[str] = []
     for doc_id, (text, _title) in hits:
-        is_relevant_paragraph = int(doc_id) == paragraph_index
-        may_answer = text == context or any(answer in text.lower() for answer in answers)
-        if is_relevant_paragraph or not may_answer:
+        may_answer = text == relevant_text or any(answer in text.lower() for answer in answers)
+        if int(doc_id) == relevant_index or not may_answer:
             texts.append(text)
-    if context not in texts:
-        texts.append(context)
-    grades = tuple(int(text == context) for text in texts)
-    return Example(question["question"].strip(), tuple(texts), grades, f"{path}, question {question['id']}")
+    if relevant_text not in texts:
+        texts.append(relevant_text)
+    grades = tuple(int(text == relevant_text) for text in texts)
+    return Example(entry["question"].strip(), tuple(texts), grades, f"{path}, question {entry['id']}")
 
 
 def _read_questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str, Any]]]]:
-    """Return the paragraphs' texts, and the questions, each as ``(index of its paragraph, question)``."""
+    """Return the paragraphs' texts, and the questions, each as ``(index of its paragraph, entry of the file)``."""
     try:
         articles = read_json_file(path)["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
-        contexts = [str(paragraph["context"]) for paragraph in paragraphs]
+        texts = [str(paragraph["context"]) for paragraph in paragraphs]
         questions = [
-            (number, question)
-            for number, paragraph in enumerate(paragraphs)
-            for question in paragraph["qas"]
-            if len(question["question"].split()) >= MIN_QUESTION_WORDS and question["id"]
+            (index, entry)
+            for index, paragraph in enumerate(paragraphs)
+            for entry in paragraph["qas"]
+            if len(entry["question"].split()) >= MIN_QUESTION_WORDS and entry["id"]
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path} is not a SQuAD file: {describe_bad_value(error)}", file=str(path)) from error
-    return contexts, questions
+    return texts, questions
 
 
 def _find_relevant_ids(qrels: Qrels, query: Query) -> set[str]:

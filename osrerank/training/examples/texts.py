@@ -18,8 +18,9 @@ from osrerank.training.examples.example import TitledText, join_title
 logger = logging.getLogger(__name__)
 
 MIN_STORED_BYTES = 256 << 20
-"""The minimum size in bytes of a file whose line offsets are stored. Others' offsets are computed each time."""
+"""The minimum size in bytes of a file whose line offsets are stored. In smaller files, they are found each time."""
 OFFSETS_SUFFIX = ".ids.sqlite"
+"""The ending of a file of stored line offsets."""
 ID_FIELDS = ("id", "_id", "doc_id", "query_id", "id_str")
 TEXT_FIELDS = ("text", "query", "full_text")
 
@@ -27,9 +28,9 @@ TEXT_FIELDS = ("text", "query", "full_text")
 class TextFile:
     """The documents or queries in a file of JSON lines or of lines ``id<TAB>text``, read by id.
 
-    Memory does not grow with the number of lines, because a second file contains each id and the offset of its line. If
-    the file is large, the second file is ``NAME.ids.sqlite`` next to it, which is reused until the large file's size or
-    modification time changes. If the file is small, the second file is temporary.
+    Memory does not grow with the number of lines, because a table on disk contains each id and the offset of its line.
+    The table of a file of at least `MIN_STORED_BYTES` is stored next to it, as ``NAME.ids.sqlite``, and reused until
+    the file's size or modification time changes. The table of a smaller file is temporary.
 
     JSON lines contain one of `ID_FIELDS`, one of `TEXT_FIELDS`, and optionally ``title``, which is put before the text.
     In lines of columns, the first column is the id, and the others are joined by spaces. Lines of four columns are MS
@@ -55,7 +56,8 @@ class TextFile:
         error = wide_encoding_error(str(path), head)
         if error is not None:
             raise error
-        self._offsets = self._index_offsets(is_stored=path.stat().st_size >= MIN_STORED_BYTES)
+        is_large = path.stat().st_size >= MIN_STORED_BYTES
+        self._offsets = self._open_table() if is_large else self._create_temporary_table()
 
     def __contains__(self, text_id: str) -> bool:
         return text_id in self._offsets
@@ -70,8 +72,9 @@ class TextFile:
         row = self._offsets.get(text_id)
         if row is None:
             raise KeyError(text_id)
+        offset = int(row.value)
         with self._lock:
-            self._file.seek(int(row.value))
+            self._file.seek(offset)
             line = self._file.readline().removeprefix(codecs.BOM_UTF8)
         record = _parse_json(line, self._path, row.number)
         if _read_id(line, record, self._path, row.number) != text_id:
@@ -79,23 +82,25 @@ class TextFile:
             raise line_error(self._path, row.number, reason)
         return _read_text(line, record, self._path, row.number)
 
-    def _index_offsets(self, *, is_stored: bool) -> IdTable:
-        """Return a table with the offset of each id's line. It is temporary, or stored next to the file."""
-        if is_stored:
-            offsets_file = self._path.with_name(f"{self._path.name}{OFFSETS_SUFFIX}")
-            state = self._path.stat()
-            key = f"{state.st_size}:{state.st_mtime_ns}"
-            stored_offsets = IdTable.open_existing(offsets_file, key)
-            if stored_offsets is not None:
-                return stored_offsets
-            try:
-                return IdTable.create(offsets_file, key, self._read_rows(), check=self._refuse_repeats)
-            except LoaderError as error:
-                logger.warning(
-                    "the ids of %s are sorted again on each start, because the result could not be stored: %s",
-                    self._path.name,
-                    error,
-                )
+    def _open_table(self) -> IdTable:
+        """Open the table stored next to the file, or create it. If it cannot be stored, create a temporary table."""
+        table_file = self._path.with_name(f"{self._path.name}{OFFSETS_SUFFIX}")
+        state = self._path.stat()
+        key = f"{state.st_size}:{state.st_mtime_ns}"
+        stored_table = IdTable.open_existing(table_file, key)
+        if stored_table is not None:
+            return stored_table
+        try:
+            return IdTable.create(table_file, key, self._read_rows(), check=self._refuse_repeats)
+        except LoaderError as error:
+            logger.warning(
+                "the ids of %s are sorted again on each start, because the sorted ids could not be stored: %s",
+                self._path.name,
+                error,
+            )
+        return self._create_temporary_table()
+
+    def _create_temporary_table(self) -> IdTable:
         offsets = IdTable.create_temporary(self._read_rows())
         self._refuse_repeats(offsets)
         return offsets
@@ -106,13 +111,14 @@ class TextFile:
             raise line_error(self._path, repeats[0].number, f"the id {repeats[0].id!r} appears twice; remove one")
 
     def _read_rows(self) -> Iterator[IdRow]:
+        """Yield each line's id with the line's number and offset."""
         offset = 0
         with self._path.open("rb") as lines:
             for line_number, line in enumerate(lines, start=1):
                 if line.strip():
                     content = line.removeprefix(codecs.BOM_UTF8)
-                    is_whole_file = line_number == 1 and not content.endswith(b"\n")
-                    if is_whole_file and b"\r" in content.strip():
+                    is_only_line = line_number == 1 and not content.endswith(b"\n")
+                    if is_only_line and b"\r" in content.strip():
                         raise line_error(self._path, line_number, ONLY_CR_REASON)
                     record = _parse_json(content, self._path, line_number)
                     yield IdRow(_read_id(content, record, self._path, line_number), line_number, offset)
@@ -120,6 +126,7 @@ class TextFile:
 
 
 def _read_id(line: bytes, record: dict[str, object] | None, path: Path, line_number: int) -> str:
+    """Return a line's id. ``record`` is the line's JSON object, or None if the line consists of columns."""
     text_id = ""
     if record is not None:
         text_id = next((str(record[name]) for name in ID_FIELDS if name in record), "")
@@ -131,9 +138,10 @@ def _read_id(line: bytes, record: dict[str, object] | None, path: Path, line_num
 
 
 def _read_text(line: bytes, record: dict[str, object] | None, path: Path, line_number: int) -> TitledText:
+    """Return a line's text and title. ``record`` is as in `_read_id`."""
     if record is None:
         columns = _decode(line, path, line_number).rstrip("\r\n").split("\t")
-        if len(columns) == 4:
+        if len(columns) == 4:  # MS MARCO's id, URL, title, text
             return join_title({"title": columns[2], "text": columns[3]})
         return TitledText(" ".join(columns[1:]).strip())
     text = next((record[name] for name in TEXT_FIELDS if name in record), None)

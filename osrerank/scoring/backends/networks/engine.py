@@ -18,10 +18,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class PackedEngine:
-    """Runs osrerank's forward pass on packed batches, whose sequences are concatenated without padding.
+    """Runs osrerank's own implementation of a network, which takes a batch's sequences concatenated without padding.
 
     All inputs of a batch are copied to the device in one transfer, and its outputs are copied back in another. Neither
-    waits for other batches, so one thread can prepare a batch while the device computes another thread's batch.
+    transfer waits for other batches, so one thread can prepare a batch while the device computes another thread's
+    batch.
+
+    Attributes:
+        is_packed: whether the batch is also computed without padding. Some attention implementations pad it.
     """
 
     def __init__(self, network: PackedNetwork, device: torch.device) -> None:
@@ -30,14 +34,15 @@ class PackedEngine:
         self.is_packed = network.attention.is_packed
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
+        """Return the logits or the vector of each sequence."""
         arrays = self._network.pack(sequences)
-        lengths = arrays[-1]  # `forward` also needs them in host memory
+        lengths = arrays[-1]  # the network needs them both on the device and in the CPU's memory
         with torch.inference_mode():
             return copy_to_host(self._network(copy_to_device(arrays, self._device), lengths))
 
 
 class TokenVectorEngine(PackedEngine):
-    """Runs osrerank's forward pass for late interaction, and splits its token vectors by sequence."""
+    """Runs a network for late interaction, and splits its token vectors by sequence."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         ends = np.cumsum([len(tokens.ids) for tokens in sequences])
@@ -45,7 +50,7 @@ class TokenVectorEngine(PackedEngine):
 
 
 class PaddedEngine:
-    """Runs a transformers network on padded batches, for families that osrerank's forward pass does not support."""
+    """Runs a network of transformers on padded batches, for architectures that osrerank does not implement."""
 
     is_packed = False
 
@@ -64,8 +69,8 @@ class PaddedEngine:
             return copy_to_host(self._network(**inputs).float())
 
 
-DeviceNetwork = PackedEngine | PaddedEngine
-"""A network on its device. It returns the logits or vectors of a batch, in the order of the sequences."""
+Engine = PackedEngine | PaddedEngine
+"""A network on its device. A call returns the logits or vectors of a batch, in the order of the sequences."""
 
 
 def copy_to_device(arrays: Sequence[Int32Array | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
@@ -90,7 +95,7 @@ def copy_to_host(outputs: Tensor) -> npt.NDArray[np.float32]:
 def choose_precision(name: str, device: torch.device) -> str:
     """Return ``name``, or the device's precision for ``auto``: fp32 on the CPU, and bf16 or fp16 on a GPU.
 
-    On a GPU, fp16 would be more precise, but bf16 is preferred, because no checkpoint overflows in its larger range.
+    On a GPU, fp16 would be more precise, but bf16 is preferred: its range is that of fp32, so no checkpoint overflows.
     """
     if name != "auto":
         return name
