@@ -12,6 +12,7 @@ from osrerank.client import (
     create_searcher,
     embedded_folder,
     given,
+    move_credentials,
     refuse_unknown,
     server_options,
     split_params,
@@ -74,6 +75,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         **options: Any,
     ) -> Any:
         """Search, and optionally rerank the hits, as ``Client.search`` does."""
+        headers, options = move_credentials(headers, options)
         all_params = {**(params or {}), **options}
         steps = search_steps(self.searcher, query, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
@@ -100,8 +102,10 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         """Run several searches in one request, and optionally rerank them, as ``Client.msearch`` does."""
         if rerank is False:
             return await super().msearch(body=body, **given(index=index), **options)
+        headers, options = move_credentials(options.get("headers"), options)
+        options = {**options, "headers": headers}
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
-        send = partial(self._send, index=index, headers=options.get("headers"), options=options)
+        send = partial(self._send, index=index, headers=headers, options=options)
         with multi_search_span(self, index):
             return await self._perform(steps, send)
 
@@ -119,6 +123,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         if rerank is False:
             arguments = given(index=index, params=params, headers=headers)
             return await super().search_template(body=body, **arguments, **options)
+        headers, options = move_credentials(headers, options)
         all_params = {**(params or {}), **options}
         steps = template_steps(self.searcher, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
@@ -131,8 +136,10 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         """Run several template searches in one request, and optionally rerank them, as ``msearch`` does."""
         if rerank is False:
             return await super().msearch_template(body=body, **given(index=index), **options)
+        headers, options = move_credentials(options.get("headers"), options)
+        options = {**options, "headers": headers}
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
-        send = partial(self._send, index=index, headers=options.get("headers"), options=options)
+        send = partial(self._send, index=index, headers=headers, options=options)
         with multi_search_span(self, index):
             return await self._perform(steps, send)
 

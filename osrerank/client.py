@@ -20,6 +20,7 @@ from opensearchpy import (
     TransportError,
     Urllib3HttpConnection,
 )
+from opensearchpy.client.utils import query_params
 from urllib3 import HTTPConnectionPool
 
 from osrerank._platform import renew_after_fork
@@ -45,6 +46,8 @@ EMBEDDED_PREFIX = "embedded:"
 """The prefix of a URL that names the folder of the embedded engine instead of a server."""
 FURTHER_OPTIONS = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
 """Options that `connect` accepts, although no signature of opensearch-py contains their names."""
+CREDENTIALS = ("http_auth", "api_key")
+"""The arguments with which each method of opensearch-py accepts another user's credentials than the client's."""
 CONNECTIONS_PER_HOST = 32
 """The number of open connections to each host. With the default of one, threads would wait for each other."""
 
@@ -148,6 +151,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
             ScoringError: reranking failed, and ``on_failure`` is ``"raise"``.
             opensearchpy.OpenSearchException: OpenSearch itself failed.
         """
+        headers, options = move_credentials(headers, options)
         all_params = {**(params or {}), **options}
         steps = search_steps(self.searcher, query, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
@@ -188,8 +192,10 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         """
         if rerank is False:
             return super().msearch(body=body, **given(index=index), **options)
+        headers, options = move_credentials(options.get("headers"), options)
+        options = {**options, "headers": headers}
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
-        send = partial(self._send, index=index, headers=options.get("headers"), options=options)
+        send = partial(self._send, index=index, headers=headers, options=options)
         with multi_search_span(self, index):
             return self._perform(steps, send)
 
@@ -218,6 +224,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         if rerank is False:
             arguments = given(index=index, params=params, headers=headers)
             return super().search_template(body=body, **arguments, **options)
+        headers, options = move_credentials(headers, options)
         all_params = {**(params or {}), **options}
         steps = template_steps(self.searcher, body, all_params, index=index, rerank=rerank, headers=headers)
         send = partial(self._send, index=index, headers=headers, options=options)
@@ -235,8 +242,10 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         """
         if rerank is False:
             return super().msearch_template(body=body, **given(index=index), **options)
+        headers, options = move_credentials(options.get("headers"), options)
+        options = {**options, "headers": headers}
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
-        send = partial(self._send, index=index, headers=options.get("headers"), options=options)
+        send = partial(self._send, index=index, headers=headers, options=options)
         with multi_search_span(self, index):
             return self._perform(steps, send)
 
@@ -273,6 +282,30 @@ def given(**arguments: Any) -> dict[str, Any]:
     For example, ``search(self, body, index="articles")`` searches its index.
     """
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def move_credentials(headers: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a caller's headers and keyword arguments, with a request's own credentials moved to the headers.
+
+    All requests of a search are sent with its headers, and caches are kept apart by them.
+
+    Args:
+        headers: the caller's headers.
+        options: the caller's keyword arguments, which may contain ``http_auth`` or ``api_key``.
+
+    Raises:
+        ValueError: both ``http_auth`` and ``api_key`` are given.
+    """
+    credentials = {name: options[name] for name in CREDENTIALS if options.get(name) is not None}
+    if credentials:
+        headers = _format_headers(headers=headers, **credentials)
+    return headers, {name: value for name, value in options.items() if name not in CREDENTIALS}
+
+
+@query_params()
+def _format_headers(*, params: Any, headers: Any) -> Any:  # noqa: ARG001 - opensearch-py passes both
+    """Return the headers that opensearch-py makes of the arguments of a method, such as ``http_auth``."""
+    return headers
 
 
 def split_params(params: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

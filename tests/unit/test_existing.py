@@ -12,11 +12,12 @@ from opensearchpy import AsyncOpenSearch, OpenSearch, RequestsHttpConnection
 from opensearchpy.serializer import JSONSerializer
 
 import osrerank
+from osrerank.aio import connect_async
 from osrerank.errors import ConfigError
 from osrerank.testing import CannedTransport
 from tests.rankings import BY_LENGTH, ids
-from tests.recording_engine import MAPPING, recording_engine
-from tests.rerank_server import RerankServer
+from tests.recording_engine import MAPPING, answer, recording_engine
+from tests.rerank_server import Received, Reply, RerankServer, answering
 
 
 @pytest.fixture
@@ -190,3 +191,60 @@ def test_the_class_of_a_wrapped_elasticsearch_client_may_have_a_constructor_of_i
         client.search(query="low", index="articles", rerank=True)
     assert "/osrerank-vectors-articles/_search" in [request.path.partition("?")[0] for request in engine.received]
     assert not caplog.records
+
+
+USERS: dict[str, dict[str, Any]] = {
+    "Basic YW5uOnNlc2FtZQ==": {"http_auth": ("ann", "sesame")},
+    "Basic Ym9iOnNlc2FtZQ==": {"http_auth": "Ym9iOnNlc2FtZQ=="},
+    "ApiKey a2V5OnNlc2FtZQ==": {"api_key": ("key", "sesame"), "headers": {"X-Tenant": "seven"}},
+}
+"""Arguments of opensearch-py's methods with credentials, by the header that they become."""
+CLAUSE = {"query": {"match": {"text": "low blood"}}}
+
+
+def _answer_any(received: Received) -> Reply:
+    """Answer a search, a multi-search of one search, or the rendering of a template."""
+    path = received.path.partition("?")[0]
+    if path == "/_render/template":
+        return Reply({"template_output": CLAUSE})
+    reply = answer(received)
+    return Reply({"took": 1, "responses": [reply.content]}) if path.endswith("_msearch") else reply
+
+
+def _check_users(engine: RerankServer, authorization: str) -> None:
+    """Check that all requests came from this user, and that one read the mapping."""
+    assert {request.headers["authorization"] for request in engine.received} == {authorization}
+    assert [request.path for request in engine.received].count("/articles/_mapping") == 1
+    engine.received.clear()
+
+
+def test_all_requests_of_a_search_have_the_credentials_of_its_arguments() -> None:
+    with answering(_answer_any, read=bytes) as engine:
+        address = f"http://app:word@127.0.0.1:{engine.server_port}"
+        with osrerank.connect(address, scorer=BY_LENGTH) as client:
+            for authorization, arguments in USERS.items():
+                options: Any = {"index": "articles", "rerank": True, **arguments}
+                responses: list[Any] = [client.search("low blood", **options)]
+                responses.append(client.search_template(body={"source": CLAUSE}, **options))
+                responses += client.msearch(body=[{}, CLAUSE], **options)["responses"]
+                responses += client.msearch_template(body=[{}, {"source": CLAUSE}], **options)["responses"]
+                assert [ids(response) for response in responses] == [["d1", "d2", "d0"]] * 4
+                _check_users(engine, authorization)
+            with pytest.raises(ValueError, match="Only one of 'http_auth' and 'api_key'"):
+                client.search("low blood", rerank=True, http_auth=("a", "b"), api_key=("a", "b"))
+
+
+def test_all_requests_of_an_asynchronous_search_have_the_credentials_of_its_arguments() -> None:
+    async def search(engine: RerankServer) -> None:
+        address = f"http://app:word@127.0.0.1:{engine.server_port}"
+        async with connect_async(address, scorer=BY_LENGTH) as client:
+            for authorization, arguments in USERS.items():
+                options: Any = {"index": "articles", "rerank": True, **arguments}
+                await client.search("low blood", **options)
+                await client.search_template(body={"source": CLAUSE}, **options)
+                await client.msearch(body=[{}, CLAUSE], **options)
+                await client.msearch_template(body=[{}, {"source": CLAUSE}], **options)
+                _check_users(engine, authorization)
+
+    with answering(_answer_any, read=bytes) as engine:
+        asyncio.run(search(engine))
