@@ -50,13 +50,8 @@ class ProgressLines:
 
 
 @contextmanager
-def show_progress(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a command's progress on standard error. Yield a function of the numbers of done and of all items.
-
-    Args:
-        task: a description of what the command does.
-        unit: the name of the items, in the plural.
-    """
+def show_document_progress() -> Iterator[Callable[[int, int], None]]:
+    """Show a command's progress on standard error. Yield a function of the numbers of done and of all documents."""
     from rich import progress  # noqa: PLC0415 - only the command line needs it
     from rich.console import Console  # noqa: PLC0415 - see above
 
@@ -64,17 +59,17 @@ def show_progress(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     columns = (
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[rate]:,.0f} " + f"{unit}/s"),
+        progress.TextColumn("{task.fields[rate]:,.0f} documents/s"),
         progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task_id = bar.add_task(task, total=None, rate=0.0)
+        task_id = bar.add_task("", total=None, rate=0.0)
         lines = ProgressLines()
 
         def report(n_done: int, total: int) -> None:
             elapsed_s = bar.tasks[0].elapsed or 0.0
             rate = n_done / elapsed_s if elapsed_s else 0.0
             bar.update(task_id, completed=n_done, total=total, rate=rate)
-            lines.report(n_done, total, unit)
+            lines.report(n_done, total, "documents")
 
         yield report
