@@ -27,7 +27,9 @@ MAX_HITS = 10_000
     help="Leave out the hit that has the query's id, as BEIR does if queries are documents (ArguAna, Quora).",
 )
 @run_options
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Queries at a time.")
+@click.option(
+    "--workers", default=1, show_default=True, type=click.IntRange(1, 64), help="Queries to search for at a time."
+)
 @rerank_options
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
@@ -63,43 +65,45 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
     n_hits = cli_options["hits"]
     exclude_query_ids = cli_options["exclude_query_ids"]
     size = min(n_hits + 1, MAX_HITS) if exclude_query_ids else n_hits  # one more, because one can be left out
-    rerank_argument: Any = build_rerank_argument(cli_options)
-    effective_options = Rerank.of(rerank_argument, client.searcher.defaults.options_for(index))
-    is_reranked = effective_options is not None and effective_options.pipeline != NO_STAGES
-    search_arguments: dict[str, Any] = {"rerank": rerank_argument}
-    if effective_options is not None and effective_options.compares_pairs:
-        search_arguments["rerank"] = replace(effective_options, explain=True)  # adds the pairs to the side file
+    rerank: Any = build_rerank_argument(cli_options)
+    options = Rerank.of(rerank, client.searcher.defaults.options_for(index))  # None if reranking is off
+    is_reranked = options is not None and options.pipeline != NO_STAGES
+    search_arguments: dict[str, Any] = {"rerank": rerank}
+    if options is not None and options.compares_pairs:
+        search_arguments["rerank"] = replace(options, explain=True)  # adds the pairs to the side file
     if not is_reranked:
         search_arguments["_source"] = False  # without reranking, ids and scores are enough
 
-    def search(query: Any, began_s: float) -> Any:
+    def search(query: Any, began_at_s: float) -> Any:
         response = client.search(query.text, index=index, size=size, **search_arguments)
-        record = QueryRecord.from_response(query.query_id, response, began_s)
+        record = QueryRecord.from_response(query.query_id, response, began_at_s)
         return record.remove_document(query.query_id, n_hits) if exclude_query_ids else record
 
-    # The side file's first line records these options. A run is resumed only if they are the same.
-    resolved_options = client.options_of(index, rerank=rerank_argument)
-    recorded_argument = False if rerank_argument is False else resolved_options
+    options_with_fields = client.options_of(index, rerank=rerank)
+    # Without reranking, it does not matter if the indices of an alias or a pattern have different models.
     with client.searcher.service_for(index, allow_mixed_models=not is_reranked) as service:
-        recorded_options = resolve_ranking_options(recorded_argument, resolved_options, service)
+        argument = False if rerank is False else options_with_fields
+        ranking_options = resolve_ranking_options(argument, options_with_fields, service)
         if is_reranked:
-            allow_long_retries(service)
-    recorded_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **recorded_options}
+            allow_long_retries(service)  # a long run had better wait for a busy rerank server than fail
+    # The side file's first line records these options. A run is resumed only if they are the same.
+    ranking_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **ranking_options}
     if exclude_query_ids:
-        recorded_options["exclude_query_ids"] = True
+        ranking_options["exclude_query_ids"] = True
     return QueryBatch(
         queries=read_queries(cli_options["queries"]),
         search=search,
-        ranking_options=recorded_options,
+        ranking_options=ranking_options,
         require_reranked=is_reranked,
         workers=cli_options["workers"],
     )
 
 
 def _identify_index(client: Any, index: str) -> dict[str, Any]:
-    """Return what identifies an index, such as ``{"url": ["https://host:9200"], "uuids": {"articles": "xJ2..."}}``.
+    """Return the engine's URLs and the index's uuids, so that a run of another index is not resumed.
 
-    The URLs contain no credentials. ``uuids`` is None if the user is not allowed to read them.
+    The result is such as ``{"url": ["https://host:9200"], "uuids": {"articles": "xJ2..."}}``. The URLs contain no
+    credentials. ``uuids`` is None if the user is not allowed to read them.
     """
     from urllib.parse import urlsplit
 
