@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from opensearchpy import OpenSearchException
 
-from osrerank._progress import show_progress
+from osrerank._progress import show_document_progress
 from osrerank._threads import DaemonThreads
 from osrerank.client import Client
 from osrerank.errors import ConfigError, OsrerankError, Overloaded, WorkerError
@@ -554,5 +554,5 @@ def _find_side_indices(
 
 def build_on_screen(client: Client, index: str, *, to: StoreName | None = None, date_field: str = "") -> BuildSummary:
     """Run `build_vectors`, and show its progress on standard error as a bar, or as lines if it is not a terminal."""
-    with show_progress("vectors", "documents") as report:
+    with show_document_progress() as report:
         return build_vectors(client, index, to=to, date_field=date_field, report=report)
