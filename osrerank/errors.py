@@ -118,10 +118,8 @@ class EndpointError(ScoringError):
         retryable: whether the server was unavailable or failed, so that a later request could succeed.
     """
 
-    def __init__(
-        self, message: str, *, stage: str = "", model: str = "", status: int | None = None, retryable: bool = False
-    ) -> None:
-        super().__init__(message, stage=stage, model=model)
+    def __init__(self, message: str, *, model: str = "", status: int | None = None, retryable: bool = False) -> None:
+        super().__init__(message, model=model)
         self.status = status
         self.retryable = retryable
 
@@ -160,8 +158,8 @@ class PayloadError(WorkerError):
             ``replayed`` or ``misplaced`` (in another task's message).
     """
 
-    def __init__(self, message: str, *, task_id: str = "", reason: str = "malformed") -> None:
-        super().__init__(message, task_id=task_id)
+    def __init__(self, message: str, *, reason: str = "malformed") -> None:
+        super().__init__(message)
         self.reason = reason
 
 
