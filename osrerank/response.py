@@ -193,18 +193,17 @@ def squash(score: float) -> float:
     return min(score / (1.0 + score), MAX_UNIT) if score > 0 else 0.0
 
 
-def read_hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:
-    """Return the joined text of a hit's fields, or None if the hit has none of the fields.
+def read_hit_text(hit: Mapping[str, Any], fields: Sequence[str]) -> str | None:
+    """Return the texts of a hit's fields, joined by spaces, or None if the hit has none of the fields.
 
     Args:
         hit: the hit.
         fields: names such as ``author.name`` for a field in ``_source`` or the hit's ``fields``, ``highlight:body`` for
             the highlighted fragments of ``body`` with their markup, or ``inner_hits:comments.text`` for the field
             ``text`` of the inner hits ``comments``.
-        separator: the text between fields and between list values.
     """
     sections = read_sections(hit, fields)
-    return None if sections is None else separator.join(section.text for section in sections)
+    return None if sections is None else " ".join(section.text for section in sections)
 
 
 def read_sections(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section, ...] | None:

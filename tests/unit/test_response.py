@@ -22,29 +22,29 @@ def hit(source=None, **raw):
 @pytest.mark.parametrize(
     ("source", "fields", "text"),
     [
-        ({"title": "T", "text": "B"}, ["title", "text"], "T|B"),
+        ({"title": "T", "text": "B"}, ["title", "text"], "T B"),
         ({"text": "B"}, ["title", "text"], "B"),
         ({"title": "", "text": "B"}, ["title", "text"], "B"),
         ({"title": "T"}, ["text"], None),
         ({"text": ""}, ["text"], ""),
-        ({"text": ["a", "b"]}, ["text"], "a|b"),
+        ({"text": ["a", "b"]}, ["text"], "a b"),
         ({"a": {"b": "x"}}, ["a.b"], "x"),
         ({"a.b": "x"}, ["a.b"], "x"),
-        ({"a": [{"b": "x"}, {"b": ["y", "z"]}, {"c": "n"}]}, ["a.b"], "x|y|z"),
-        ({"year": 1999, "flag": True}, ["year", "flag"], "1999|true"),
+        ({"a": [{"b": "x"}, {"b": ["y", "z"]}, {"c": "n"}]}, ["a.b"], "x y z"),
+        ({"year": 1999, "flag": True}, ["year", "flag"], "1999 true"),
         ({"text": None}, ["text"], None),
         ({"text": {"sub": "x"}}, ["text"], None),
     ],
 )
 def test_the_text_of_a_hit_joins_its_fields(source, fields, text):
-    assert read_hit_text(hit(source), fields, "|") == text
+    assert read_hit_text(hit(source), fields) == text
 
 
 def test_the_text_of_a_hit_is_read_from_the_fields_api():
-    assert read_hit_text(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
-    assert read_hit_text(hit(fields={"a.b": ["x", "y"]}), ["a.b"], "|") == "x|y"
-    assert read_hit_text(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"], "|") == "x|y"
-    assert read_hit_text(hit(fields={"a": [{"c": ["x"]}]}), ["a.b"], "|") is None
+    assert read_hit_text(hit(fields={"text": ["a", "b"]}), ["title", "text"]) == "a b"
+    assert read_hit_text(hit(fields={"a.b": ["x", "y"]}), ["a.b"]) == "x y"
+    assert read_hit_text(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"]) == "x y"
+    assert read_hit_text(hit(fields={"a": [{"c": ["x"]}]}), ["a.b"]) is None
 
 
 @pytest.mark.parametrize(
