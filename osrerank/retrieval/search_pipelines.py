@@ -19,7 +19,6 @@ from osrerank._log_throttle import LogThrottle
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, build_path, select_index_options
-from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -79,8 +78,8 @@ UNKNOWN_PIPELINE = SearchPipeline(missing_permission=SETTINGS_PERMISSION, has_de
 class SearchPipelines:
     """Looks up the search pipelines of searches, and caches them for a minute. Safe to use from many threads."""
 
-    def __init__(self, engine: EngineFinder | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._engine = engine or EngineFinder(Engine.OPENSEARCH)
+    def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
         # by index and options: the name of the default pipeline, or what applies if there is no name
         self._defaults: ExpiringCache[str, SearchPipeline | str] = ExpiringCache(clock)
         self._definitions: ExpiringCache[str, SearchPipeline] = ExpiringCache(clock)  # by the pipeline's name

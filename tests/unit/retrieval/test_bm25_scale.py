@@ -1,7 +1,6 @@
 """The factor between BM25 scores of older engines and those of OpenSearch 3."""
 
 import logging
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from osrerank.types.engine_errors import EngineError
 from tests.rankings import response_of
 from tests.recording_engine import MAPPING
 from tests.rerank_server import Received, Reply, answering
+from tests.unit.retrieval.answered import answered
 
 MATCH = {"query": {"match": {"text": "a"}}}
 OPENSEARCH_2 = {"version": {"distribution": "opensearch", "number": "2.19.6"}}
@@ -26,21 +26,6 @@ SETTINGS = {
     "tuned": {"settings": {"index.similarity.default.type": "BM25", "index.similarity.default.k1": "0.9"}},
     "other": {"settings": {"index.similarity.default.type": "LMDirichlet"}},
 }
-
-
-def answered(steps: Generator[Any, Any, Bm25Scale], *answers: Any) -> tuple[Bm25Scale, int]:
-    """Return what a look-up returns, and how many requests it made."""
-    remaining = list(answers)
-    try:
-        next(steps)
-        while True:
-            answer = remaining.pop(0)
-            if isinstance(answer, Exception):
-                steps.throw(answer)
-            else:
-                steps.send(answer)
-    except StopIteration as done:
-        return done.value, len(answers) - len(remaining)
 
 
 @pytest.mark.parametrize("engine", [OPENSEARCH_2, ELASTICSEARCH])
@@ -57,10 +42,10 @@ def test_the_bm25_factor_of_each_index_is_used(engine: dict[str, Any]) -> None:
 def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
     clock = ManualClock()
     scales = Bm25Scales(clock)
-    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (NO_FACTOR, 1)
-    assert answered(scales.find("a", MATCH)) == (NO_FACTOR, 0)
+    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (NO_FACTOR, ["/"])
+    assert answered(scales.find("a", MATCH)) == (NO_FACTOR, [])
     clock.sleep(61)
-    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (NO_FACTOR, 1)
+    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (NO_FACTOR, ["/"])
     hits = [{"_index": "a", "_id": "1", "_score": 2.0}]
     ranking = make_ranking(hits, Query("q", "a"), ["text"])
     assert NO_FACTOR.rescale(ranking, hits) is ranking
@@ -68,7 +53,7 @@ def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
 
 @pytest.mark.parametrize("kind", ["hybrid", "knn", "script_score"])
 def test_scores_that_are_not_bm25_stay_unchanged(kind: str) -> None:
-    assert answered(Bm25Scales().find("a", {"query": {kind: {}}})) == (NO_FACTOR, 0)
+    assert answered(Bm25Scales().find("a", {"query": {kind: {}}})) == (NO_FACTOR, [])
 
 
 @pytest.mark.parametrize(("product", "factor"), [("Elasticsearch", 2.2), ("", 1.0)])

@@ -8,24 +8,13 @@ from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.types.engine import Engine, find_data_stream
 from osrerank.types.engine_errors import EngineError
 from osrerank.vectors.index import side_index
+from tests.unit.retrieval.answered import answered
 
 OPENSEARCH = {"version": {"distribution": "opensearch", "number": "3.6.0"}}
 ELASTICSEARCH = {"version": {"number": "9.4.3", "build_flavor": "default"}}
 FORBIDDEN = EngineError(OSError("forbidden"), status=403, kind="security_exception")
 NO_HANDLER = EngineError(OSError("no handler found"), status=400)
 ME = {"username": "reader"}
-
-
-def find_engine(finder: EngineFinder, *answers: Any) -> tuple[Engine, list[str]]:
-    """Answer the requests in turn; return the engine, and the paths that were asked for."""
-    steps, paths, remaining, answer = finder.find(), list[str](), list(answers), None
-    try:
-        while True:
-            request = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
-            paths.append(request.path)
-            answer = remaining.pop(0)
-    except StopIteration as end:
-        return end.value, paths
 
 
 @pytest.mark.parametrize(
@@ -40,18 +29,18 @@ def find_engine(finder: EngineFinder, *answers: Any) -> tuple[Engine, list[str]]
 )
 def test_the_engine_is_identified_with_one_request(answers: list[Any], engine: Engine) -> None:
     finder = EngineFinder()
-    assert find_engine(finder, *answers) == (engine, ["/", "/_security/_authenticate"][: len(answers)])
-    assert find_engine(finder) == (engine, [])
+    assert answered(finder.find(), *answers) == (engine, ["/", "/_security/_authenticate"][: len(answers)])
+    assert answered(finder.find()) == (engine, [])
 
 
 def test_the_engine_is_requested_again_after_no_answer() -> None:
     finder = EngineFinder()
-    assert find_engine(finder, EngineError(OSError("away"))) == (Engine.OPENSEARCH, ["/"])
-    assert find_engine(finder, ELASTICSEARCH) == (Engine.ELASTICSEARCH, ["/"])
+    assert answered(finder.find(), EngineError(OSError("away"))) == (Engine.OPENSEARCH, ["/"])
+    assert answered(finder.find(), ELASTICSEARCH) == (Engine.ELASTICSEARCH, ["/"])
 
 
 def test_an_engine_that_the_caller_names_is_not_requested() -> None:
-    assert find_engine(EngineFinder(Engine.ELASTICSEARCH)) == (Engine.ELASTICSEARCH, [])
+    assert answered(EngineFinder(Engine.ELASTICSEARCH).find()) == (Engine.ELASTICSEARCH, [])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What a search knows of the search pipeline that it runs under, and what it asks for to know it."""
 
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -11,14 +10,15 @@ from osrerank.retrieval.search_pipelines import (
     OSRERANK_DESCRIPTION,
     PIPELINES_PERMISSION,
     SETTINGS_PERMISSION,
-    SearchPipeline,
     SearchPipelines,
     parse_pipeline,
 )
 from osrerank.testing import ManualClock
 from osrerank.types.engine import Engine
 from osrerank.types.engine_errors import EngineError
+from tests.unit.retrieval.answered import answered
 
+OPENSEARCH = EngineFinder(Engine.OPENSEARCH)
 SETTING = "index.search.default_pipeline"
 ABSENT = EngineError(OSError("no such index"), status=404, kind="index_not_found_exception")
 
@@ -27,22 +27,9 @@ def settings(**names: str) -> dict[str, Any]:
     return {index: {"settings": {SETTING: name}} for index, name in names.items()}
 
 
-def answered(steps: Generator[Any, Any, SearchPipeline], *answers: Any) -> tuple[SearchPipeline, list[str]]:
-    """Answer a generator's requests in turn; return what it returns, and the paths that it asked for."""
-    paths, remaining, answer = list[str](), list(answers), None
-    try:
-        request = next(steps)
-        while True:
-            paths.append(request.path)
-            answer = remaining.pop(0)
-            request = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
-    except StopIteration as end:
-        return end.value, paths
-
-
 def test_an_index_without_a_default_pipeline_costs_one_request_a_minute() -> None:
     clock = ManualClock()
-    pipelines = SearchPipelines(clock=clock)
+    pipelines = SearchPipelines(OPENSEARCH, clock)
     assert answered(pipelines.find("a", {}, {}), {}) == (NO_PIPELINE, [f"/a/_settings/{SETTING}"])
     assert answered(pipelines.find("a", {}, {})) == (NO_PIPELINE, [])
     clock.sleep(61)
@@ -50,7 +37,7 @@ def test_an_index_without_a_default_pipeline_costs_one_request_a_minute() -> Non
 
 
 def test_a_default_pipeline_is_read_once() -> None:
-    pipelines = SearchPipelines()
+    pipelines = SearchPipelines(OPENSEARCH)
     definition = {"p": {"request_processors": [{"filter_query": {}}]}}
     pipeline, paths = answered(pipelines.find(["a", "b"], {}, {}), settings(a="p", b="p"), definition)
     assert (pipeline.name, pipeline.blocking_reason, pipeline.may_shorten, pipeline.has_default) == (
@@ -64,7 +51,7 @@ def test_a_default_pipeline_is_read_once() -> None:
 
 
 def test_without_an_index_and_of_several_defaults_opensearch_applies_none() -> None:
-    pipelines = SearchPipelines()
+    pipelines = SearchPipelines(OPENSEARCH)
     assert answered(pipelines.find(None, {}, {})) == (NO_PIPELINE, [])
     pipeline, paths = answered(pipelines.find("a,b", {}, {}), settings(a="p", b="q"))
     assert (pipeline.name, pipeline.has_default, len(paths)) == ("", True, 1)
@@ -79,7 +66,7 @@ def test_engines_without_search_pipelines_get_no_look_up() -> None:
 
 
 def test_a_pipeline_that_the_caller_names_or_defines_is_used() -> None:
-    pipelines = SearchPipelines()
+    pipelines = SearchPipelines(OPENSEARCH)
     ranking = {"response_processors": [{"rerank": {}}]}
     pipeline, paths = answered(
         pipelines.find("a", {"search_pipeline": "x/y"}, {"search_pipeline": "z"}), {"x/y": ranking}
@@ -109,7 +96,7 @@ def test_an_unknown_response_processor_counts_as_ranking(kind: str, is_ranking: 
 def test_osreranks_own_pipeline_as_a_default_is_sent_without_its_rerank_processor() -> None:
     hiding = [{"filter_query": {"query": {"term": {"access": "open"}}}}]
     installed = {"description": f"{OSRERANK_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
-    pipelines = SearchPipelines()
+    pipelines = SearchPipelines(OPENSEARCH)
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), {"p": installed})
     assert (pipeline.blocking_reason, pipeline.replacement) == ("", {})
     pipeline, _ = answered(
@@ -129,7 +116,7 @@ def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
-    pipelines, forbidden = SearchPipelines(clock=clock), EngineError(OSError("no permissions"), status=403)
+    pipelines, forbidden = SearchPipelines(OPENSEARCH, clock), EngineError(OSError("no permissions"), status=403)
     for _ in range(3):
         pipeline, _ = answered(pipelines.find("a", {}, {}), forbidden)
         assert (pipeline.blocking_reason, pipeline.missing_permission) == ("", SETTINGS_PERMISSION)
@@ -138,14 +125,14 @@ def test_a_user_without_the_right_to_read_settings_is_warned_once_and_reranked(
 
 
 def test_a_pipeline_whose_definition_is_forbidden_counts_as_ranking() -> None:
-    pipelines, forbidden = SearchPipelines(), EngineError(OSError("no permissions"), status=403)
+    pipelines, forbidden = SearchPipelines(OPENSEARCH), EngineError(OSError("no permissions"), status=403)
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), forbidden)
     assert pipeline.blocking_reason.endswith(f"grant {PIPELINES_PERMISSION}")
     assert answered(pipelines.find("a", {}, {})) == (pipeline, [])  # for a minute
 
 
 def test_a_failed_look_up_of_a_default_pipeline_is_repeated() -> None:
-    pipelines, away = SearchPipelines(), EngineError(OSError("away"))
+    pipelines, away = SearchPipelines(OPENSEARCH), EngineError(OSError("away"))
     assert answered(pipelines.find("a", {}, {}), away)[0].missing_permission == SETTINGS_PERMISSION
     pipeline, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), away)
     assert "cannot be read" in pipeline.blocking_reason
@@ -154,13 +141,13 @@ def test_a_failed_look_up_of_a_default_pipeline_is_repeated() -> None:
 
 
 def test_a_missing_index_or_pipeline_gives_the_errors_of_the_search() -> None:
-    pipelines = SearchPipelines()
+    pipelines = SearchPipelines(OPENSEARCH)
     assert answered(pipelines.find("a", {}, {}), ABSENT)[0] == NO_PIPELINE
     pipeline, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}), {})
     assert pipeline.blocking_reason == ""
 
 
 def test_the_default_pipeline_of_a_remote_index_is_looked_up_once_a_minute() -> None:
-    pipelines = SearchPipelines()
+    pipelines = SearchPipelines(OPENSEARCH)
     assert answered(pipelines.find("other:a", {}, {}), ABSENT) == (NO_PIPELINE, [f"/other%3Aa/_settings/{SETTING}"])
     assert answered(pipelines.find("other:a", {}, {})) == (NO_PIPELINE, [])
