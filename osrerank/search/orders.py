@@ -186,8 +186,6 @@ class PageOrder:
             options: the options of the ranking.
             recipe: the stages of the ranking. None if their models are not loaded yet.
         """
-        if self.store.is_empty:
-            return None
         try:
             order = self.store.read(self._key(options))
             if order is None:
