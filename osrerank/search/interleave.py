@@ -16,7 +16,6 @@ from osrerank.options.interleave import Interleave
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import describe_failures, find_applied
 from osrerank.response import Page, make_candidate_ids, merge_hit
-from osrerank.search.shadow import make_digest
 from osrerank.types import Candidate, Ranking, StageReport
 from osrerank.types.reasons import SearchWarning
 
@@ -54,16 +53,6 @@ def team_draft(ids_a: Sequence[str], ids_b: Sequence[str], seed: str) -> list[Pi
             else:
                 picked[doc_id] = team
     return [Pick(doc_id, team) for doc_id, team in picked.items()]
-
-
-def team_draft_seed(interleave: Interleave, query: str) -> str:
-    """Return the seed of the coin tosses. It depends on the user's key, the experiment's name and the query."""
-    return f"{interleave.key}\0{interleave.name}\0{query}"
-
-
-def session_digest(interleave: Interleave) -> str:
-    """Return the digest of the user's key. It identifies the user in records, which do not contain the key."""
-    return make_digest(interleave.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +108,8 @@ def interleave_rankings(
         failure = "; ".join(failures)
         logger.warning("[not-interleaved] a search was not interleaved: %s", failure)
         return InterleavedList(interleave.name, failure, candidates=ranking_b.candidates)
-    picks = team_draft(
-        _document_ids(ranking_a), _document_ids(ranking_b), team_draft_seed(interleave, ranking_a.query.text)
-    )
+    seed = f"{interleave.key}\0{interleave.name}\0{ranking_a.query.text}"
+    picks = team_draft(_document_ids(ranking_a), _document_ids(ranking_b), seed)
     ids = make_candidate_ids(response["hits"]["hits"])
     hits_by_id = dict(zip(ids, response["hits"]["hits"], strict=True))
     reports = {TEAM_A: ranking_a.reports, TEAM_B: ranking_b.reports}

@@ -21,7 +21,7 @@ from osrerank.metrics import BOOSTS, INTERNAL_ERRORS, NOT_RERANKED, RERANK_SECON
 from osrerank.response import Hits, make_candidate_ids
 from osrerank.retrieval.boosts import STAGE as BOOSTS_STAGE
 from osrerank.retrieval.fields import SearchFields
-from osrerank.search.interleave import InterleavedList, interleave_rankings, session_digest
+from osrerank.search.interleave import InterleavedList, interleave_rankings
 from osrerank.search.lockstep import ClientSteps, run_one
 from osrerank.search.orders import is_reproducible
 from osrerank.search.outcome import make_report, unranked_report
@@ -38,7 +38,7 @@ from osrerank.search.plan import (
 from osrerank.search.rank import extract_boost_scores, load_models_and_vectors, read_ranking, run_stages
 from osrerank.search.report import Report, write_report
 from osrerank.search.searcher import Searcher
-from osrerank.search.shadow import first_ids
+from osrerank.search.shadow import first_ids, make_digest
 from osrerank.search.slow import SLOW_S, advise
 from osrerank.search.step import Computation, QueueShadowRun, SendLater, Step
 from osrerank.search.ubi_query import without_ubi
@@ -146,7 +146,7 @@ def record_search(report: Report, plan: Plan, searcher: Searcher) -> Generator[S
     if plan.ubi is not None:
         options = plan.call.options
         interleave = options.interleave if options else None
-        session = session_digest(interleave) if interleave else ""
+        session = make_digest(interleave.key) if interleave else ""
         report = yield from searcher.records.record(
             plan.ubi, report, text=plan.text, session=session, deadline=plan.deadline
         )
