@@ -70,8 +70,9 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
         if was_accepted:  # so the names were refused, and later searches of the index leave them out
             searcher.named_score_failures.put(str(plan.call.index), replace(reason, external_message=""))
         return plan, response
-    _warn(refusal)
-    return (yield from _skip_reranking(plan, refusal))
+    plan, response = yield from _skip_reranking(plan, refusal)
+    _warn(refusal)  # only now: if the caller's own request is refused, too, the message may quote its query
+    return plan, response
 
 
 def complete_page(plan: Plan, response: Any) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from opensearchpy import ConnectionTimeout, NotFoundError, RequestError, TransportError
 
+from osrerank._log_throttle import LogThrottle
 from osrerank.aio import connect_async
 from osrerank.testing import CannedTransport
 from tests.rankings import BY_LENGTH, client_for, ids, response_of
@@ -127,3 +128,17 @@ def test_an_error_that_every_search_would_get_is_requested_once(error: Transport
     with pytest.raises(type(error)):
         client.search(index="i", body=BODY, rerank=True)
     assert len(client.transport.requests) == 1
+
+
+def test_the_log_has_no_message_about_a_query_that_is_refused_in_the_callers_own_request_too(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("osrerank.search.perform.log_throttle", LogThrottle())
+    refusal = RequestError(400, "search_phase_execution_exception", {"error": 'For input string: "my illness"'})
+    assert "illness" in str(refusal)
+    client = client_for(refusal)
+    with pytest.raises(RequestError):
+        client.search(index="i", body=BODY, rerank=True)
+    assert "illness" not in caplog.text
+    searched(LOSSES["400"][0])
+    assert "[first-pass-refused] a search is not reranked: the first pass for reranking was refused" in caplog.text
