@@ -118,8 +118,10 @@ class EndpointError(ScoringError):
         retryable: whether the server was unavailable or failed, so that a later request could succeed.
     """
 
-    def __init__(self, message: str, *, model: str = "", status: int | None = None, retryable: bool = False) -> None:
-        super().__init__(message, model=model)
+    def __init__(
+        self, message: str, *, stage: str = "", model: str = "", status: int | None = None, retryable: bool = False
+    ) -> None:
+        super().__init__(message, stage=stage, model=model)
         self.status = status
         self.retryable = retryable
 
@@ -158,8 +160,8 @@ class PayloadError(WorkerError):
             ``replayed`` or ``misplaced`` (in another task's message).
     """
 
-    def __init__(self, message: str, *, reason: str = "malformed") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, task_id: str = "", reason: str = "malformed") -> None:
+        super().__init__(message, task_id=task_id)
         self.reason = reason
 
 
