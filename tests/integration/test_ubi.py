@@ -114,6 +114,6 @@ def test_a_search_whose_hits_lack_the_field_that_stands_for_them_is_not_recorded
     hidden = client.search(index=index_name, body=body, rerank=True)
     assert hidden["rerank"]["ubi"] == {
         "recorded": False,
-        "reason": "a hit has no field sku, which ext.ubi names as object_id_field",
+        "reason": "a hit has no field 'sku', which ext.ubi names as object_id_field",
         "query_id": "q1",
     }
