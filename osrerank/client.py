@@ -21,9 +21,8 @@ from opensearchpy import (
     Urllib3HttpConnection,
 )
 from opensearchpy.client.utils import query_params
-from urllib3 import HTTPConnectionPool
 
-from osrerank._platform import renew_after_fork
+from osrerank._connections import ForkSafeConnections
 from osrerank.driver import SyncDriver
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
@@ -248,32 +247,6 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         send = partial(self._send, index=index, headers=headers, options=options)
         with multi_search_span(self, index):
             return self._perform(steps, send)
-
-
-class ForkSafeConnections:
-    """Gives a forked child process new connections. Two processes with one connection would mix up their responses.
-
-    Args:
-        transport: the transport of opensearch-py, whose connections urllib3 or requests keeps open.
-    """
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Forget the connections of the parent process, so that the child opens its own."""
-        connection_pool = getattr(self._transport, "connection_pool", None)  # a caller's own transport might have none
-        for connection in getattr(connection_pool, "connections", ()):
-            pool = getattr(connection, "pool", None)  # urllib3's
-            if isinstance(pool, HTTPConnectionPool) and pool.pool is not None:
-                size = pool.pool.maxsize
-                pool.pool = pool.QueueCls(size)
-                for _ in range(size):
-                    pool.pool.put(None)  # urllib3 opens a connection when it gets a None
-            session = getattr(connection, "session", None)  # requests'
-            for adapter in getattr(session, "adapters", {}).values():
-                adapter.init_poolmanager(adapter._pool_connections, adapter._pool_maxsize, adapter._pool_block)  # noqa: SLF001
 
 
 def given(**arguments: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
+from osrerank._connections import ForkSafeConnections
 from osrerank._optional import require
 from osrerank.driver import AsyncDriver, SyncDriver, combine_classes
 from osrerank.options.defaults import Defaults
@@ -34,7 +35,7 @@ from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch  # noqa: E
 
 __all__ = ["RerankingAsyncElasticsearch", "RerankingElasticsearch"]
 
-SHARED_ATTRIBUTES = ("_searcher", "_background", "_reranking", "is_owner")
+SHARED_ATTRIBUTES = ("_searcher", "_background", "_connections", "_reranking", "is_owner")
 """The attributes that ``client.options(...)`` copies to the new client."""
 
 
@@ -350,6 +351,7 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
             models, defaults, engine=Engine.ELASTICSEARCH, authentication=digest_authentication(client)
         ),
         "_background": set() if is_async else BackgroundTasks(),
+        "_connections": ForkSafeConnections(client.transport),
         "is_owner": False,
     }
     new_client.__dict__ |= {**client.__dict__, **state}

@@ -226,7 +226,10 @@ def test_the_option_to_decides_where_a_build_stores_vectors(
     built = build_vectors(file_client, index_name, to="file")
     assert (built.documents, built.encoded) == (COUNT, 0)  # this machine's file has what it encoded
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    with connect(engine_url, model=str(model)) as other, pytest.raises(ConfigError, match="vectors are not stored there"):
+    with (
+        connect(engine_url, model=str(model)) as other,
+        pytest.raises(ConfigError, match="vectors are not stored there"),
+    ):
         build_vectors(other, index_name, to="file")
 
 
