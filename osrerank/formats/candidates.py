@@ -200,7 +200,7 @@ def assemble_candidates(run: Path | str, corpus: Path | str | Texts, queries: Pa
         queries: a query set, in a format of `topics.read_queries`.
 
     Raises:
-        FormatError: a file is malformed.
+        FormatError: a file is malformed, or a document of the run appears twice in the corpus file.
         EvaluationError: a document or query of the run is not in the corpus or the query set.
         LoaderError: the disk is full.
     """
@@ -239,10 +239,8 @@ def assemble_candidates(run: Path | str, corpus: Path | str | Texts, queries: Pa
 def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
     """Return each document's title and text as one string. The corpus is a file of JSON lines.
 
-    If an id is repeated, the last line counts.
-
     Raises:
-        FormatError: a line is malformed.
+        FormatError: a line is malformed, or a document appears twice.
         EvaluationError: a document is not in the file.
     """
     missing_ids = set(doc_ids)
@@ -268,11 +266,7 @@ def _collect_from_index(documents: Iterable[Mapping[str, Any]], missing_ids: set
 
 
 def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[str]) -> Iterator[IdRow]:
-    """Yield documents as JSON, and remove their ids from ``missing_ids``.
-
-    If an id is repeated, an `IdTable` returns the row with the lowest number. As rows have negative line numbers, the
-    last line counts.
-    """
+    """Yield documents as JSON, and remove their ids from ``missing_ids``."""
     for number, value in read_numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
         if doc_id is None:
@@ -280,8 +274,10 @@ def _collect_from_file(path: Path, doc_ids: AbstractSet[str], missing_ids: set[s
         if doc_id in doc_ids:
             if not isinstance(value.get("text"), str):
                 raise line_error(path, number, f"document {doc_id!r} has no text; add the field text")
+            if doc_id not in missing_ids:
+                raise line_error(path, number, f"document {doc_id!r} appears twice; remove one")
             missing_ids.discard(doc_id)
-            yield IdRow(doc_id, number=-number, value=json.dumps(create_document(doc_id, value)))
+            yield IdRow(doc_id, number, value=json.dumps(create_document(doc_id, value)))
 
 
 def _load_scored(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]:

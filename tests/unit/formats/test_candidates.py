@@ -60,7 +60,7 @@ def test_candidates_with_a_repeated_query_or_no_query_are_refused(tmp_path: Path
         list(candidate_lists(path))
 
 
-def test_run_corpus_and_queries_are_joined_and_the_last_text_of_a_document_counts(tmp_path: Path) -> None:
+def test_run_corpus_and_queries_are_joined(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("1 Q0 b 1 2.0 t\n1 Q0 a 2 1.0 t\n")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A", "title": "T"}\n{"_id": "b", "text": "B"}\n{"id": "c"}\n')
     (tmp_path / "queries").write_text("1\tone\n2\ttwo\n")
@@ -81,10 +81,19 @@ def test_run_corpus_and_queries_are_joined_and_the_last_text_of_a_document_count
     with pytest.raises(EvaluationError, match=r"1 queries of .* are not in .*, such as '1'"):
         assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     (tmp_path / "run").write_text("1 Q0 a 1 2.0 t\n")
-    (tmp_path / "corpus").write_text('{"id": "a", "text": "old"}\n{"id": "a", "text": "new \\ud800"}\n')
+    (tmp_path / "corpus").write_text('{"id": "a", "text": "new \\ud800"}\n')
     (tmp_path / "queries").write_text("1\tone\n")
     (assembled,) = assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
     assert assembled.documents == ({"id": "a", "text": "new \ud800", "score": 2.0},)
+
+
+def test_a_corpus_with_a_document_of_the_run_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("1 Q0 a 1 2.0 t\n")
+    (tmp_path / "queries").write_text("1\tone\n")
+    lines_of_corpus = ['{"id": "b", "text": "B"}', '{"id": "b", "text": "B"}', '{"id": "a", "text": "old"}']
+    (tmp_path / "corpus").write_text("\n".join([*lines_of_corpus, '{"_id": "a", "text": "new"}']))
+    with pytest.raises(FormatError, match="line 4: document 'a' appears twice; remove one"):
+        assemble_candidates(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
 
 
 def lines(count: int, size: int = 1) -> bytes:
