@@ -165,6 +165,12 @@ def _choose_settings(run: "ScoredRun", k1_limit: int, options: dict[str, Any]) -
     from osrerank.evaluation.tradeoff import RerankSetting, find_max_k0
 
     k0_limit = find_max_k0(run.depths)
+    has_no_scores = k0_limit == k1_limit == 0 and any(query.n_hits for query in run.depths)
+    if has_no_scores and not options["k0"]:
+        raise EvaluationError(
+            f"{options['run']} has no scores of whole documents for each of its queries, so there is no curve; create "
+            "the run again, reranked and without --sentences (osrerank tune chooses the weights of sentences)"
+        )
     k0 = options["k0"] or _default_depths(DEFAULT_K0, k0_limit)
     label = "vectors, then monoBERT" if run.is_vectors_mono else "monoBERT"
     curves = {label: [RerankSetting(depth) for depth in k0]}

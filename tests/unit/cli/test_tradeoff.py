@@ -134,3 +134,12 @@ def test_a_run_with_a_blend_that_is_gone_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run.jsonl", ["a", "b"], ["b", "a"], ["a", "b"], blend=["weighted", 1.0])
     (tmp_path / "qrels").write_text("q 0 a 1\n")
     assert 'was made with the blend "weighted", which was removed; use "linear"' in str(shown(tmp_path).exception)
+
+
+def test_a_run_without_scores_of_documents_is_refused(tmp_path: Path) -> None:
+    first_pass = [{"doc_id": "a", "score": 1.0, "first_pass": {"score": 5.0, "rank": 1}, "stages": {}}]
+    (tmp_path / "qrels").write_text("q 0 a 1\n")
+    with SideFile(tmp_path / "run.jsonl", {}) as checkpoint:
+        checkpoint.append(QueryRecord.from_parts("q", first_pass, [{"name": "sentences"}], True, None, 0.0))
+    assert "has no scores of whole documents" in str(shown(tmp_path).exception)
+    assert shown(tmp_path, "--k0", "0").exit_code == 0
