@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 
+from opensearchpy import RequestError
+
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import Builder
@@ -55,8 +57,8 @@ def prune_indices(client: Client, names: Sequence[str]) -> int:
 def prune_everything(client: Client) -> int:
     """Delete all vectors except those of this engine's current documents.
 
-    On a cluster, only indices with a side index are read, and the side indices of deleted indices are deleted. Return
-    how many vectors remain.
+    On a cluster, only indices with a side index are read, and the side indices of deleted indices are deleted. Those of
+    closed indices are kept as they are. Return how many vectors remain.
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.
@@ -74,8 +76,16 @@ def prune_everything(client: Client) -> int:
             logger.info("the index of %s was deleted, so its vectors are deleted", side_index)
             client.indices.delete(index=side_index)
         side_indices = client.indices.get(index=f"{PREFIX}*", expand_wildcards="all", ignore_unavailable=True)
-        indices = sorted(name.removeprefix(PREFIX) for name in side_indices)
-        n_remaining = sum(_prune_side_index(client, find_side_indices(client, [name])[0], [name]) for name in indices)
+        indices = []
+        for name in sorted(name.removeprefix(PREFIX) for name in side_indices):
+            try:
+                n_remaining += _prune_side_index(client, find_side_indices(client, [name])[0], [name])
+            except RequestError as error:
+                if error.error != "index_closed_exception":
+                    raise
+                logger.warning("the vectors of %s are not pruned, because it or its side index is closed", name)
+            else:
+                indices.append(name)
     if shared_store is not None:
         field_keys = [BUILD_PREFIX + build_fields_key(name) for name in indices]
         n_remaining += shared_store.prune(chain(_text_keys(client, indices), [field_keys]))

@@ -255,6 +255,27 @@ def test_a_side_index_without_its_index_is_named_and_pruned(
     assert find_orphans(client) == []
 
 
+def test_pruning_everything_keeps_the_vectors_of_a_closed_index(
+    file_client: Client, index_name: str, engine_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if engine_url.startswith("embedded"):
+        pytest.skip("the embedded engine closes no indices")
+    client = file_client
+    other_index = f"{index_name}-open"
+    try:
+        for name in (index_name, other_index):
+            fill(client, name, DOCUMENTS)
+            build_vectors(client, name)
+        client.indices.close(index=index_name)
+        prune_everything(client)
+        assert f"the vectors of {index_name} are not pruned" in caplog.text
+        client.indices.open(index=index_name)
+        client.cluster.health(index=index_name, wait_for_status="yellow")
+        assert prune_indices(client, [index_name]) == COUNT
+    finally:
+        client.indices.delete(index=other_index)
+
+
 def test_an_index_whose_data_stream_is_absent_has_a_side_index_that_pruning_keeps(
     client: Client, index_name: str, encodings: list[int]
 ) -> None:
