@@ -24,6 +24,7 @@ from osrerank.scoring.registry import as_scorer, is_local, load, load_local
 from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.settings_file import HttpSettings
 from osrerank.types import NEVER, Deadline, Scorer
+from osrerank.types.engine_errors import EngineError
 from osrerank.types.scores import single_documents
 
 if TYPE_CHECKING:
@@ -211,16 +212,27 @@ def choose_engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) 
     status = engine_error.status
     if status is None:
         return "" if isinstance(error, ConfigError) else NO_SERVER_FIX
+    if engine_error.kind == "index_closed_exception":  # the error does not name the index
+        return f"open the index{_name_index(engine_error)}, or leave it out"
+    if engine_error.kind == "cluster_block_exception" and status != HTTPStatus.SERVICE_UNAVAILABLE:
+        is_full = status == HTTPStatus.TOO_MANY_REQUESTS
+        return "free disk space where the engine stores its data" if is_full else ""  # the error describes the block
     if status == HTTPStatus.FORBIDDEN:
-        is_blocked = engine_error.kind == "cluster_block_exception"  # the error describes the block
-        return "" if is_blocked else "grant this user the missing permission; docs/operations.md has the roles"
-    if status == HTTPStatus.NOT_FOUND:
-        return not_found_fix
-    if status in BUSY_STATUSES:
-        return "wait until the server has started or is less busy, and read its log"
-    if status in STATUS_FIXES:
-        return STATUS_FIXES[status]
-    return "read the logs of the server and of any proxy in front of it" if status >= 500 else ""
+        return "grant this user the missing permission; docs/operations.md has the roles"
+    fixes = {
+        **STATUS_FIXES,
+        HTTPStatus.NOT_FOUND: not_found_fix,
+        **dict.fromkeys(BUSY_STATUSES, "wait until the server has started or is less busy, and read its log"),
+    }
+    other_fix = "read the logs of the server and of any proxy in front of it" if status >= 500 else ""
+    return fixes.get(status, other_fix)
+
+
+def _name_index(error: EngineError) -> str:
+    """Return the name of the index that an error is about, with a space before it, or "" if the error has none."""
+    with suppress(AttributeError, LookupError, TypeError):
+        return f" {error.cause.info['error']['index']}"
+    return ""
 
 
 def _needs_vector_model(settings: Settings, index: str) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from opensearchpy import TransportError
 
 from osrerank import connect
 from osrerank.cli import cli
-from osrerank.doctor import examine
+from osrerank.doctor import choose_engine_fix, examine
 from osrerank.settings import Settings
 from tests.articles import fill
 
@@ -210,6 +211,20 @@ def test_the_doctors_fix_fits_the_status_of_the_search_engine(status: int, *, kn
         assert "start the server" not in finding.fix
         assert ("osrerank index" in finding.fix) == (status == 404 and knows_itself)
         assert "secret" not in finding.found + finding.fix
+
+
+ENGINE_ERRORS = {
+    "flood": (429, "cluster_block_exception", "free disk space where the engine stores its data"),
+    "recovering": (503, "cluster_block_exception", "wait until the server has started"),
+    "closed": (400, "index_closed_exception", "open the index notes, or leave it out"),
+}
+
+
+@pytest.mark.parametrize("name", ENGINE_ERRORS)
+def test_the_fix_fits_what_the_search_engine_says(name: str) -> None:
+    status, kind, fix = ENGINE_ERRORS[name]
+    error = TransportError(status, kind, {"error": {"type": kind, "index": "notes"}})
+    assert choose_engine_fix(error).startswith(fix)
 
 
 REPLIES = {
