@@ -219,7 +219,7 @@ def choose_engine_fix(error: Exception, not_found_fix: str = WRONG_ADDRESS_FIX) 
         return "free disk space where the engine stores its data" if is_full else ""  # the error describes the block
     if status == HTTPStatus.FORBIDDEN:
         return "grant this user the missing permission; docs/operations.md has the roles"
-    fixes = {
+    fixes: dict[int, str] = {
         **STATUS_FIXES,
         HTTPStatus.NOT_FOUND: not_found_fix,
         **dict.fromkeys(BUSY_STATUSES, "wait until the server has started or is less busy, and read its log"),
