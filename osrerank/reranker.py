@@ -20,7 +20,13 @@ from osrerank.formats.frames import (
 from osrerank.formats.tables import DOCNO, QID, QUERY, TEXT
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.pipeline import find_applied
-from osrerank.search.rerank_only import UNUSED_TEXT_OPTIONS, check_unused_options, make_ranking, rerank_ranking
+from osrerank.search.rerank_only import (
+    UNUSED_TEXT_OPTIONS,
+    check_query,
+    check_unused_options,
+    make_ranking,
+    rerank_ranking,
+)
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.thresholds.cut import filter_by_probability, last_probability
@@ -133,8 +139,7 @@ class Reranker:
         if not _is_count_or_none(top_k):
             raise _argument_error("top_k", f"top_k is {top_k!r}; it must be a whole number from 1 up, or None")
         rows = _parse_documents(documents)
-        if not isinstance(query, str):
-            raise _argument_error("query", f"the query is {_describe_type(query)}; pass a text")
+        check_query(query)
         if not rows:
             return []
         ranking = rerank_ranking(self._service, self._options, make_ranking(query, rows, self._options.separator))

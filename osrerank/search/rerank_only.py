@@ -68,6 +68,17 @@ def check_unused_options(rerank: RerankArgument, unused: Mapping[str, str]) -> N
             raise ConfigError(reason, setting=f"rerank.{option}", source="argument")
 
 
+def check_query(query: Any) -> None:
+    """Raise an error if a query is no text.
+
+    Raises:
+        ConfigError: the query is no text.
+    """
+    if not isinstance(query, str):
+        kind = "None" if query is None else f"of the type {type(query).__name__}"
+        raise ConfigError(f"the query is {kind}; pass a text", setting="query", source="argument")
+
+
 def rerank_response(
     service: RerankService,
     defaults: Rerank,
@@ -86,7 +97,7 @@ def rerank_response(
         rerank: the caller's ``rerank`` argument.
 
     Raises:
-        ConfigError: an option cannot be used, or has no effect on this call.
+        ConfigError: an option cannot be used, or has no effect on this call; or the query is no text.
         ResponseFormatError: the response does not have the format of a search response.
     """
     check_unused_options(rerank, UNUSED_RESPONSE_OPTIONS)
@@ -94,6 +105,7 @@ def rerank_response(
     content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
     if options is None:  # rerank=False
         return dict(content)
+    check_query(query)
     hits = parse_hits(content)
     page = Page(size=len(hits), min_score=options.min_score, explain=options.explain)
     # only the response object, not its content, can say which engine sent it
@@ -153,11 +165,13 @@ def rerank_texts(
         rerank: the caller's ``rerank`` argument.
 
     Raises:
-        ConfigError: an option cannot be used, or has no effect on this call; or a document has no text.
+        ConfigError: an option cannot be used, or has no effect on this call; the query is no text; or a document has
+            none.
         TypeError: ``documents`` is a string.
         ValueError: the query has no text, or two documents have the same id.
     """
     check_unused_options(rerank, UNUSED_ALL_TEXTS_OPTIONS)
+    check_query(query)
     options = Rerank.of(rerank, defaults)
     ranking = make_ranking(query, documents, (options or defaults).separator)
     if options is None:  # rerank=False

@@ -313,3 +313,8 @@ def test_rank_orders_texts_of_the_caller():
     with pytest.raises(ConfigError, match="document 1 has no text"):
         client.rerank("low", ["a", {"id": "x"}])
     assert client.rerank("low", []).reports[0].reason == "no candidates"
+    for query, kind in ((None, "None"), (7, "of the type int")):
+        with pytest.raises(ConfigError, match=f"the query is {kind}; pass a text"):
+            client.rerank(query, ["a"])
+        with pytest.raises(ConfigError, match=f"the query is {kind}; pass a text"):
+            client.rerank_response(response_of(["a"]), query)
