@@ -24,7 +24,7 @@ from osrerank_loaders.collections.base import Record
 _TOP1000_FIELDS = 4
 _CREATE_ROWS = "CREATE TABLE rows (position INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL, rank INTEGER)"
 _CREATE_TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
-_SELECT_MISSING_TEXT = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
+_SELECT_ID_WITHOUT_TEXT = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
 _UPDATE_TEXT = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
 _SELECT_CANDIDATES = """
     SELECT rows.query_id, query, rows.doc_id, title, text, score
@@ -52,8 +52,9 @@ def read_top1000(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             id_problem = explain_invalid_id(query_id, is_query=True) or explain_invalid_id(doc_id)
             if id_problem:
                 raise record_error(source, id_problem, line=number)
-            database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (position, query_id, query, doc_id))
-            database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
+            row = (position, query_id, query, doc_id)
+            database.execute("INSERT INTO rows (position, query_id, query, doc_id) VALUES (?, ?, ?, ?)", row)
+            database.execute("INSERT OR IGNORE INTO texts (doc_id, title, text) VALUES (?, '', ?)", (doc_id, text))
         yield from _group_by_query(database, files)
 
 
@@ -67,10 +68,11 @@ def join_run_and_texts(
     Args:
         files: the run's files.
         queries: the text of each query by its id.
-        documents: the collection.
+        documents: the documents of the collection, and the errors of records that are not valid documents.
 
     Raises:
-        FormatError: a line is not a run line, a query or document is missing, or two documents share a rank.
+        FormatError: a line is not a run line, a query or document is missing, two documents share a rank, or a record
+            of the collection is not valid.
     """
     with tempfile.TemporaryDirectory() as folder, closing(_create_database(Path(folder))) as database:
         for position, line in enumerate(read_run_lines(files)):
@@ -114,9 +116,9 @@ def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> N
     for document in documents:
         if isinstance(document, FormatError):
             raise document
-        # As bytes, because other ids in the collection might contain a lone surrogate, which SQLite refuses in a text.
+        # As bytes, because an id that is not in the run might contain a lone surrogate, which SQLite refuses in a text.
         doc_id = document.doc_id.encode("utf-8", "surrogatepass")
-        if database.execute(_SELECT_MISSING_TEXT, (doc_id,)).fetchone():
+        if database.execute(_SELECT_ID_WITHOUT_TEXT, (doc_id,)).fetchone():
             database.execute(_UPDATE_TEXT, (document.title, document.text, document.doc_id))
     n_missing, first_id = database.execute("SELECT count(*), min(doc_id) FROM texts WHERE text IS NULL").fetchone()
     if n_missing:
@@ -127,19 +129,29 @@ def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> N
 
 
 def _group_by_query(database: sqlite3.Connection, files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield each query with its candidates. Raise an error for what `osrerank rerank` would refuse."""
-    names, query_id = ", ".join(files), None
+    """Yield each query with its candidates.
+
+    Raises:
+        CorpusFormatError: a query has two texts or a document twice, or there are no queries. `osrerank rerank` would
+            refuse such a file.
+    """
+    names = ", ".join(files)
+    has_queries = False
     for query_id, rows in groupby(database.execute(_SELECT_CANDIDATES), key=lambda row: row[0]):
-        (_, query, *first), *others = rows
-        if any(row[1] != query for row in others):
+        has_queries = True
+        candidates = []
+        query_texts = set()
+        for _query_id, query, *columns in rows:
+            query_texts.add(query)
+            candidates.append(_build_candidate(*columns))
+        if len(query_texts) > 1:
             raise CorpusFormatError(f"{names}: query {query_id!r} has two texts; remove one")
-        candidates = [_build_candidate(*first), *(_build_candidate(*row[2:]) for row in others)]
         counts = Counter(candidate["doc_id"] for candidate in candidates)
         doc_id, count = counts.most_common(1)[0]
         if count > 1:
             raise CorpusFormatError(f"{names}: query {query_id!r} has document {doc_id!r} twice; remove one")
         yield {"query_id": query_id, "query": query, "candidates": candidates}
-    if query_id is None:
+    if not has_queries:
         raise CorpusFormatError(f"{names}: there are no candidates; is this the right file?")
 
 

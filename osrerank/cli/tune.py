@@ -1,6 +1,7 @@
-"""``osrerank tune``: learn how much the first pass and each document's best sentences count, by cross-validation.
+"""``osrerank tune``: learn by cross-validation how much the first pass and each document's best sentences count.
 
-This is the method of Birch, in which a is the weight of the first pass.
+As in the paper on Birch, the score of a document is ``a * first_pass + (1 - a) * (s1 + w2 * s2 + w3 * s3)``. s1 to s3
+are the scores of its three best sentences, and a, w2 and w3 are learned.
 """
 
 import json
@@ -29,13 +30,19 @@ GRID_STEPS = 10
     help="TREC run to write. Each query is ranked with weights that were learned without it.",
 )
 @click.option("--folds", type=FILE, help="Folds in JSON: lists of query ids, or Capreolus' format.")
-@click.option("--k", default=5, show_default=True, type=click.IntRange(2), help="Number of folds without --folds.")
+@click.option(
+    "--k",
+    default=5,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Number of folds to create, without --folds.",
+)
 @click.option(
     "--sentences",
     default=3,
     show_default=True,
     type=click.IntRange(1, 3),
-    help="Number of best sentences of a document that count.",
+    help="Number of a document's best sentences that are used.",
 )
 @click.option(
     "--scores",
@@ -47,7 +54,7 @@ GRID_STEPS = 10
 @click.option(
     "--released-grid",
     is_flag=True,
-    help="Try 0 to .9 for a and the weights, as in Birch's code, instead of 0 to 1.",
+    help="Try 0 to .9 for a and the sentence weights, as Birch's released code does, instead of 0 to 1.",
 )
 @click.option("--plot", type=OUTPUT_FILE, help="Plot AP against a, the first pass's weight, to a .svg, .png or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -80,7 +87,7 @@ def tune(global_options: dict[str, Any], /, **options: Any) -> None:
 
 
 def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[str, Any]) -> "list[Fold[Weights]]":
-    """Return the best weights for each fold. If ``--plot`` is set, also plot AP against a."""
+    """Return the best weights for each fold. If ``--plot`` is set, also write the plot."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.folds import read_folds, split_into_blocks
     from osrerank.evaluation.tune import build_grid, compute_average_precisions, cross_validate, find_max_ap_by_a
@@ -93,14 +100,14 @@ def _learn_weights(sentence_scores: "Sequence[SentenceScores]", options: dict[st
         reason = f"{len(ap_by_query)} judged queries are too few for {options['k']} folds; set a lower --k"
         raise EvaluationError(reason)
     folds = read_folds(options["folds"]) if options["folds"] else split_into_blocks(ap_by_query, options["k"])
-    learned = cross_validate(ap_by_query, folds, weight_settings)
+    learned_folds = cross_validate(ap_by_query, folds, weight_settings)
     if options["plot"]:
         from osrerank.evaluation.plots import plot_ap_by_a
 
-        counts = range(1, options["sentences"] + 1)
+        counts = range(1, options["sentences"] + 1)  # of sentences; the paper on Birch calls these models 1S, 2S and 3S
         curves = {f"{count}S": find_max_ap_by_a(ap_by_query, weight_settings, count) for count in counts}
         plot_ap_by_a(options["plot"], curves)
-    return learned
+    return learned_folds
 
 
 def _summary(folds: "Sequence[Fold[Weights]]") -> dict[str, Any]:
@@ -127,7 +134,7 @@ def _print_folds(folds: "Sequence[Fold[Weights]]") -> None:
 
     rows = []
     for number, fold in enumerate(folds, start=1):
-        _best_weight, w2, w3 = fold.setting.sentence_weights  # the best sentence always has the weight 1
+        _w1, w2, w3 = fold.setting.sentence_weights  # w1 is always 1, and weights of unused sentences are 0
         weights = [f"{weight:g}" for weight in (fold.setting.a, w2, w3)]
         means = [f"{fold.training_mean:.4f}", f"{fold.held_out_mean:.4f}"]
         rows.append([str(number), *weights, *means, str(len(fold.held_out_ids))])

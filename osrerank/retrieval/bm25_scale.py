@@ -1,8 +1,8 @@
-"""Bring the BM25 scores of all engines to one scale: some engines multiply BM25 by k1 + 1, which is divided out here.
+"""Bring the BM25 scores of all engines to the scale of Anserini.
 
-Elasticsearch and OpenSearch before version 3 multiply BM25 by k1 + 1, as Lucene did until LUCENE-8563. Anserini and
-OpenSearch 3 do not. Weights of BM25 scores, such as those of the model Birch, were trained with Anserini's scores, so
-they need its scale.
+Elasticsearch, and OpenSearch before version 3, multiply BM25 by k1 + 1, as Lucene did until LUCENE-8563. This module
+divides their scores by this factor. Anserini and OpenSearch 3 do not multiply. Weights of BM25 scores, such as those of
+Birch, were trained with Anserini's scores, so they need its scale.
 """
 
 import logging
@@ -38,7 +38,7 @@ class Bm25Scale:
     """The factor k1 + 1 by which the engine multiplies the BM25 scores of each index.
 
     Attributes:
-        default: the factor of indices with the default similarity. It is 1 if the engine does not multiply.
+        default: the factor of the indices that are not in ``factors``. It is 1 if the engine does not multiply.
         factors: the factors of the indices whose settings define a similarity, such as ``{"papers": 1.9}``.
     """
 
@@ -48,8 +48,8 @@ class Bm25Scale:
     def rescale(self, ranking: Ranking, hits: Sequence[Mapping[str, Any]]) -> Ranking:
         """Return a first pass's ranking in which each candidate also has its BM25 score without the factor.
 
-        The score becomes a part of the candidate's first-pass score, under the name `BM25_SCORE`. ``hits`` are the
-        candidates' hits, in the same order.
+        The first-pass score stays as it is. The BM25 score is stored beside it, in the first pass's `StageScore.parts`,
+        under the name `BM25_SCORE`. ``hits`` are the candidates' hits, in the same order.
         """
         if self == NO_FACTOR:
             return ranking
@@ -65,7 +65,7 @@ NO_FACTOR = Bm25Scale()
 
 
 def find_response_scale(response: Any) -> Bm25Scale:
-    """Return the scale of a response object that the caller obtained without osrerank.
+    """Return the scale of the response to a search that the caller sent without osrerank.
 
     Only a response object of elasticsearch-py says which engine sent it. For any other response, return `NO_FACTOR`.
     """
@@ -74,7 +74,7 @@ def find_response_scale(response: Any) -> Bm25Scale:
     return Bm25Scale(DEFAULT_K1 + 1) if is_elasticsearch else NO_FACTOR
 
 
-class Bm25Scales:
+class Bm25ScaleCache:
     """Looks up the BM25 scale of indices, and caches it for a minute. Safe to use from many threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -88,10 +88,13 @@ class Bm25Scales:
     def find(
         self, index: Any, body: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, Bm25Scale]:
-        """Return the scale of a search's scores. If it is not cached, yield requests, which the caller answers."""
+        """Return the scale of a search's scores.
+
+        If it is not cached, the generator first yields requests. The caller sends their responses to the generator.
+        """
         if NON_BM25_QUERIES & (body.get("query") or {}).keys():  # their scores have no factor
             return NO_FACTOR
-        key = f"{index}{options}"
+        key = f"{index}{options}"  # the options decide which indices a pattern stands for
         scale = self._cache.get(key)
         if scale is not None:
             return scale
@@ -101,8 +104,8 @@ class Bm25Scales:
             # a request failed, or a response does not have the expected form
             if self._log_throttle.should_log(str(index)):
                 logger.warning(
-                    "[score-scale-unread] osrerank cannot read the engine's version or the similarity of %s: it "
-                    "assumes BM25 without the factor k1 + 1, as in OpenSearch 3; this is not logged again: %s",
+                    "[score-scale-unread] osrerank cannot read the engine's version or the similarity of %s (%s); it "
+                    "assumes BM25 without the factor k1 + 1, as in OpenSearch 3; this is not logged again",
                     index,
                     error,
                 )

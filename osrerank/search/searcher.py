@@ -11,7 +11,7 @@ from osrerank._caches import SharedCache
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
-from osrerank.retrieval.bm25_scale import Bm25Scales
+from osrerank.retrieval.bm25_scale import Bm25ScaleCache
 from osrerank.retrieval.build_fields import BuildFieldFinder
 from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
@@ -103,7 +103,7 @@ class Searcher:
         settings, clock = self.service.settings, self.service.clock
         self.authentication = authentication
         self.pipelines = SearchPipelines(self.engine, clock)
-        self.bm25_scales = Bm25Scales(clock)
+        self.bm25_scales = Bm25ScaleCache(clock)
         self.named_score_failures: ExpiringCache[str, Reason] = ExpiringCache(clock)
         uses_side_indices = settings.vectors == "index" or (settings.vectors is None and not self.is_embedded)
         self.fields = FieldFinder(

@@ -50,7 +50,7 @@ class DistillationObjective(Objective):
         super().__init__(student.network)
         # torch does not look into lists for modules, so the teacher's weights are not among this module's parameters.
         self._teacher = [teacher.network.eval().requires_grad_(requires_grad=False)]
-        self._heads = student.card.head, teacher.card.head
+        self._student_head, self._teacher_head = student.card.head, teacher.card.head
         self._recipe = recipe
         self._compares_layers = recipe.method == "simplified-tinybert"
         if self._compares_layers:
@@ -68,7 +68,7 @@ class DistillationObjective(Objective):
         if not self._compares_layers:
             with torch.no_grad():
                 teacher_logits = self.teacher(**teacher_inputs).float()
-            return output_loss(self.network(**inputs).float(), teacher_logits, micro_batch, self._heads, self._recipe)
+            return self._output_loss(self.network(**inputs).float(), teacher_logits, micro_batch)
         with torch.no_grad():
             teacher_logits = self._teacher_probe.run(teacher_inputs).float()
         student_logits = self._probe.run(inputs).float()
@@ -78,7 +78,17 @@ class DistillationObjective(Objective):
             parts["attention"] = self._attention_distance(mask)
         if self._recipe.hidden:
             parts["hidden"] = self._hidden_distance(mask)
-        return {**parts, **output_loss(student_logits, teacher_logits, micro_batch, self._heads, self._recipe)}
+        return {**parts, **self._output_loss(student_logits, teacher_logits, micro_batch)}
+
+    def _output_loss(self, student_logits: Tensor, teacher_logits: Tensor, micro_batch: MicroBatch) -> LossParts:
+        return output_loss(
+            student_logits,
+            teacher_logits,
+            micro_batch,
+            self._recipe,
+            student_head=self._student_head,
+            teacher_head=self._teacher_head,
+        )
 
     def _prepare_comparison(self, student: Trainee, teacher: Trainee, target_layers: tuple[int, ...] | None) -> None:
         self._probe = NetworkProbe(student.network)

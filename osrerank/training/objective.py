@@ -14,7 +14,7 @@ from osrerank.training.examples.batches import MicroBatch
 from osrerank.training.recipes import Loss, Recipe
 
 LossParts = Mapping[str, Tensor]
-"""A micro-batch's loss is the sum of these parts, which are named, such as ``{"soft": ..., "hard": ...}``."""
+"""The parts whose sum is a micro-batch's loss, by name, such as ``{"soft": ..., "hard": ...}``."""
 
 
 class Objective(nn.Module, ABC):
@@ -26,7 +26,10 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, micro_batch: MicroBatch) -> LossParts:
-        """Return the loss of a micro-batch. Each part is a mean over its lists, sequences or masked word pieces."""
+        """Return the loss of a micro-batch.
+
+        Each part is a mean over the lists if the loss is listwise, or else over the sequences or masked word pieces.
+        """
 
     def trainable_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield each parameter that is not frozen, with its name. A shared parameter is yielded once."""
@@ -38,7 +41,7 @@ class RankingObjective(Objective):
 
     Args:
         network: returns logits ``(n, 1)`` or ``(n, 2)``.
-        head: says what the logits mean.
+        head: the network's head, which says what the logits mean.
         recipe: the recipe. Its ``loss``, ``soft``, ``hard`` and ``temperature`` are used.
     """
 
@@ -53,36 +56,44 @@ class RankingObjective(Objective):
         if not self._recipe.soft:
             return {"hard": hard_loss(logits, micro_batch, self._head, self._recipe.loss)}
         teacher_logits = torch.from_numpy(micro_batch.scores).to(device).unsqueeze(1)
-        heads: tuple[Head, Head] = (self._head, "logit1")  # each example has a single score
-        return output_loss(logits, teacher_logits, micro_batch, heads, self._recipe)
+        # The examples have a single score for each document, which is the output of the head logit1.
+        return output_loss(
+            logits, teacher_logits, micro_batch, self._recipe, student_head=self._head, teacher_head="logit1"
+        )
 
 
 def output_loss(
-    logits: Tensor, teacher_logits: Tensor, micro_batch: MicroBatch, heads: tuple[Head, Head], recipe: Recipe
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    micro_batch: MicroBatch,
+    recipe: Recipe,
+    *,
+    student_head: Head,
+    teacher_head: Head,
 ) -> LossParts:
-    """Return the loss against teacher logits (``soft``) and, if the recipe sets it, against the labels (``hard``).
+    """Return the loss against a teacher as ``soft`` and, if ``recipe.hard`` is set, that against the labels as ``hard``.
 
     Args:
-        logits: the network's logits ``(n, labels)``.
-        teacher_logits: a teacher's logits ``(n, labels)``, or the examples' scores ``(n, 1)``.
-        micro_batch: the labels and the sizes of the lists.
-        heads: the network's head and the teacher's head.
+        student_logits: the logits of the network that is trained, ``(n, 1)`` or ``(n, 2)``.
+        teacher_logits: the teacher's logits, ``(n, 1)`` or ``(n, 2)``.
+        micro_batch: its labels (``targets``) and the sizes of its lists are used.
         recipe: the recipe. Its ``loss``, ``hard`` and ``temperature`` are used.
+        student_head: says what the student's logits mean.
+        teacher_head: says what the teacher's logits mean.
     """
-    student_head, teacher_head = heads
     if recipe.loss == "listwise":
-        student_scores = losses.raw_scores(logits, student_head)
+        student_scores = losses.raw_scores(student_logits, student_head)
         teacher_scores = losses.raw_scores(teacher_logits, teacher_head)
         soft = losses.list_divergence(student_scores, teacher_scores, micro_batch.sizes, recipe.temperature)
     else:
-        soft = losses.soft_cross_entropy(logits, teacher_logits, recipe.temperature)
+        soft = losses.soft_cross_entropy(student_logits, teacher_logits, recipe.temperature)
     if not recipe.hard:
         return {"soft": soft}
-    return {"soft": soft, "hard": hard_loss(logits, micro_batch, student_head, recipe.loss)}
+    return {"soft": soft, "hard": hard_loss(student_logits, micro_batch, student_head, recipe.loss)}
 
 
 def hard_loss(logits: Tensor, micro_batch: MicroBatch, head: Head, loss: Loss) -> Tensor:
-    """Return a network's cross-entropy with the labels of a micro-batch: pointwise, or listwise for any other loss."""
+    """Return the cross-entropy with the labels: pointwise, or listwise for any other ``loss``."""
     targets = torch.from_numpy(micro_batch.targets).to(logits.device)
     if loss == "pointwise":
         return losses.cross_entropy(logits, targets)
@@ -90,7 +101,7 @@ def hard_loss(logits: Tensor, micro_batch: MicroBatch, head: Head, loss: Loss) -
 
 
 def move_to_device(device: torch.device, batch: PaddedBatch) -> dict[str, Any]:
-    """Return a batch's arrays as tensors on a device, by the model's input names."""
+    """Return a batch's arrays as tensors on a device, by the names of the network's arguments."""
     return {
         name: torch.from_numpy(getattr(batch, name)).to(device, non_blocking=True) for name in PaddedBatch.__slots__
     }

@@ -29,7 +29,7 @@ _OPTIONS = frozenset({"pre_tags", "post_tags", "number_of_fragments"})
 MAX_CHARACTERS = 1_000_000
 """The maximum length of a text to highlight. A longer text is an error (``index.highlight.max_analyzed_offset``)."""
 PASSAGE_CHARACTERS = 100
-"""The maximum length of a passage, which is exceeded only to include the whole last word."""
+"""The maximum length of a passage. If it would end inside a word, the passage is longer, up to the end of the word."""
 AVERAGE_PASSAGE_CHARACTERS = 87
 """The average length of a passage according to Lucene's PassageScorer, which calls it the pivot."""
 # The following expressions find sentences and words nearly as Java's BreakIterator does.
@@ -75,7 +75,7 @@ class Highlighter:
             if not terms:
                 continue
             values = [value for path, value in iterate_values(source) if path == field.source_path]
-            texts = [text for value in values if (text := field.convert(value)) is not None]
+            texts = [text for value in values if (text := field.convert(value)) is not None]  # None: not indexed
             fragments = self._build_fragments(field, options, texts, terms)
             if fragments:
                 highlights[field.path] = fragments
@@ -89,19 +89,20 @@ class Highlighter:
         fragments: list[str] = []
         scores: list[float] = []  # of the fragments
         total_length = sum(map(len, texts)) + len(texts) - 1  # the texts count as joined by a separator
-        matches = [[token for token in self._analyse(field, text) if token.term in terms] for text in texts]
-        term_counts = Counter(token.term for tokens in matches for token in tokens)
+        matches_by_text = [[token for token in self._analyse(field, text) if token.term in terms] for text in texts]
+        term_counts = Counter(token.term for tokens in matches_by_text for token in tokens)
         text_start = 0
-        for text, tokens in zip(texts, matches, strict=True):
-            returns_whole_text = limit == 0 and bool(tokens)  # a number_of_fragments of 0 means whole texts
-            passages = [_Passage(0, len(text), tokens)] if returns_whole_text else _find_passages(text, tokens)
+        for text, tokens in zip(texts, matches_by_text, strict=True):
+            passages = _find_passages(text, tokens)
+            if tokens and limit == 0:  # 0 means whole texts
+                passages = iter([_Passage(0, len(text), tokens)])
             for passage in passages:
                 score = _score_passage(passage, term_counts, total_length, text_start + passage.start)
                 scores.append(score)
                 fragments.append(_insert_tags(text, passage, pre_tag, post_tag))
             text_start += len(text) + 1
         best_first = sorted(range(len(scores)), key=lambda index: -scores[index])
-        best = best_first[: limit or None]
+        best = best_first[: limit or None]  # the limit 0 keeps all
         return [fragments[index] for index in sorted(best)]
 
     def _analyse(self, field: Field, text: str) -> list[Token]:
@@ -131,12 +132,13 @@ class _Passage(NamedTuple):
 def _find_passages(text: str, matches: list[Token]) -> Iterator[_Passage]:
     """Divide a text into passages, and yield those that contain a match.
 
-    A passage consists of as many whole sentences as fit, or of the part of a longer sentence around its first match.
+    A passage consists of as many whole sentences as have `PASSAGE_CHARACTERS` together. If the first of them is longer,
+    the passage is the part of this sentence around the first match.
     """
-    sentences, words = _boundaries(_SENTENCE, text), _boundaries(_WORD, text)
+    sentence_ends, word_ends = _find_ends(_SENTENCE, text), _find_ends(_WORD, text)
     start = end = 0  # of the current passage
-    sentence_end = 0  # where its last sentence ends; the passage can end earlier
-    tokens: list[Token] = []
+    sentence_end = 0  # where the passage's last sentence ends; the passage can end earlier
+    tokens: list[Token] = []  # of the current passage
     for token in matches:
         is_in_passage = bool(tokens) and token.start < end
         if is_in_passage:
@@ -147,34 +149,34 @@ def _find_passages(text: str, matches: list[Token]) -> Iterator[_Passage]:
         if token.start < sentence_end:  # the previous passage was only a part of this sentence, so go on after it
             start, end = end, sentence_end
         else:  # take the token's sentence, and the next ones while they fit
-            start, end = _boundary_before(sentences, token.start + 1), _boundary_after(sentences, token.start)
-            while end < len(text) and (next_end := _boundary_after(sentences, end)) - start <= PASSAGE_CHARACTERS:
-                end = next_end
+            start, end = _end_before(sentence_ends, token.start + 1), _end_after(sentence_ends, token.start)
+            while end < len(text) and _end_after(sentence_ends, end) - start <= PASSAGE_CHARACTERS:
+                end = _end_after(sentence_ends, end)
             sentence_end = end
         if end - start > PASSAGE_CHARACTERS:  # take only the words around the token
-            offset = token.start + 1  # Lucene looks for boundaries around this offset
-            start = max(start, _boundary_before(words, offset - PASSAGE_CHARACTERS))
-            remaining = max(0, PASSAGE_CHARACTERS - (offset - start))
-            end = min(sentence_end, _boundary_after(words, offset + remaining))
+            offset = token.start + 1  # Lucene looks for the ends of words around this offset
+            start = max(start, _end_before(word_ends, offset - PASSAGE_CHARACTERS))
+            n_remaining = max(0, PASSAGE_CHARACTERS - (offset - start))
+            end = min(sentence_end, _end_after(word_ends, offset + n_remaining))
         tokens = [token]
     if tokens:
         yield _Passage(start, end, tokens)
 
 
-def _boundaries(pattern: re.Pattern[str], text: str) -> list[int]:
-    """Return the offsets at which the sentences or words end."""
+def _find_ends(pattern: re.Pattern[str], text: str) -> list[int]:
+    """Return the offsets at which the text's sentences or words end. ``pattern`` matches one of them."""
     return [match.end() for match in pattern.finditer(text)]
 
 
-def _boundary_before(boundaries: list[int], offset: int) -> int:
-    """Return the last boundary before an offset, or 0, where the text begins."""
-    index = bisect_left(boundaries, offset)
-    return boundaries[index - 1] if index else 0
+def _end_before(ends: list[int], offset: int) -> int:
+    """Return the last end before an offset, or 0, where the text begins."""
+    index = bisect_left(ends, offset)
+    return ends[index - 1] if index else 0
 
 
-def _boundary_after(boundaries: list[int], offset: int) -> int:
-    """Return the first boundary after an offset, or the last boundary."""
-    return boundaries[min(bisect_right(boundaries, offset), len(boundaries) - 1)]
+def _end_after(ends: list[int], offset: int) -> int:
+    """Return the first end after an offset, or the last end."""
+    return ends[min(bisect_right(ends, offset), len(ends) - 1)]
 
 
 def _score_passage(passage: _Passage, term_counts: Mapping[str, int], field_length: int, field_offset: int) -> float:

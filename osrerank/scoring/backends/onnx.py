@@ -27,28 +27,28 @@ STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")
 def load(directory: Path, card: ModelCard, *, threads: int, dtype: str) -> Backend:  # noqa: ARG001 - graphs set the dtype
     """Load the ONNX backend of a model directory; `osrerank.scoring.registry` calls this."""
     encoder_backends = {"bi-encoder": EncoderBackend, "late-interaction": TokenBackend}
-    backend_class = encoder_backends.get(card.kind, OnnxBackend)
+    backend_class = encoder_backends.get(card.kind, OnnxBackend)  # all other kinds are cross-encoders
     return backend_class.load(directory, card, threads=threads)
 
 
 class OnnxBackend:
-    """An ONNX Runtime session of a cross-encoder. Each thread computes one sequence at a time.
+    """An ONNX Runtime session of a cross-encoder. Callers call `run` from several threads, each with one sequence.
 
     Single sequences need no padding, so a score never depends on the other sequences of a batch. One sequence per core
     is as fast as a batch that all cores compute together (docs/performance.md).
 
     Args:
-        session: an ``onnxruntime.InferenceSession`` that uses one thread per call.
-        threads: the number of sequences that are computed at once.
+        session: an ``onnxruntime.InferenceSession`` that computes a call in the caller's thread.
+        threads: the number of threads from which callers should call `run` at the same time.
         card: the model's card. Errors contain its name.
         precision: the precision of the graph, one of `PRECISIONS`.
         file: the file of the graph, relative to the model's directory.
     """
 
     name = "onnx"
-    is_packed = True
-    is_parallel = True
-    budget_tokens = 1  # each batch is a single sequence
+    is_packed = True  # a single sequence has no padding
+    is_parallel = True  # each of the threads computes on its own core
+    budget_tokens = 1  # makes each batch a single sequence, whatever its length
 
     def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
         self.threads = threads
@@ -62,7 +62,7 @@ class OnnxBackend:
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
         """Open the model's int8 graph or, if there is none, its fp32 graph.
 
-        ``threads`` sequences are computed at once. 0 means one for each physical core that this process can use.
+        If ``threads`` is 0, there is one for each physical core that this process can use.
 
         Raises:
             ModelLoadError: the directory contains no graph, or the graph cannot be read or does not match the card.
@@ -74,6 +74,11 @@ class OnnxBackend:
         return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
+        """Return the logits, the vector or the token vectors of each sequence.
+
+        Raises:
+            InferenceError: ONNX Runtime failed.
+        """
         try:
             return self._compute(sequences)
         except Exception as error:
@@ -111,7 +116,7 @@ class EncoderBackend(OnnxBackend):
     def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
         super().__init__(session, threads=threads, card=card, precision=precision, file=file)
         self._output_name = _find_output(session)
-        self._head = card.vector_head
+        self._vector_head = card.vector_head
 
     def _compute(self, sequences: Sequence[Tokens]) -> Rows:
         return np.concatenate([self.encode(tokens) for tokens in sequences])
@@ -124,7 +129,7 @@ class EncoderBackend(OnnxBackend):
         feed = self._build_feed(tokens)
         with NATIVE_CODE:  # the interpreter's exit waits for it
             output: npt.NDArray[np.float32] = self._session.run([self._output_name], feed)[0]
-        return output if self._output_name == VECTOR_OUTPUT else compute_vector(output[0], self._head)
+        return output if self._output_name == VECTOR_OUTPUT else compute_vector(output[0], self._vector_head)
 
     @staticmethod
     def _check_graph(session: Any, file: Path, card: ModelCard) -> None:
@@ -152,7 +157,7 @@ class TokenBackend(EncoderBackend):
 def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
     """Compute the vector ``(1, dimensions)`` of a query or document from its tokens' states ``(tokens, size)``.
 
-    The head must have no weights: a pooling such as the mean, then division by the norm or truncation.
+    The head must have no weights. Its steps can only be ``first``, which keeps the first values, and ``unit``.
     """
     vector: npt.NDArray[Any]
     match head.pooling[0]:  # the card of a bi-encoder has one pooling
@@ -171,13 +176,13 @@ def compute_vector(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[n
             case "first":
                 vector = vector[: step.size]
             case "unit":
-                vector = vector / max(float(np.linalg.norm(vector)), 1e-12)  # never a division by 0
+                vector = vector / max(float(np.linalg.norm(vector)), 1e-12)  # as torch does, never by 0
     vectors: npt.NDArray[np.float32] = vector[None].astype(np.float32)
     return vectors
 
 
 def _find_output(session: Any) -> str | None:
-    """Return the name of the graph's output with vectors or, failing that, with states. None if it has neither."""
+    """Return the name of the graph's output with vectors, or else of that with states, or None if it has neither."""
     names = {entry.name for entry in session.get_outputs()}
     return next((name for name in (VECTOR_OUTPUT, *STATE_OUTPUTS) if name in names), None)
 

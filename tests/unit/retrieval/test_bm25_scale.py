@@ -9,7 +9,7 @@ from elastic_transport import ApiResponseMeta, HttpHeaders, NodeConfig, ObjectAp
 
 from osrerank import connect
 from osrerank.response import make_ranking
-from osrerank.retrieval.bm25_scale import NO_FACTOR, Bm25Scale, Bm25Scales
+from osrerank.retrieval.bm25_scale import NO_FACTOR, Bm25Scale, Bm25ScaleCache
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Query
 from osrerank.types.engine_errors import EngineError
@@ -30,7 +30,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("engine", [OPENSEARCH_2, ELASTICSEARCH])
 def test_the_bm25_factor_of_each_index_is_used(engine: dict[str, Any]) -> None:
-    scale, _ = answered(Bm25Scales().find("tuned,other,plain", MATCH), engine, SETTINGS)
+    scale, _ = answered(Bm25ScaleCache().find("tuned,other,plain", MATCH), engine, SETTINGS)
     assert scale == Bm25Scale(2.2, {"tuned": 1.9, "other": 1.0})
     hits = [{"_index": name, "_id": name, "_score": 9.5} for name in ("tuned", "other", "plain")]
     ranking = scale.rescale(make_ranking(hits, Query("q", "a"), ["text"]), hits)
@@ -41,7 +41,7 @@ def test_the_bm25_factor_of_each_index_is_used(engine: dict[str, Any]) -> None:
 
 def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
     clock = ManualClock()
-    scales = Bm25Scales(clock)
+    scales = Bm25ScaleCache(clock)
     assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (NO_FACTOR, ["/"])
     assert answered(scales.find("a", MATCH)) == (NO_FACTOR, [])
     clock.sleep(61)
@@ -53,7 +53,7 @@ def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
 
 @pytest.mark.parametrize("kind", ["hybrid", "knn", "script_score"])
 def test_scores_that_are_not_bm25_stay_unchanged(kind: str) -> None:
-    assert answered(Bm25Scales().find("a", {"query": {kind: {}}})) == (NO_FACTOR, [])
+    assert answered(Bm25ScaleCache().find("a", {"query": {kind: {}}})) == (NO_FACTOR, [])
 
 
 @pytest.mark.parametrize(("product", "factor"), [("Elasticsearch", 2.2), ("", 1.0)])
@@ -70,7 +70,7 @@ def test_a_response_of_elasticsearchs_client_has_elasticsearchs_factor(
 
 
 def test_an_unreadable_version_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    scales = Bm25Scales()
+    scales = Bm25ScaleCache()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert answered(scales.find("a", MATCH), EngineError(OSError("no"), status=403))[0] == NO_FACTOR
