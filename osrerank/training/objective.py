@@ -71,7 +71,7 @@ def output_loss(
     student_head: Head,
     teacher_head: Head,
 ) -> LossParts:
-    """Return the loss against a teacher as ``soft`` and, if ``recipe.hard`` is set, that against the labels as ``hard``.
+    """Return the loss against a teacher (``soft``) and, if ``recipe.hard`` is set, that against the labels (``hard``).
 
     Args:
         student_logits: the logits of the network that is trained, ``(n, 1)`` or ``(n, 2)``.
