@@ -344,7 +344,7 @@ def wrap_client(client: Any, models: RerankService, defaults: Defaults) -> Any:
     is_async = isinstance(client, AsyncElasticsearch)
     reranking_class = RerankingAsyncElasticsearch if is_async else RerankingElasticsearch
     # the class of the existing client can have methods of its own
-    new_client: Any = object.__new__(combine_classes(reranking_class, type(client)))  # type: ignore[arg-type]
+    new_client: Any = object.__new__(combine_classes(reranking_class, client.__class__))
     state: dict[str, Any] = {
         "_headers": client._headers.copy(),  # noqa: SLF001 - the credentials
         "_searcher": Searcher(

@@ -122,7 +122,7 @@ def _create_with_transport(client_class: Any, client: Any, models: RerankService
         models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport
     )
     new_client.is_owner = False
-    new_client.__class__ = combine_classes(client_class, type(client))  # type: ignore[arg-type]
+    new_client.__class__ = combine_classes(client_class, client.__class__)
     # includes the attributes of the application's subclass
     new_client.__dict__ = {**client.__dict__, **new_client.__dict__}
     return new_client

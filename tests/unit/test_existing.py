@@ -248,3 +248,27 @@ def test_all_requests_of_an_asynchronous_search_have_the_credentials_of_its_argu
 
     with answering(_answer_any, read=bytes) as engine:
         asyncio.run(search(engine))
+
+
+class Proxy:
+    """Stands in for a client that is made later, as a ``LocalProxy`` of Flask does."""
+
+    __slots__ = ("client",)
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self.client)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+
+@pytest.mark.parametrize("client_class", [OpenSearch, Elasticsearch])
+def test_a_proxy_of_a_client_is_wrapped(engine: RerankServer, client_class: Any) -> None:
+    with client_class(f"http://127.0.0.1:{engine.server_port}") as existing:
+        proxy: Any = Proxy(existing)
+        client: Any = osrerank.wrap(proxy, scorer=BY_LENGTH)
+        assert ids(client.search(query="low", index="articles", rerank=True)) == ["d1", "d2", "d0"]
