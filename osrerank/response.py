@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from osrerank.errors import ResponseFormatError
 from osrerank.explanation import explain
 from osrerank.thresholds.cut import Thresholds, filter_by_probability
-from osrerank.types import Candidate, Query, Ranking, Section, StageReport, StageScore
+from osrerank.types import Candidate, Ranking, Section, StageReport, StageScore
 from osrerank.types.values import MAX_UNIT
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
@@ -131,17 +131,6 @@ def has_own_order(hits: Hits) -> bool:
     With ``track_scores``, sorted hits have scores, so such a search is not recognised.
     """
     return any("sort" in hit and hit.get("_score") is None for hit in hits)
-
-
-def make_ranking(
-    hits: Hits,
-    query: Query,
-    fields: Sequence[str],
-    separator: str = " ",
-    fields_by_index: Mapping[str, Sequence[str]] | None = None,
-) -> Ranking:
-    """Return the first pass's hits as a ranking. The arguments are those of `make_candidates`."""
-    return Ranking(query, make_candidates(hits, fields, separator=separator, fields_by_index=fields_by_index))
 
 
 def make_candidates(

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from osrerank.client import Client
 from osrerank.indexing.side_index import scroll_hits
 from osrerank.options.rerank import Rerank
-from osrerank.response import make_ranking
+from osrerank.response import make_candidates
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import is_embedded
 from osrerank.search.coverage import MATCH_ALL, fetch_body, model_texts
 from osrerank.service import RerankService, no_vectors_error
-from osrerank.types import LongText, Query
+from osrerank.types import LongText
 from osrerank.vectors.documents import DocumentVectors
 
 BATCH_SIZE = 64
@@ -105,6 +105,5 @@ def scan_documents(
 def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:
     """Return the texts of at most ``count`` documents of an index, as a search gives them to the model."""
     hits = list(islice(scan_documents(client, index, fields), count))
-    query = Query("sample", "sample")  # a ranking needs one
-    ranking = make_ranking(hits, query, fields.model_fields, fields_by_index=fields.model_fields_by_index(None))
-    return [candidate.text for candidate in ranking.candidates if candidate.text]
+    candidates = make_candidates(hits, fields.model_fields, fields_by_index=fields.model_fields_by_index(None))
+    return [candidate.text for candidate in candidates if candidate.text]

@@ -8,7 +8,7 @@ from typing import Any
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES
 from osrerank.pipeline import describe_failures, find_applied, find_reason_code
-from osrerank.response import Hits, has_own_order, has_repeats, make_ranking
+from osrerank.response import Hits, has_own_order, has_repeats, make_candidates
 from osrerank.retrieval.boosts import add_score_parts, apply_boosts, split_scores
 from osrerank.retrieval.first_pass import OTHER_SORT_REASON
 from osrerank.search.exact_names import mark_exact_names, move_exact_names_up
@@ -47,9 +47,10 @@ def read_ranking(hits: Hits, plan: Plan) -> Ranking | Reason:
     if skip_reason is not None:
         return skip_reason
     fields_by_index = plan.fields.model_fields_by_index(plan.options.fields) if plan.fields.groups else None
-    ranking = make_ranking(hits, Query(QUERY_ID, plan.text), plan.model_fields, plan.options.separator, fields_by_index)
-    if all(candidate.text is None for candidate in ranking.candidates):
+    candidates = make_candidates(hits, plan.model_fields, plan.options.separator, fields_by_index)
+    if all(candidate.text is None for candidate in candidates):
         return Reason(ReasonCode.NO_TEXT, _no_text_message(plan.model_fields, hits))
+    ranking = Ranking(Query(QUERY_ID, plan.text), candidates)
     if plan.score_parts is not None:
         ranking = add_score_parts(ranking, plan.score_parts)
     ranking = mark_exact_names(ranking, hits)

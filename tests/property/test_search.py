@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank import MonoStage, connect
-from osrerank.response import Page, make_ranking, parse_hits
+from osrerank.response import Page, make_candidates, parse_hits
 from osrerank.testing import CannedTransport, FunctionScorer
-from osrerank.types import Query
+from osrerank.types import Query, Ranking
 from tests.rankings import answer_of, response_of
 
 TEXTS = st.lists(st.text("abc ", max_size=6), max_size=30)
@@ -18,7 +18,9 @@ SCORER = FunctionScorer(lambda _query, text: text.count("a") - text.count("b"), 
 def test_merge_keeps_every_hit_and_field(texts, depth, offset, size):
     response = response_of(["a", *texts], aggregations={"x": 1}, _scroll_id="s")
     response["hits"]["hits"][0]["highlight"] = {"text": ["h"]}
-    ranking = MonoStage(SCORER, depth=depth).rerank(make_ranking(parse_hits(response), Query("q", "x"), ["text"]))
+    ranking = MonoStage(SCORER, depth=depth).rerank(
+        Ranking(Query("q", "x"), make_candidates(parse_hits(response), ["text"]))
+    )
     all_hits = answer_of(response, ranking, Page(size=1_000), rerank_ms=1)
     by_id = {hit["_id"]: hit for hit in response["hits"]["hits"]}
     assert len(all_hits["hits"]["hits"]) == len(by_id)

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from osrerank import MonoStage
 from osrerank.errors import ResponseFormatError
-from osrerank.response import Page, has_own_order, make_candidates, make_ranking, parse_hits, read_hit_text
+from osrerank.response import Page, has_own_order, make_candidates, parse_hits, read_hit_text
 from osrerank.testing import FunctionScorer
-from osrerank.types import Query
+from osrerank.types import Query, Ranking
 from osrerank.types.reasons import Reason, ReasonCode
 from tests.rankings import BY_LENGTH, answer_of, response_of
 
@@ -72,7 +72,7 @@ def test_hits_sorted_by_a_field_are_parsed_without_scores(hits, own):
 )
 def test_a_malformed_search_response_is_refused_with_its_path(response, path):
     with pytest.raises(ResponseFormatError) as caught:
-        make_ranking(parse_hits(response), QUERY, ["text"])
+        make_candidates(parse_hits(response), ["text"])
     assert caught.value.path == path
 
 
@@ -80,7 +80,7 @@ def test_an_id_in_two_indices_is_two_candidates():
     response = response_of(["a", "b"])
     for index, hit in enumerate(response["hits"]["hits"]):
         hit.update(_id="same", _index=f"i{index}")
-    ranking = MonoStage(BY_LENGTH).rerank(make_ranking(parse_hits(response), QUERY, ["text"]))
+    ranking = MonoStage(BY_LENGTH).rerank(Ranking(QUERY, make_candidates(parse_hits(response), ["text"])))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["i0/same", "i1/same"]
     merged = answer_of(response, ranking, Page())
     assert [hit["_index"] for hit in merged["hits"]["hits"]] == ["i0", "i1"]
@@ -90,21 +90,21 @@ def test_an_id_with_two_routings_is_two_candidates():
     response = response_of(["a", "b"])
     for index, hit in enumerate(response["hits"]["hits"]):
         hit.update(_id="same", _routing=f"r{index}")
-    ranking = MonoStage(BY_LENGTH).rerank(make_ranking(parse_hits(response), QUERY, ["text"]))
+    ranking = MonoStage(BY_LENGTH).rerank(Ranking(QUERY, make_candidates(parse_hits(response), ["text"])))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["notes/r0/same", "notes/r1/same"]
 
 
 @pytest.mark.parametrize(("own", "whole"), [({"took": 7}, 57), ({}, 50)])
 def test_the_time_of_reranking_is_added_to_the_engines(own, whole):
     response = {name: value for name, value in response_of(["a"]).items() if name != "took"} | own
-    ranking = MonoStage(BY_LENGTH).rerank(make_ranking(parse_hits(response), QUERY, ("text",)))
+    ranking = MonoStage(BY_LENGTH).rerank(Ranking(QUERY, make_candidates(parse_hits(response), ("text",))))
     assert answer_of(response, ranking, Page(), rerank_ms=49.6)["took"] == whole
 
 
 def test_added_fields_are_removed_from_hits():
     response = response_of(["a"])
     response["hits"]["hits"][0]["fields"] = {"text": ["a"], "date": ["1999"]}
-    ranking = MonoStage(BY_LENGTH).rerank(make_ranking(parse_hits(response), QUERY, ["text"]))
+    ranking = MonoStage(BY_LENGTH).rerank(Ranking(QUERY, make_candidates(parse_hits(response), ["text"])))
     merged = answer_of(response, ranking, Page(added_fields=("text",)))
     assert merged["hits"]["hits"][0]["fields"] == {"date": ["1999"]}
     merged = answer_of(response, ranking, Page(added_fields=("text", "date")))
@@ -116,7 +116,7 @@ def test_added_fields_are_removed_from_hits():
 def test_min_score_drops_improbable_and_unscored_hits():
     response = response_of(["aaaa", "", "b"])
     ranking = MonoStage(FunctionScorer(lambda _q, text: len(text) - 1.0), depth=2).rerank(
-        make_ranking(parse_hits(response), QUERY, ["text"])
+        Ranking(QUERY, make_candidates(parse_hits(response), ["text"]))
     )
     merged = answer_of(response, ranking, Page(min_score=0.5))
     assert [hit["_id"] for hit in merged["hits"]["hits"]] == ["d0"]
@@ -125,7 +125,7 @@ def test_min_score_drops_improbable_and_unscored_hits():
 
 def test_the_explanation_of_a_hit_names_each_stage():
     ranking = MonoStage(BY_LENGTH, depth=2).rerank(
-        make_ranking(parse_hits(response_of(["a", "bbb", "c"])), QUERY, ["text"])
+        Ranking(QUERY, make_candidates(parse_hits(response_of(["a", "bbb", "c"])), ["text"]))
     )
     merged = answer_of(response_of(["a", "bbb", "c"]), ranking, Page(explain=True))
     first, _, last = (hit["_rerank"]["explanation"] for hit in merged["hits"]["hits"])

@@ -8,10 +8,10 @@ import pytest
 from elastic_transport import ApiResponseMeta, HttpHeaders, NodeConfig, ObjectApiResponse
 
 from osrerank import connect
-from osrerank.response import make_ranking
+from osrerank.response import make_candidates
 from osrerank.retrieval.bm25_scale import NO_FACTOR, Bm25Scale, Bm25ScaleCache
 from osrerank.testing import FunctionScorer, ManualClock
-from osrerank.types import Query
+from osrerank.types import Query, Ranking
 from osrerank.types.engine_errors import EngineError
 from tests.rankings import response_of
 from tests.recording_engine import MAPPING
@@ -33,7 +33,7 @@ def test_the_bm25_factor_of_each_index_is_used(engine: dict[str, Any]) -> None:
     scale, _ = answered(Bm25ScaleCache().find("tuned,other,plain", MATCH), engine, SETTINGS)
     assert scale == Bm25Scale(2.2, {"tuned": 1.9, "other": 1.0})
     hits = [{"_index": name, "_id": name, "_score": 9.5} for name in ("tuned", "other", "plain")]
-    ranking = scale.rescale(make_ranking(hits, Query("q", "a"), ["text"]), hits)
+    ranking = scale.rescale(Ranking(Query("q", "a"), make_candidates(hits, ["text"])), hits)
     firsts = [candidate.trace[0] for candidate in ranking.candidates]
     assert [score.parts["bm25"] for score in firsts] == pytest.approx([5.0, 9.5, 9.5 / 2.2])
     assert [score.score for score in firsts] == [9.5, 9.5, 9.5]  # the engine's own stays
@@ -47,7 +47,7 @@ def test_opensearch_3_has_no_bm25_factor_and_is_asked_once_a_minute() -> None:
     clock.sleep(61)
     assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (NO_FACTOR, ["/"])
     hits = [{"_index": "a", "_id": "1", "_score": 2.0}]
-    ranking = make_ranking(hits, Query("q", "a"), ["text"])
+    ranking = Ranking(Query("q", "a"), make_candidates(hits, ["text"]))
     assert NO_FACTOR.rescale(ranking, hits) is ranking
 
 

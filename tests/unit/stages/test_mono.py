@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from osrerank import MonoStage, Pipeline
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.response import compute_final_score, make_ranking, parse_hits
+from osrerank.response import compute_final_score, make_candidates, parse_hits
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer, ManualClock
@@ -201,7 +201,7 @@ def test_final_scores_of_every_blend_never_increase_down_the_list(scores, method
     for hit, score in zip(parse_hits(response), sorted([score for _, score in scores], reverse=True), strict=True):
         hit["_score"] = score
     stages = MonoStage(FunctionScorer(lambda _query, text: float(text)), depth), BlendStage(method, weight)
-    ranking = Pipeline(stages).rerank(make_ranking(parse_hits(response), Query("q", "low"), ["text"]))
+    ranking = Pipeline(stages).rerank(Ranking(Query("q", "low"), make_candidates(parse_hits(response), ["text"])))
     finals = [compute_final_score(candidate) for candidate in ranking.candidates]
     assert finals == sorted(finals, reverse=True)
     assert [math.floor(final) for final in finals] == [int(position < depth) for position in range(len(scores))]

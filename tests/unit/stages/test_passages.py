@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.passages import Passages, Windows
-from osrerank.response import make_ranking, parse_hits
+from osrerank.response import make_candidates, parse_hits
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import (
     PassageStage,
@@ -113,7 +113,7 @@ def test_the_title_is_prepended_to_every_passage():
 def test_documents_without_a_body_are_one_passage():
     response = response_of(["body", "", "  "])
     response["hits"]["hits"][0]["_source"] = {"title": "only title"}
-    ranking = make_ranking(parse_hits(response), Query("q", "title"), ("title", "text"))
+    ranking = Ranking(Query("q", "title"), make_candidates(parse_hits(response), ("title", "text")))
     stage = PassageStage(FunctionScorer(), Passages())
     texts = [split_into_passages(candidate, stage.options) for candidate in ranking.candidates]
     assert [[text for text, _span in passages] for passages in texts] == [["only title"], [""], [""]]
