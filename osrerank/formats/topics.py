@@ -33,6 +33,8 @@ _TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|
 """Matches a tag at which a field's text ends."""
 _TAG_NAMES: dict[TopicField, str] = {"title": "title|query", "desc": "desc", "narr": "narr"}
 """The tags of each topic field, as alternatives in a pattern. TREC Microblog's title is ``<query>``."""
+_HEADER = re.compile(r"(?:_?id|qid|query[_-]?id)\s*\t\s*(?:query|text)\s*", re.IGNORECASE)
+"""Matches a header line of columns separated by tabs, such as ``qid<TAB>query``."""
 _CAR_PREFIX = re.compile(r"^(?:enwiki|tqa\d*):")
 _CAR_ID_PART = re.compile(rb"\A(?:enwiki|tqa\d*):|%[0-9A-Fa-f]{2}|[^\s:/]/[^\s/]")
 """Matches what only TREC-CAR's ids contain, such as ``enwiki:Soil/Use%20of%20water``: a prefix, an escape, a slash."""
@@ -43,7 +45,7 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
 
     The formats are:
 
-    - ``id<TAB>text``
+    - ``id<TAB>text``, perhaps after a header line such as ``qid<TAB>query``
     - JSON lines with ``query_id`` (or ``id``, ``_id``) and ``text`` (or ``query``)
     - TREC topics, whose numbers lose leading zeros, as in TREC's qrels
     - ``<DOC><DOCNO>id</DOCNO> text</DOC>``
@@ -107,7 +109,7 @@ def _parse_queries(source: SourceFile, field: TopicField) -> Iterator[tuple[int,
 
 def _parse_tsv(source: SourceFile) -> Iterator[tuple[int, str, str]]:
     for number, line in read_column_lines(source):
-        if not line.strip():
+        if not line.strip() or (number == 1 and _HEADER.fullmatch(line)):
             continue
         query_id, tab, text = line.partition("\t")
         if not tab:

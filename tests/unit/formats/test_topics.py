@@ -48,6 +48,9 @@ CACM_TOPICS = "<DOC>\n<DOCNO> 1 </DOCNO>\n\n What about\nTSS?\n\n</DOC>\n<DOC>\n
     ("content", "expected"),
     [
         ("1\twhat is  it\n\n2\t 'quoted\n", [("1", "what is  it"), ("2", " 'quoted")]),
+        ("qid\tquery\n1\tone\nid\ttext\n", [("1", "one"), ("id", "text")]),
+        ("Query_ID\tText\n7\tone\n", [("7", "one")]),
+        ("id\ttext of a query\n", [("id", "text of a query")]),
         ('{"query_id": 1, "text": "one"}\n{"_id": "2", "query": "two"}\n', [("1", "one"), ("2", "two")]),
         (OPEN_TOPICS, [("51", "Airbus & subsidies"), ("402", "Second")]),
         (CLOSED_TOPICS, [("321", "Women in Parliaments")]),
