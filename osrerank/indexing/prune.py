@@ -58,7 +58,7 @@ def prune_everything(client: Client) -> int:
     """Delete all vectors except those of this engine's current documents.
 
     On a cluster, only indices with a side index are read, and the side indices of deleted indices are deleted. Those of
-    closed indices are kept as they are. Return how many vectors remain.
+    closed indices, and of indices whose model has no vectors, are kept as they are. Return how many vectors remain.
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.
@@ -78,6 +78,12 @@ def prune_everything(client: Client) -> int:
         side_indices = client.indices.get(index=f"{PREFIX}*", expand_wildcards="all", ignore_unavailable=True)
         indices = []
         for name in sorted(name.removeprefix(PREFIX) for name in side_indices):
+            try:
+                document_vectors(client, name)
+            except ConfigError as error:  # a cross-encoder, for example
+                fix = f"osrerank vectors drop --index {name} deletes them"
+                logger.warning("the vectors of %s are not pruned: %s; %s", name, error, fix)
+                continue
             try:
                 n_remaining += _prune_side_index(client, find_side_indices(client, [name])[0], [name])
             except RequestError as error:

@@ -276,6 +276,28 @@ def test_pruning_everything_keeps_the_vectors_of_a_closed_index(
         client.indices.delete(index=other_index)
 
 
+def test_pruning_everything_keeps_the_vectors_of_an_index_that_got_a_cross_encoder(
+    file_client: Client,
+    index_name: str,
+    engine_url: str,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if engine_url.startswith("embedded"):
+        pytest.skip("the embedded engine lists no hidden indices")
+    fill(file_client, index_name, DOCUMENTS)
+    build_vectors(file_client, index_name)
+    settings_file = tmp_path / "osrerank.toml"
+    settings_file.write_text(f'[index.{index_name}]\nmodel = "osrerank/monobert-l6"\n', encoding="utf-8")
+    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(settings_file))
+    with connect(engine_url, model=str(model)) as client:
+        prune_everything(client)
+    assert f"osrerank vectors drop --index {index_name} deletes them" in caplog.text
+    assert prune_indices(file_client, [index_name]) == COUNT
+
+
 def test_an_index_whose_data_stream_is_absent_has_a_side_index_that_pruning_keeps(
     client: Client, index_name: str, encodings: list[int]
 ) -> None:
