@@ -292,7 +292,8 @@ def test_pruning_everything_keeps_the_vectors_of_an_index_that_got_a_cross_encod
     settings_file = tmp_path / "osrerank.toml"
     settings_file.write_text(f'[index.{index_name}]\nmodel = "osrerank/monobert-l6"\n', encoding="utf-8")
     monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(settings_file))
-    with connect(engine_url, model=str(model)) as client:
+    monkeypatch.setenv("OSRERANK_MODEL", str(model))
+    with connect(engine_url) as client:
         prune_everything(client)
     assert f"osrerank vectors drop --index {index_name} deletes them" in caplog.text
     assert prune_indices(file_client, [index_name]) == COUNT
