@@ -88,7 +88,7 @@ class Field:
         if self.kind in ("text", "keyword"):
             text = values.as_text(value)
             limit = self.definition.get("ignore_above")
-            return None if limit is not None and len(text) > limit else text
+            return None if limit is not None and values.count_utf16_units(text) > limit else text
         try:
             return values.CONVERTERS[self.kind](value)
         except (ValueError, TypeError, OverflowError):

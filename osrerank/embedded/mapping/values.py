@@ -21,9 +21,9 @@ FIRST_PARTS = (1, 1, 1, 0, 0, 0)
 """The first year, month, day, hour, minute and second. They stand for the parts that a date leaves out."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = r"(?:(\d{2})(?::(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?)?"
-_DATE = re.compile(rf"(\d{{4}})(?:-(\d{{2}})(?:-(\d{{2}})(?:T{_TIME}(Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?)?)?")
+_DATE = re.compile(rf"(\d{{4}})(?:-(\d{{2}})(?:-(\d{{2}})(?:T{_TIME}(Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?)?)?", re.ASCII)
 """Matches a date in OpenSearch's format ``strict_date_optional_time``."""
-SLASHED_DATE = re.compile(r"\d{4}/\d{2}/\d{2}(?: \d{2}:\d{2}:\d{2})?")
+SLASHED_DATE = re.compile(r"\d{4}/\d{2}/\d{2}(?: \d{2}:\d{2}:\d{2})?", re.ASCII)
 """Matches a date such as ``2024/05/01``, for which OpenSearch has another date format."""
 
 
@@ -36,6 +36,11 @@ def compile_wildcard(pattern: str) -> re.Pattern[str]:
 def as_text(value: Any) -> str:
     """Return a JSON value as the string that OpenSearch would index: ``true`` for True."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def count_utf16_units(text: str) -> int:
+    """Return the length of a text as Java counts it: characters above U+FFFF, such as most emoji, count twice."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def as_long(value: Any, kind: str = "long") -> int:
@@ -53,14 +58,23 @@ def as_long(value: Any, kind: str = "long") -> int:
 
 
 def _parse_long(text: str) -> int:
+    _check_digits(text)
     try:
         return int(text)
     except ValueError:
         return int(float(text))
 
 
+def _check_digits(text: str) -> None:
+    """Raise a `ValueError` for a number that Python reads but OpenSearch does not, such as ``1_000``."""
+    if "_" in text or not text.isascii():
+        raise ValueError(f"{text!r} is not a number")
+
+
 def has_fraction(value: Any) -> bool:
     """Return whether a number, or the number in a string, has a fraction."""
+    if isinstance(value, str):
+        _check_digits(value)
     return isinstance(value, float | str) and not float(value).is_integer()
 
 
@@ -68,6 +82,8 @@ def as_float(value: Any) -> float:
     """Convert a number or string to the nearest 32-bit float."""
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
+    if isinstance(value, str):
+        _check_digits(value)
     number = float(value)
     if not math.isfinite(number):
         raise ValueError("not finite")
@@ -100,7 +116,7 @@ def parse_date_range(value: Any) -> tuple[int, int]:
     text = as_text(value)
     match = _DATE.fullmatch(text)
     if match is None:
-        if not re.fullmatch(r"-?\d+(\.\d+)?", text):
+        if not re.fullmatch(r"-?\d+(\.\d+)?", text, re.ASCII):
             raise ValueError(f"{text!r} is not a date")
         millis = as_long(text.partition(".")[0])
         return millis, millis

@@ -31,7 +31,17 @@ def test_dates_in_opensearchs_formats_are_read(given: Any, first: int, length_ms
 
 @pytest.mark.parametrize(
     "text",
-    ["", "yesterday", "1970-13-01", "70-01-01", "1970-1-1", "1970/01/01", "1970-01-01 10:00", "1970-01-01T25:00"],
+    [
+        "",
+        "yesterday",
+        "1970-13-01",
+        "70-01-01",
+        "1970-1-1",
+        "1970/01/01",
+        "1970-01-01 10:00",
+        "1970-01-01T25:00",
+        "\uff11\uff19\uff17\uff10",
+    ],
 )
 def test_malformed_dates_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -44,3 +54,14 @@ def test_a_float_has_32_bits_and_is_shown_with_the_fewest_digits() -> None:
     assert values.format_value("float", rounded) == 1.1
     with pytest.raises(OverflowError):
         values.as_float(1e39)
+
+
+@pytest.mark.parametrize("text", ["1_000", "\uff11", "1_0.5", "٣"])
+def test_numbers_that_only_python_reads_are_refused(text: str) -> None:
+    for convert in (values.as_long, values.as_float, values.has_fraction):
+        with pytest.raises(ValueError, match="is not a number"):
+            convert(text)
+
+
+def test_the_length_of_a_text_is_javas() -> None:
+    assert [values.count_utf16_units(text) for text in ("", "tea", "é", "👍🏽", "\ud800")] == [0, 3, 1, 4, 1]
