@@ -76,8 +76,8 @@ class RerankOptions(TypedDict, total=False):
 class Rerank:
     """The options of one reranked search.
 
-    The caller's own search, the *first pass*, finds candidates. *Stages* then rerank the best of them with models. The
-    *card* is a file in a model's folder. It calibrates the model's scores as probabilities, and recommends options.
+    The caller's own search, the *first pass*, finds candidates. *Stages* then rerank the best of them with models. A
+    model's *card* is a file in its folder. It calibrates the model's scores as probabilities, and recommends options.
 
     Attributes:
         query: the query that candidates are scored against. If None, it is the query of the search.
@@ -117,8 +117,8 @@ class Rerank:
             have no probability, because they rank below ``depth`` or could not be scored, are left out. Hits that the
             deadline left unscored stay. The response's total remains the number of hits in the first pass. If the
             search was not reranked, no hit is left out.
-        min_probability: the minimum probability of a returned hit, as ``osrerank calibrate`` calibrated it for the
-            index, instead of the card. Without such a calibration for the index, the model and the options, no hit is
+        min_probability: the minimum probability of a returned hit, in [0, 1], by the calibration that
+            ``osrerank calibrate`` fitted to the index, the model and the options. Without this calibration, no hit is
             left out, and ``response["rerank"]["cuts"]`` states the reason. With ``on_failure="raise"``, this is an
             error.
         cutoff: the minimum fraction of the returned hits that must be relevant, by the calibration of
@@ -136,27 +136,27 @@ class Rerank:
             gets this number added to its logit. A candidate with half this score gets half the number. If None, the
             number in the model's card is used. The option cannot be combined with ``sentences``.
         boosts: whether the caller's boosts, such as a ``function_score`` for recency, are applied after reranking.
-            ``"keep"`` applies them. So that they act on scores of the usual size, the first pass's text scores are
-            first handed out in the model's order: the highest goes to the model's best candidate, and so on. Each hit's
-            boosts are then applied to its new score, as the query specifies (docs/concepts.md).
+            ``"keep"`` applies them as the query specifies (docs/concepts.md). So that they act on scores of the usual
+            size, the model's best candidate first gets the highest text score of the first pass, the second best one
+            the second highest, and so on.
             ``"ignore"`` orders by the stages alone.
         passages: whether and how long documents are scored by passages.
             ``"off"`` scores the beginning of a document, as much as fits into the model's window.
             ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores every
             document by its passages.
-            ``"auto"`` scores documents longer than the window by their best passage, if the model's card recommends
-            passages, as the card of a bi-encoder does. Otherwise, it is ``"off"``.
+            ``"auto"`` gives a document longer than the window the score of its best passage, if the model's card
+            recommends passages, as the card of a bi-encoder does. Otherwise, ``"auto"`` is ``"off"``.
         sentences: whether and how the scores of a document's best sentences are added to its first-pass score, as in
             Birch: True, a dict of options or ``Sentences``. It cannot be combined with ``passages``, ``blend`` or
             ``"vectors-mono"``.
         rm3: whether and how a query string is expanded by relevance feedback: True, a dict of options or ``Rm3``.
         interleave: a second ranking to mix with this one, to find out which of them users prefer (docs/decision.md).
             In ``{"with": {"pipeline": "vectors"}, "key": session_id}``, ``with`` has the options in which the second
-            ranking differs, and ``key`` the id of the user or session. It cannot be combined with ``min_score``,
-            ``min_probability`` or ``cutoff``.
-        traffic: which searches are reranked. If None, all are. Keys that a search leaves out come from the settings
-            file.
-            ``{"share": 0.1, "key": session_id}`` reranks a tenth of them, chosen by a hash of the key.
+            ranking differs, and ``key`` is the id of the user or session. ``interleave`` cannot be combined with
+            ``min_score``, ``min_probability`` or ``cutoff``.
+        traffic: which searches are reranked. If None, all are. Keys of the dict that a search leaves out come from the
+            settings file.
+            ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by a hash of the key.
             ``{"shadow": True}`` returns the first pass for all searches, and records how reranking would have changed
             it (docs/decision.md).
     """
@@ -233,7 +233,7 @@ class Rerank:
         return MAX_AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
-        # `GROUPS` and `_RULES` are at the end of the module. Attributes are set so because the dataclass is frozen.
+        # `GROUPS` and `_RULES` are at the end of the module. `object.__setattr__` is needed in a frozen dataclass.
         for name, (option_class, default, parse) in GROUPS.items():
             value = getattr(self, name)
             is_parsed = isinstance(value, option_class) or value == default

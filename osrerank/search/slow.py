@@ -121,9 +121,8 @@ def _missing_vectors_advice(stages: Sequence[StageReport], index: str) -> LogAdv
     n_not_encoded = max((stage.lacking for stage in stages), default=0)
     if not n_not_encoded or not missing_vectors_throttle.should_log(index):
         return None
-    note = (
-        f"{n_not_encoded} of the {max(stage.candidates for stage in stages)} candidates of this search lacked vectors"
-    )
+    n_candidates = max(stage.candidates for stage in stages)
+    note = f"{n_not_encoded} of the {n_candidates} candidates of this search lacked vectors"
     return partial(_log_missing_vectors, note, index)
 
 
@@ -137,7 +136,10 @@ def _log_missing_vectors(note: str, index: str, preparation: str) -> None:
 
 
 def _suggest_remedy(stage: StageReport, options: Rerank, index: str, preparation: str) -> str:
-    """Return what would make a slow stage faster, or "" if unknown: stored vectors or, for scorers, other options."""
+    """Return what would make a slow stage faster: stored vectors or, unless it compares vectors, other options.
+
+    Return "" if it compared no vectors for another reason than the deadline.
+    """
     n_not_stored = stage.encoded + stage.lacking
     was_too_late = stage.name == "vectors" and stage.code is ReasonCode.DEADLINE and not stage.known
     note = ""
@@ -147,9 +149,9 @@ def _suggest_remedy(stage: StageReport, options: Rerank, index: str, preparation
         note = "no text was encoded in time"
     if note:
         return f"{preparation}build the vectors beforehand: {build_command(index or 'NAME', note)}"
-    if stage.name == "vectors" and not stage.known:  # it compared no vectors, for example because the model was loading
-        return ""
     if stage.name == "vectors":
+        if not stage.known:  # the stage compared no vectors, for example because its model was still loading
+            return ""
         return "all vectors were stored: the processor or the vector store is busy (osrerank_vectors_errors_total)"
     depth_option, depth = "depth", options.min_depth
     if stage.name == "duo":
