@@ -84,6 +84,7 @@ def rank_by_parts(
             spans, logits, log_odds = scores.spans[index], scores.logits[index], scores.log_odds[index]
             scored = score_candidate(scorable[index], spans, logits, log_odds)
             scored_candidates.append(scored._replace(is_truncated=index in scores.cut))
+        # of the candidates without a scored part; `scores.failures` has the reasons of single parts
         failures = {scorable[index].doc_id: reason for index, reason in scores.failed.items()}
         attempt = StageAttempt(block, scorable, scored_candidates, scores.reached, failures)
         return StageOutcome(attempt, scores.counts(), _explain_gaps(scores, noun))
