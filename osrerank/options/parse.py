@@ -32,7 +32,7 @@ def parse_options(group: type[Options], value: Any, option: str, *, text_key: st
     if text_key and isinstance(value, str):
         value = {text_key: value}
     if not isinstance(value, Mapping):
-        text_hint = f"the name of a {text_key}, " if text_key else ""
+        text_hint = f"a string (the {text_key}), " if text_key else ""
         # An option that was renamed or removed has a replacement.
         fix = find_replacement(f"rerank.{option}.{value}") or f"it must be {text_hint}a dict of options, True or None"
         message = f"rerank option {option} is {value!r}; {fix}"

@@ -94,9 +94,9 @@ class Guard:
             ERRORS.labels(self._store).inc()
             raise OsrerankError(f"the document vectors in {self._location} cannot be used: {error}") from error
 
-    def _report(self, action: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
+    def _report(self, action: str, error: Exception, began_pause: bool) -> None:  # noqa: FBT001 - `Pause` calls it
         """Count an error of an action, "read" or "write". Log the error if it began a pause."""
         ERRORS.labels(self._store).inc()
-        if is_first:
+        if began_pause:
             reason = f"{action}s of document vectors pause for {PAUSE_S:g} s: {type(error).__name__}: {error}"
             logger.warning("[vectors-away] %s: %s", self._location, reason)

@@ -64,7 +64,7 @@ def _configure(app: Celery, service: WorkerService) -> None:
     """
     app.conf.update(
         task_acks_late=False,
-        worker_cancel_long_running_tasks_on_connection_loss=True,  # only silences a warning if task_acks_late is off
+        worker_cancel_long_running_tasks_on_connection_loss=True,  # has no effect here, but Celery warns without it
         worker_pool="threads",
         worker_prefetch_multiplier=1,
         worker_consumer=partial(Consumer, broker=service.broker),

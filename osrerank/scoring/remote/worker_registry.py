@@ -30,7 +30,7 @@ def queue_name(model: str, identity: str) -> str:
 
 
 class BrokerClock:
-    """Converts between this process' monotonic clock and the Redis server's clock, which all clients and workers use.
+    """Converts between this process' monotonic clock and the broker's clock, which all clients and workers use.
 
     The offset is measured whenever the registry is read or written. Its error is at most half a round trip, plus the
     drift since the measurement.
@@ -41,7 +41,7 @@ class BrokerClock:
         self.is_set = False
 
     def adjust(self, reply: tuple[int, int], sent_at_s: float, received_at_s: float) -> None:
-        """Set the offset from the server's reply.
+        """Set the offset from the reply of the broker, a Redis server.
 
         Args:
             reply: the reply to ``TIME``: seconds and microseconds.
@@ -53,11 +53,11 @@ class BrokerClock:
         self.is_set = True
 
     def to_server(self, monotonic_s: float) -> float:
-        """Convert a time of the monotonic clock to the server's time, in seconds."""
+        """Convert a time of the monotonic clock to the broker's clock, in seconds."""
         return monotonic_s + self._offset_s
 
     def to_local(self, server_s: float) -> float:
-        """Convert a time of the server to the monotonic clock, in seconds."""
+        """Convert a time of the broker's clock to the monotonic clock, in seconds."""
         return server_s - self._offset_s
 
 

@@ -20,7 +20,7 @@ MIN_QUESTION_WORDS = 3
 """Questions with fewer words are left out, because some entries of SQuAD are a letter or a word, and no question."""
 SEARCH_THREADS = 4
 BULK_LINES = 2000
-"""The number of lines in a bulk request: an action and a document for each document."""
+"""The number of lines in a bulk request, of which each document has two: an action and the document itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ def examples_from_questions(
     """Create an example for each question in a file in SQuAD's layout.
 
     The paragraph that the question asks about is relevant, and the other paragraphs that BM25 finds are negatives.
-    Those that contain an answer are left out, because they might be relevant. The documents of an example are in BM25's
-    order, but if BM25 does not find the relevant paragraph, it comes last.
+    Of these, paragraphs that contain an answer are left out, because they might be relevant. An example's documents are
+    in BM25's order, but the relevant paragraph comes last if BM25 does not find it.
 
     Args:
         path: a file ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
@@ -147,6 +147,7 @@ def _create_question_example(
     answers = [answer["text"].lower() for answer in entry.get("answers", []) if answer["text"].strip()]
     texts: list[str] = []
     for doc_id, (text, _title) in hits:
+        # the file can contain the relevant text twice
         may_answer = text == relevant_text or any(answer in text.lower() for answer in answers)
         if int(doc_id) == relevant_index or not may_answer:
             texts.append(text)

@@ -1,4 +1,4 @@
-"""Choose the documents of each example to train on, and shuffle and interleave the examples of each pass.
+"""Choose the documents of each example to train on, and shuffle and interleave the examples of each pass (epoch).
 
 The order and the choice depend only on the seed and the number of the pass, so that a training can resume.
 """
