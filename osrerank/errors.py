@@ -45,6 +45,12 @@ class OsrerankError(Exception):
     """Whether the same call can succeed if it is repeated later."""
 
 
+def log_message(error: Exception) -> str:
+    """Return an error's message for a log, without the words of a rerank server."""
+    server_message = getattr(error, "server_message", "")
+    return str(error).replace(f": {server_message}", "") if server_message else str(error)
+
+
 class ConfigError(OsrerankError):
     """A setting or option has a value that cannot be used.
 
@@ -91,6 +97,8 @@ class ScoringError(OsrerankError):
 
     retry_after_s: float | None = None
     """The time after which the server accepts requests again, in seconds. None if the server does not state it."""
+    server_message: str = ""
+    """The rerank server's words in the message, which might quote a query or a document. Logs leave them out."""
 
     def __init__(self, message: str, *, stage: str = "", model: str = "") -> None:
         super().__init__(message)

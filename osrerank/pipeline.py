@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from osrerank._log_throttle import LogThrottle
-from osrerank.errors import OsrerankError
+from osrerank.errors import OsrerankError, log_message
 from osrerank.tracing.attributes import set_stage_attributes
 from osrerank.tracing.spans import add_event, error_type, is_recording, span
 from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, StageReport
@@ -113,11 +113,11 @@ def with_failure(ranking: Ranking, stage: str, error: Exception, took_ms: float 
         if reason.code in NO_MODEL_CODES:
             logger.warning(
                 "[no-model] a model is missing, so searches keep the order that they have without this model: %s; %s",
-                error,
+                log_message(error),
                 note,
             )
         elif isinstance(error, OsrerankError):
-            logger.warning('[stage-skipped] the stage "%s" was skipped: %s; %s', stage, error, note)
+            logger.warning('[stage-skipped] the stage "%s" was skipped: %s; %s', stage, log_message(error), note)
         else:  # the caller's own model raised it, or osrerank has a bug
             logger.warning('[stage-skipped] the stage "%s" was skipped: %s; %s', stage, reason, note, exc_info=error)
     report = StageReport(stage, applied=False, reason=str(reason), code=reason.code, took_ms=took_ms)

@@ -246,7 +246,7 @@ def _save_and_log(
         page_hits = reranked_response.get("hits", {}).get("hits", ())  # the parameter filter_path may hide the hits
         yield from advise(page_hits, report.stages, total_s, plan, searcher)
     if report.applied is not True:
-        logger.info("a search was not fully reranked: %s", report.reason)
+        logger.info("a search was not fully reranked: %s", report.code)  # the reason might quote the query
 
 
 def _save_order(reranked: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:

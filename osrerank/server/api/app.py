@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from osrerank._log_throttle import LogThrottle
-from osrerank.errors import OsrerankError
+from osrerank.errors import OsrerankError, log_message
 from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.dialect_route import NOT_JSON_FIX, is_json, media_type
@@ -116,14 +116,14 @@ async def _respond_to_http_error(http: HttpRequest, error: Exception) -> Respons
 
 
 async def _respond_to_failure(http: HttpRequest, error: Exception) -> Response:
-    status = error_status(error)
+    status, message = error_status(error), log_message(error)
     if http.url.path in READINESS_PATHS:
         if log_throttle.should_log("not-ready"):  # monitoring checks the readiness every few seconds
-            logger.warning("[not-ready] the server cannot serve requests: %s; not logged again for a minute", error)
+            logger.warning("[not-ready] the server cannot serve requests: %s; not logged again for a minute", message)
     elif status >= 500:
-        logger.warning("[request-failed] a request failed with status %d: %s", status, error)
+        logger.warning("[request-failed] a request failed with status %d: %s", status, message)
     elif status == HTTPStatus.TOO_MANY_REQUESTS and log_throttle.should_log("overloaded"):
-        logger.warning("[overloaded] refused a request: %s; not logged again for a minute", error)
+        logger.warning("[overloaded] refused a request: %s; not logged again for a minute", message)
     headers = {}
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:

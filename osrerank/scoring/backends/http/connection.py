@@ -16,7 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from osrerank._log_throttle import LogThrottle
-from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
+from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded, log_message
 from osrerank.metrics import ENDPOINT_REQUESTS, ENDPOINT_SECONDS
 from osrerank.scoring.backends.http.refusal import (
     BUSY_STATUSES,
@@ -305,7 +305,7 @@ class Connection:
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
         if remaining_budget_s > 0 and warning_throttle.should_log(self._host):
-            logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, remaining_budget_s)
+            logger.warning("[server-busy] %s; retrying for at most %.0f s", log_message(failure), remaining_budget_s)
         self._wait(wait_s)
 
     def _record_failure(self, failure: EndpointError | Overloaded, now_s: float) -> float:
@@ -313,7 +313,7 @@ class Connection:
         self._last_post_succeeded = False
         if failure.retry_after_s is not None:
             self._retry_at_s = now_s + min(failure.retry_after_s, MAX_PAUSE_S)
-            self._pause_reason = str(failure)
+            self._pause_reason = log_message(failure)  # other users' requests get it, too
         first_failure_at_s = self._first_failure_at_s  # read once, because another thread may reset it
         if first_failure_at_s is None:
             first_failure_at_s = self._first_failure_at_s = now_s
@@ -342,7 +342,9 @@ class Connection:
             message = find_message(body, self._key)
             if message:
                 reason = f"the rerank server {self._host} sent status 200 with an error: {message}"
-                raise EndpointError(reason, status=200)
+                error = EndpointError(reason, status=200)
+                error.server_message = message
+                raise error
         return content
 
 

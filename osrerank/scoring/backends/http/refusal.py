@@ -40,6 +40,7 @@ def build_error(host: str, key: str, response: RawResponse) -> EndpointError | O
             Overloaded(reason) if is_overload else EndpointError(reason, status=status, retryable=True)
         )
         error.retry_after_s = parse_retry_after(response.headers)
+        error.server_message = message
         return error
     if status in (401, 403):
         reason += "; set OSRERANK_RERANK_KEY to a key that the server accepts"
@@ -47,7 +48,9 @@ def build_error(host: str, key: str, response: RawResponse) -> EndpointError | O
         reason += "; change url or dialect in [http] of osrerank.toml, or the model"
     elif 300 <= status < 400:
         reason += "; set url to the address that it redirects to, because osrerank does not forward the key"
-    return EndpointError(reason, status=status, retryable=status in UNAVAILABLE_STATUSES)
+    error = EndpointError(reason, status=status, retryable=status in UNAVAILABLE_STATUSES)
+    error.server_message = message
+    return error
 
 
 def find_message(body: bytes, key: str) -> str:

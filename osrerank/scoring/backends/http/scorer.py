@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from osrerank._platform import renew_after_fork
 from osrerank._threads import DaemonThreads
-from osrerank.errors import DeadlineExceeded, EndpointError, OsrerankError, ScoringError
+from osrerank.errors import DeadlineExceeded, EndpointError, OsrerankError, ScoringError, log_message
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
 from osrerank.scoring.backends.base import closed_error
 from osrerank.scoring.backends.http.connection import (
@@ -268,7 +268,7 @@ class EndpointScorer:
         if errors and len(errors) == len(batches):  # the caller gets the longest Retry-After
             raise max(errors, key=lambda error: getattr(error, "retry_after_s", None) or 0.0)
         for error in errors:
-            logger.warning("[server-failed] some documents were not scored: %s", error)
+            logger.warning("[server-failed] some documents were not scored: %s", log_message(error))
         scored = int(np.isfinite(values).sum())
         reached = min(late_indices, default=n_documents)
         return Scores(values, failures, reached, inferences=scored, identity=self.identity)

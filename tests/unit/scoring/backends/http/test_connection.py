@@ -9,10 +9,13 @@ import urllib3
 from prometheus_client import REGISTRY
 from urllib3.exceptions import ReadTimeoutError
 
+from osrerank._log_throttle import LogThrottle
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
+from osrerank.pipeline import with_failure
 from osrerank.scoring.backends.http.connection import RETRY_BUDGET_S, Connection
 from osrerank.scoring.backends.http.refusal import parse_retry_after
 from osrerank.types import NEVER, Deadline
+from tests.rankings import ranking_of
 from tests.rerank_server import Reply, answering, by_length
 from tests.servers import free_port
 
@@ -167,6 +170,31 @@ def test_the_servers_key_is_in_no_message_log_line_or_representation(scorer_of, 
     assert "no such key ***, said ***; set OSRERANK_RERANK_KEY to a key that the server accepts" in str(texts_of_errors)
     assert KEY not in str(texts_of_errors)
     assert KEY not in caplog.text
+
+
+def test_words_of_the_server_which_may_quote_a_query_are_in_errors_but_not_in_logs(
+    scorer_of, caplog, no_waiting, monkeypatch
+):
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr("osrerank.pipeline.log_throttle", LogThrottle(1e-6))
+    content = {"message": "cannot read my illness"}
+    for reply in (refused(422, content=content), refused(500, content=content), Reply(content)):
+        with answering(lambda _received, reply=reply: reply) as server, pytest.raises(EndpointError) as caught:
+            score(scorer_of(server.url))
+        assert "cannot read my illness" in str(caught.value)
+        assert with_failure(ranking_of(["four"]), "mono", caught.value).reports[0].reason == str(caught.value)
+    assert caplog.text.count("[stage-skipped]") == 3
+    assert "illness" not in caplog.text
+
+
+def test_a_search_is_not_told_what_a_server_said_about_another_one(scorer_of):
+    reply = refused(503, ("Retry-After", "20"), content={"message": "cannot read my illness"})
+    with answering(lambda _received: reply) as server:
+        scorer = scorer_of(server.url)
+        with pytest.raises(EndpointError, match="cannot read my illness"):
+            score(scorer)
+        with pytest.raises(EndpointError, match=r"answered 503; retry in"):
+            scorer.check_server()
 
 
 def test_a_key_sent_over_plain_http_is_warned_of(scorer_of, caplog):
