@@ -109,10 +109,10 @@ class Settings(BaseSettings):
         vectors_ttl_s: the lifetime of a document's vector, in seconds.
         vectors_profile: the precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
         vectors_key: the secret that signs vectors. Vectors without a valid signature are not used.
-        signing_key: the secret with which clients and workers sign their messages and the scores in Redis. Messages and
-            scores without a valid signature are refused. It can be several secrets, separated by commas: the first
-            signs, and the signatures of all are accepted, so that a secret can be replaced without restarting all
-            processes at once.
+        signing_key: the secret with which clients and workers sign their messages, and the scores and orders of pages
+            in Redis. Those without a valid signature are refused. It can be several secrets, separated by commas: the
+            first signs, and the signatures of all are accepted, so that a secret can be replaced without restarting
+            all processes at once.
         queue_chunks: how many chunks can wait per worker. A chunk is a part of a search's candidates. A search that
             would exceed this number is refused as overloaded.
         worker_tasks: the number of chunks that a worker scores at a time. 0 uses the model's default.

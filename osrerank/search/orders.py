@@ -11,6 +11,7 @@ see only hits that they are allowed to see.
 """
 
 import hashlib
+import hmac
 import json
 import logging
 import marshal
@@ -48,6 +49,10 @@ PAUSE_S = 10.0
 """How long Redis is not called after a failed call, in seconds."""
 PREFIX = "osrerank:orders:3:"
 """The beginning of the keys in Redis. It contains the version of the format."""
+SIGNING_PURPOSE = b"osrerank orders 1"
+"""The keys for orders are derived from the signing keys and this text, so that no other signature is accepted."""
+SIGNATURE_BYTES = 32
+"""The size of the signature that follows an order in Redis."""
 PRESENTATION = {
     "from", "from_", "size", "search_after", "_source", "_source_includes", "_source_excludes", "fields",
     "stored_fields", "docvalue_fields", "script_fields", "highlight", "explain", "version", "seq_no_primary_term",
@@ -87,12 +92,20 @@ class OrderStore:
     Args:
         redis_url: the URL of Redis. If None, orders are saved in this process alone.
         clock: returns the time in seconds.
+        signing_keys: the first key signs the orders in Redis, and an order is used only if one of the keys signed it.
+            If there are none, all orders are used.
 
     Attributes:
         is_empty: whether no order is saved. With Redis, it is always False, because other processes may save orders.
     """
 
-    def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        redis_url: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        signing_keys: Sequence[bytes] = (),
+    ) -> None:
+        self._signing_keys = [hmac.digest(key, SIGNING_PURPOSE, "sha256") for key in signing_keys]
         self._redis: Any = (
             None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
         )
@@ -110,7 +123,7 @@ class OrderStore:
             replies: list[Any] = self._redis_pause.attempt(lambda: self._read_remote(key), default=[])
             if replies:  # none if Redis failed, now or a moment ago
                 content_in_redis = replies[0]
-                return _from_redis(content_in_redis) if isinstance(content_in_redis, bytes) else None
+                return self._from_redis(key, content_in_redis) if isinstance(content_in_redis, bytes) else None
         with self._orders as orders:
             content = orders.get(key)
             if content is not None:
@@ -124,7 +137,8 @@ class OrderStore:
             self.drop(key)
             return
         if self._redis is not None:
-            self._redis_pause.attempt(lambda: self._redis.set(PREFIX + key, _for_redis(order), ex=TTL_S), default=None)
+            value = self._for_redis(key, order)
+            self._redis_pause.attempt(lambda: self._redis.set(PREFIX + key, value, ex=TTL_S), default=None)
         with self._orders as orders:
             orders[key] = content
             self.is_empty = False
@@ -149,6 +163,19 @@ class OrderStore:
         pipeline.expire(PREFIX + key, TTL_S)
         replies: list[Any] = pipeline.execute()
         return replies
+
+    def _for_redis(self, key: str, order: Order) -> bytes:
+        content = zlib.compress(json.dumps(order).encode(), 1)
+        return content + _sign(self._signing_keys[0], key, content) if self._signing_keys else content
+
+    def _from_redis(self, key: str, value: bytes) -> Order | None:
+        """Return the order in a value of Redis, or None if it has no valid signature, although there is a key."""
+        if self._signing_keys:
+            content, signature = value[:-SIGNATURE_BYTES], value[-SIGNATURE_BYTES:]
+            expected = [_sign(signing_key, key, content) for signing_key in self._signing_keys]
+            if not any(hmac.compare_digest(signature, valid) for valid in expected):
+                return None
+        return Order(*json.loads(zlib.decompressobj().decompress(value, MAX_JSON_BYTES)))
 
     def _log_failure(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         """Log that Redis failed. ``is_first`` is False if another thread's call failed just before."""
@@ -292,12 +319,9 @@ def _score_values(entry: StageScore) -> tuple[Any, ...]:
     return entry.stage, float(entry.score), entry.rank, float(entry.unit), parts, passage, entry.level, bool(entry.cut)
 
 
-def _for_redis(order: Order) -> bytes:
-    return zlib.compress(json.dumps(order).encode(), 1)
-
-
-def _from_redis(content: bytes) -> Order:
-    return Order(*json.loads(zlib.decompressobj().decompress(content, MAX_JSON_BYTES)))
+def _sign(signing_key: bytes, key: str, content: bytes) -> bytes:
+    """Return the signature of an order, which is valid under its own key in Redis alone."""
+    return hmac.digest(signing_key, key.encode() + content, "sha256")
 
 
 def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], identity: str) -> Ranking | None:

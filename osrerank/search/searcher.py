@@ -29,6 +29,7 @@ from osrerank.search.side_indices import SideIndices
 from osrerank.search.ubi import UbiRecords
 from osrerank.service import RerankService
 from osrerank.services import Services
+from osrerank.settings import split_keys
 from osrerank.types.engine import Engine
 from osrerank.types.reasons import Reason
 
@@ -92,7 +93,8 @@ class Searcher:
             engine = Engine[settings.engine.upper()]
         self.engine = EngineFinder(engine)
         self.records = UbiRecords(is_embedded=self.is_embedded)
-        self.orders = OrderStore(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
+        redis_url = settings.redis_url.get_secret_value() if settings.redis_url else None
+        self.orders = OrderStore(redis_url, clock, split_keys(settings.signing_key))
         self.shadows = Shadows(settings)
         self.deadline_ms: float | None = DEADLINE_MS
         self._by_user = SharedCache(lambda: LRUCache[str, Searcher](MAX_USERS))

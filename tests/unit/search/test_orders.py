@@ -288,6 +288,33 @@ def test_redis_keeps_ids_and_scores_without_texts_for_a_minute(encoder, redis_ur
     assert "pressure" not in content
 
 
+def test_with_a_signing_key_pages_follow_no_forged_moved_or_unsigned_order_in_redis(redis_url):
+    store = Redis.from_url(redis_url)
+    keys = b"k" * 32, b"l" * 32
+    ours, newer, unsigned = (OrderStore(redis_url, signing_keys=given) for given in (keys[:1], keys[::-1], ()))
+    order = Order('{"identity": ""}', [["notes/1", "", []]])
+    ours.write("a", order)
+    assert ours.read("a") == newer.read("a") == unsigned.read("a") == order
+    newer.write("b", order)
+    assert ours.read("b") is None
+    store.set(f"{orders.PREFIX}c", store.get(f"{orders.PREFIX}a"))
+    assert ours.read("c") is None
+    unsigned.write("d", order)
+    assert ours.read("d") is None
+    for opened in (ours, newer, unsigned):
+        opened.close()
+
+
+def test_a_client_signs_orders_with_the_signing_key(encoder, redis_url, monkeypatch):
+    monkeypatch.setenv("OSRERANK_SIGNING_KEY", "k" * 32)
+    first = ids(page(client_for(encoder, redis_url=redis_url), size=60))
+    encoder.pace_s = 0.001
+    assert ids(page(client_for(encoder, redis_url=redis_url), 20)) == first[20:30]
+    monkeypatch.setenv("OSRERANK_SIGNING_KEY", "l" * 32)
+    assert page(client_for(encoder, redis_url=redis_url), 20)["rerank"]["applied"]
+    assert ids(page(client_for(encoder, redis_url=redis_url), 20)) != first[20:30]
+
+
 def test_without_redis_pages_within_a_process_join(encoder, caplog):
     client = client_for(encoder, redis_url="redis://127.0.0.1:1/0")
     first = ids(page(client, size=60))
