@@ -45,12 +45,6 @@ class OsrerankError(Exception):
     """Whether the same call can succeed if it is repeated later."""
 
 
-def log_message(error: Exception) -> str:
-    """Return an error's message for a log, without the words of a rerank server."""
-    server_message = getattr(error, "server_message", "")
-    return str(error).replace(f": {server_message}", "") if server_message else str(error)
-
-
 class ConfigError(OsrerankError):
     """A setting or option has a value that cannot be used.
 

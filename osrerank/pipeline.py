@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from osrerank._log_throttle import LogThrottle
-from osrerank.errors import OsrerankError, log_message
+from osrerank.errors import OsrerankError
 from osrerank.tracing.attributes import set_stage_attributes
 from osrerank.tracing.spans import add_event, error_type, is_recording, span
 from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, StageReport
-from osrerank.types.reasons import Reason, ReasonCode
+from osrerank.types.reasons import Reason, ReasonCode, log_message
 
 NO_MODEL_CODES = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
 """The reason codes of a missing model. No search can use the model until it is installed or loaded."""

@@ -82,14 +82,16 @@ def prune_everything(client: Client) -> int:
                 document_vectors(client, name)
             except ConfigError as error:  # a cross-encoder, for example
                 fix = f"osrerank vectors drop --index {name} deletes them"
-                logger.warning("the vectors of %s are not pruned: %s; %s", name, error, fix)
+                logger.warning("[vectors-unpruned] the vectors of %s are not pruned: %s; %s", name, error, fix)
                 continue
             try:
                 n_remaining += _prune_side_index(client, find_side_indices(client, [name])[0], [name])
             except RequestError as error:
                 if error.error != "index_closed_exception":
                     raise
-                logger.warning("the vectors of %s are not pruned, because it or its side index is closed", name)
+                logger.warning(
+                    "[vectors-unpruned] the vectors of %s are not pruned, because it or its side index is closed", name
+                )
             else:
                 indices.append(name)
     if shared_store is not None:

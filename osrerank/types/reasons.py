@@ -165,3 +165,9 @@ _ERROR_CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (
 def join_reasons(reasons: Iterable[Reason]) -> str:
     """Join the sentences of several reasons with semicolons."""
     return "; ".join(map(str, reasons))
+
+
+def log_message(error: Exception) -> str:
+    """Return an error's message for a log, without the words of a rerank server."""
+    server_message = getattr(error, "server_message", "")
+    return str(error).replace(f": {server_message}", "") if server_message else str(error)

@@ -16,7 +16,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from osrerank._log_throttle import LogThrottle
-from osrerank.errors import OsrerankError, log_message
+from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.dialect_route import NOT_JSON_FIX, is_json, media_type
@@ -29,6 +29,7 @@ from osrerank.server.api.numbers import encode
 from osrerank.server.api.request_tracing import READINESS_PATHS
 from osrerank.server.api.service import ApiService
 from osrerank.service import RerankService
+from osrerank.types.reasons import log_message
 
 logger = logging.getLogger(__name__)
 log_throttle = LogThrottle()

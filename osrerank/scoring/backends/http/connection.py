@@ -16,7 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from osrerank._log_throttle import LogThrottle
-from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded, log_message
+from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
 from osrerank.metrics import ENDPOINT_REQUESTS, ENDPOINT_SECONDS
 from osrerank.scoring.backends.http.refusal import (
     BUSY_STATUSES,
@@ -29,6 +29,7 @@ from osrerank.scoring.backends.http.refusal import (
 from osrerank.tracing.attributes import create_http_span, set_http_status
 from osrerank.tracing.spans import trace_headers
 from osrerank.types import Deadline
+from osrerank.types.reasons import log_message
 
 MAX_CONNECTIONS = 32
 """A scorer sends at most this many requests at a time, and keeps as many connections open."""

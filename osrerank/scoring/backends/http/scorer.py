@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from osrerank._platform import renew_after_fork
 from osrerank._threads import DaemonThreads
-from osrerank.errors import DeadlineExceeded, EndpointError, OsrerankError, ScoringError, log_message
+from osrerank.errors import DeadlineExceeded, EndpointError, OsrerankError, ScoringError
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
 from osrerank.scoring.backends.base import closed_error
 from osrerank.scoring.backends.http.connection import (
@@ -29,6 +29,7 @@ from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MAX_TEXT_CHARACTERS
 from osrerank.tracing.spans import bind_trace
 from osrerank.types import NEVER, Advice, Deadline, Scores
+from osrerank.types.reasons import log_message
 from osrerank.types.values import replace_surrogates
 
 MAX_BATCH_CHARACTERS = 4 << 20
