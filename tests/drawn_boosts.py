@@ -18,9 +18,9 @@ MAPPINGS = {
 Clause = dict[str, Any]
 
 
-def goods(count: int, seed: int = 1) -> dict[str, Clause]:
+def goods(count: int) -> dict[str, Clause]:
     """Return documents by id; no two have the same title."""
-    draw = random.Random(seed)
+    draw = random.Random(1)
     return {
         str(number): {
             "title": " ".join([*draw.choices(WORDS, k=draw.randint(2, 9)), f"n{number}"]),

@@ -56,7 +56,7 @@ def randomise(network: torch.nn.Module) -> None:
                 parameter.normal_(std=0.25)
 
 
-def ettins_head(labels: int = 1) -> list[Any]:
+def ettins_head() -> list[Any]:
     """Pooling, Dense, LayerNorm, Dense, as the rerankers of Ettin have them."""
     base_modules, modules = libraries()
     score = {"activation_function": None, "module_output_name": "scores"}
@@ -64,7 +64,7 @@ def ettins_head(labels: int = 1) -> list[Any]:
         modules.Pooling(WIDTH, "cls"),
         base_modules.Dense(WIDTH, WIDTH, bias=False, activation_function=torch.nn.GELU()),
         modules.LayerNorm(WIDTH),
-        base_modules.Dense(WIDTH, labels, **score),
+        base_modules.Dense(WIDTH, 1, **score),
     ]
 
 

@@ -66,14 +66,14 @@ def chromium() -> str:
 
 
 @contextlib.contextmanager
-def opensearch(folder: Path, *, port: int | None = None) -> Iterator[str]:
+def opensearch(folder: Path) -> Iterator[str]:
     """Yield the URL of an OpenSearch; one that this starts keeps its files in ``folder`` and is stopped at the end."""
     if url := os.environ.get("TEST_OPENSEARCH_URL"):
         yield url
         return
     home = opensearch_home()
     if home is not None:
-        with start_opensearch(home, folder, port=port) as (url, _process):
+        with start_opensearch(home, folder) as (url, _process):
             yield url
         return
     with _docker_opensearch() as url:

@@ -59,13 +59,13 @@ def fill(url: str, *, copies: int = 1) -> None:
     client.close()
 
 
-def expect(url: str, *, queries: int = QUERIES) -> dict[str, Expected]:
+def expect(url: str) -> dict[str, Expected]:
     """Return what queries find, by the query, each with scores of clear order; a cluster without faults is asked."""
     rng = random.Random(11)
     client = connect(url, model=TINY, backend="onnx", timeout=60)
     expected_record: dict[str, Expected] = {}
     rerank = {"depth": DEPTH, "fields": ["text"], "blend": "replace"}
-    while len(expected_record) < queries:
+    while len(expected_record) < QUERIES:
         query = " ".join(rng.sample(WORDS, 3))
         plain = client.search(query, index=INDEX, size=DEPTH + 1, rerank={"pipeline": "none"})["hits"]["hits"]
         hits = client.search(query, index=INDEX, size=DEPTH, rerank=rerank)["hits"]["hits"]

@@ -40,9 +40,9 @@ CPU = torch.device("cpu")
 LENGTHS = (512, 3, 17, 64, 64, 200, 2)
 
 
-def sequences(lengths: Sequence[int], vocabulary: int, *, segments: int = 2, seed: int = 1) -> list[Tokens]:
+def sequences(lengths: Sequence[int], vocabulary: int, *, segments: int = 2) -> list[Tokens]:
     """Random tokens; the segments are halves or thirds of a sequence."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(1)
     return [
         Tokens(draw.integers(1, vocabulary, size=length), np.sort(np.arange(length) % segments)) for length in lengths
     ]
@@ -54,9 +54,8 @@ def logits(
     card: ModelCard,
     batch: Sequence[Tokens],
     attention: Callable[[], Attention] = PaddedAttention,
-    dtype: torch.dtype = torch.float32,
 ) -> np.ndarray:
-    packed = load_packed(network.state_dict(), config, card, attention=attention(), dtype=dtype)
+    packed = load_packed(network.state_dict(), config, card, attention=attention(), dtype=torch.float32)
     return PackedEngine(packed, CPU)(batch)
 
 

@@ -17,11 +17,11 @@ from osrerank.errors import EvaluationError
 from osrerank.thresholds.platt import fit_platt
 
 
-def drawn(seed: int, n: int = 20_000, scale: float = 1.5, offset: float = -2.0) -> ScoredHits:
+def drawn(seed: int, n: int = 20_000, scale: float = 1.5) -> ScoredHits:
     """Hits that are relevant with the probability of a logistic function of their score."""
     draws = np.random.default_rng(seed)
     scores = draws.normal(size=n)
-    relevant = draws.random(n) < 1 / (1 + np.exp(-(scale * scores + offset)))
+    relevant = draws.random(n) < 1 / (1 + np.exp(-(scale * scores - 2.0)))
     return ScoredHits(scores, relevant, np.arange(n) % 50)
 
 

@@ -97,13 +97,13 @@ def test_int8_weights_have_a_scale_for_each_row() -> None:
     assert np.abs(rows * scales - table).max() <= scales.max() / 2
 
 
-def judged_files(folder: Path, queries: int = 8) -> list[str]:
+def judged_files(folder: Path) -> list[str]:
     """Write candidates, and judgments by which the one that the model puts first is relevant; return the options."""
     best = int(np.argmax(values(CLASSIFIER)))
     entries = [{"doc_id": str(index), "text": text, "score": 9.0 - index} for index, text in enumerate(DOCUMENTS)]
-    lines = [{"query_id": str(n), "query": "low pressure", "candidates": entries} for n in range(queries)]
+    lines = [{"query_id": str(n), "query": "low pressure", "candidates": entries} for n in range(8)]
     (folder / "c.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    (folder / "qrels").write_text("".join(f"{n} 0 {best} 1\n" for n in range(queries)))
+    (folder / "qrels").write_text("".join(f"{n} 0 {best} 1\n" for n in range(8)))
     return ["--candidates", str(folder / "c.jsonl"), "--qrels", str(folder / "qrels")]
 
 

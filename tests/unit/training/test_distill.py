@@ -26,9 +26,9 @@ LISTWISE = replace(PRESETS["tinybert-listwise"], dropout=0.0)
 EXAMPLES = [Example("low pressure", ("salt is low", "the wing of the engine " * 4, "heat"), (1, 0, 0))] * 2
 
 
-def micro_batch(trainee: Trainee, recipe: Recipe, budget_tokens: int = 10_000) -> MicroBatch:
+def micro_batch(trainee: Trainee, recipe: Recipe) -> MicroBatch:
     steps = StepBuilder(
-        MonoSequenceBuilder(trainee.builder), 6, budget_tokens, trainee.pad_id, is_listwise=recipe.loss == "listwise"
+        MonoSequenceBuilder(trainee.builder), 6, 10_000, trainee.pad_id, is_listwise=recipe.loss == "listwise"
     )
     (step,) = steps.build(iter(EXAMPLES))
     return step.micro_batches[0]

@@ -55,12 +55,12 @@ def encoder_of(directory: Path, card: ModelCard, backend: Any = None) -> BiEncod
 
 
 def opened(
-    directory: Path, store: VectorStore | None = None, profile: str = "exact", secret: bytes = b"", backend: Any = None
+    directory: Path, store: VectorStore | None = None, profile: str = "exact", backend: Any = None
 ) -> EncoderScorer:
     """Return the model of a directory, or a backend in its place, with its source of vectors."""
     card = read_card(directory)
     encoder = encoder_of(directory, card, backend or EncoderBackend.load(directory, card, threads=2))
-    return EncoderScorer(DocumentVectors(encoder, VectorStorage(store, PROFILES[profile], secret)))
+    return EncoderScorer(DocumentVectors(encoder, VectorStorage(store, PROFILES[profile])))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

@@ -35,9 +35,9 @@ DOCUMENTS = ["low blood pressure", "the wing", "", "heat flow"]
 TUPLES = [(index,) for index in range(4)]
 
 
-def behind(scorer: Scorer, redis: Redis | str, *, most: int = 10_000, local: int = 0, **options: Any) -> CachedScorer:
-    """The scorer behind a cache of so many scores, in Redis and in the process."""
-    remote = RedisStore(redis, **{"ttl_s": 60, "max_bytes": most * REDIS_ENTRY_BYTES, **options})
+def behind(scorer: Scorer, redis: Redis | str, *, local: int = 0, **options: Any) -> CachedScorer:
+    """The scorer behind a cache in Redis, and in the process for so many scores."""
+    remote = RedisStore(redis, **{"ttl_s": 60, "max_bytes": 10_000 * REDIS_ENTRY_BYTES, **options})
     return CachedScorer(scorer, remote, LocalStore(local * ENTRY_BYTES))
 
 

@@ -23,8 +23,8 @@ def hit(doc_id, score, *, text="some text", title="A title", **marks):
     return {**raw, "_rerank": marks} if marks else raw
 
 
-def response(*hits, applied=True, stages=()):
-    marks = {"applied": applied, "reason": None, "first_pass_took_ms": 3, "stages": list(stages)}
+def response(*hits):
+    marks = {"applied": True, "reason": None, "first_pass_took_ms": 3, "stages": []}
     return {"took": 10, "hits": {"total": {"value": 7, "relation": "gte"}, "hits": list(hits)}, "rerank": marks}
 
 
