@@ -14,6 +14,7 @@ from osrerank.formats.frames import (
     drop_missing_values,
     group_by_query,
     is_frame,
+    name_type,
     read_frame_rows,
     with_scores,
 )
@@ -245,8 +246,8 @@ def _parse_documents(documents: Any) -> list[dict[str, Any]]:
     if isinstance(documents, str):
         raise TypeError("documents is one text; pass a list of texts")
     if not isinstance(documents, Sequence):
-        reason = f"documents is {_describe_type(documents)}; pass a list of texts or of {{'id', 'text'}}"
-        raise _argument_error("documents", reason)
+        fix = "pass a list of texts or of {'id', 'text'}, or a DataFrame of pandas"
+        raise _argument_error("documents", f"documents is {_describe_type(documents)}; {fix}")
     parsed = [_parse_document(index, document) for index, document in enumerate(documents)]
     indices: dict[str, int] = {}
     for index, document in enumerate(parsed):
@@ -323,7 +324,7 @@ def _make_scores_decrease(texts: Sequence[RankedText]) -> list[float]:
 
 def _describe_type(value: object) -> str:
     """Return the end of the sentence "the value is ...", such as "of the type int"."""
-    return "None" if value is None else f"of the type {type(value).__name__}"
+    return "None" if value is None else f"of the type {name_type(value)}"
 
 
 def _argument_error(argument: str, reason: str) -> ConfigError:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError
-from osrerank.formats.frames import frame_to_qrels, frame_to_run, is_frame
+from osrerank.formats.frames import frame_to_qrels, frame_to_run, is_frame, name_type
 from osrerank.formats.trec import read_qrels, read_run, sort_as_trec_eval
 from osrerank.types import Qrels, Run, ScoredDocument
 
@@ -33,7 +33,9 @@ def as_run(value: RunLike) -> Run:
     if is_frame(value):
         return frame_to_run(value, DEFAULT_RUN_NAME)
     if not isinstance(value, Mapping):
-        raise _type_error("run", "{query_id: {doc_id: score}} or {query_id: [doc_id, ...]}", value)
+        raise _type_error(
+            "run", "{query_id: {doc_id: score}}, {query_id: [doc_id, ...]} or a DataFrame of pandas", value
+        )
     return Run(
         {str(query_id): _parse_ranking(query_id, documents) for query_id, documents in value.items()}, DEFAULT_RUN_NAME
     )
@@ -55,7 +57,7 @@ def as_qrels(value: QrelsLike) -> Qrels:
         return frame_to_qrels(value)
     expected = "{query_id: {doc_id: grade}}"
     if not isinstance(value, Mapping):
-        raise _type_error("judgments", expected, value)
+        raise _type_error("judgments", f"{expected} or a DataFrame of pandas", value)
     judgments = {}
     for query_id, judged in value.items():
         # Python's and NumPy's whole numbers have __index__
@@ -86,4 +88,4 @@ def score_by_rank(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
 
 
 def _type_error(label: str, expected: str, value: object) -> EvaluationError:
-    return EvaluationError(f"the {label} must be {expected}, not {type(value).__name__}")
+    return EvaluationError(f"the {label} must be {expected}, not {name_type(value)}")

@@ -25,6 +25,12 @@ def is_frame(value: object) -> bool:
     return hasattr(value, "columns") and hasattr(value, "iloc") and hasattr(value, "assign")
 
 
+def name_type(value: object) -> str:
+    """Return the name of a value's type, such as ``int``, or ``polars.DataFrame`` for a frame of another library."""
+    kind = type(value)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}" if hasattr(value, "to_pandas") else kind.__name__
+
+
 def read_frame_rows(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, Any]]:
     """Return the rows of a frame, with None for missing values.
 

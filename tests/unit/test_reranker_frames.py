@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from osrerank import Reranker
-from osrerank.errors import ConfigError
+from osrerank.errors import ConfigError, EvaluationError
+from osrerank.evaluation import evaluate
 from osrerank.testing import FunctionScorer
 from tests.frames import ROWS
 
@@ -75,3 +76,25 @@ def changed(column: str, value: object) -> Any:
 def test_a_frame_that_cannot_be_ranked_is_refused(reranker: Reranker, frame: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         reranker.rank_frame(frame)
+
+
+class ForeignFrame:
+    """Looks like a frame of polars."""
+
+    __module__ = "polars.dataframe.frame"
+    columns = ("qid", "docno", "score", "label")
+
+    def to_pandas(self) -> object:
+        raise NotImplementedError
+
+
+def test_a_frame_of_another_library_is_named_with_the_one_to_pass() -> None:
+    frame: Any = ForeignFrame()
+    expected = r"pandas.*polars\.ForeignFrame|polars\.ForeignFrame.*pandas"
+    with Reranker(scorer=FunctionScorer()) as reranker:
+        for call in (reranker.rank_frame, lambda value: reranker.rank("cat", value)):
+            with pytest.raises(ConfigError, match=expected):
+                call(frame)
+    for call in (lambda value: evaluate({"q": {"d": 1}}, value), lambda value: evaluate(value, {"q": ["d"]})):
+        with pytest.raises(EvaluationError, match=expected):
+            call(frame)
