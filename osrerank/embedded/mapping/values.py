@@ -59,6 +59,8 @@ def as_long(value: Any, kind: str = "long") -> int:
 
 def _parse_long(text: str) -> int:
     _check_digits(text)
+    if text != text.strip():  # unlike in a float
+        raise ValueError(f"{text!r} is not a whole number")
     try:
         return int(text)
     except ValueError:
@@ -75,7 +77,8 @@ def has_fraction(value: Any) -> bool:
     """Return whether a number, or the number in a string, has a fraction."""
     if isinstance(value, str):
         _check_digits(value)
-    return isinstance(value, float | str) and not float(value).is_integer()
+        return not float(value).is_integer() and value == value.strip()
+    return isinstance(value, float) and not value.is_integer()
 
 
 def as_float(value: Any) -> float:

@@ -65,3 +65,10 @@ def test_numbers_that_only_python_reads_are_refused(text: str) -> None:
 
 def test_the_length_of_a_text_is_javas() -> None:
     assert [values.count_utf16_units(text) for text in ("", "tea", "é", "👍🏽", "\ud800")] == [0, 3, 1, 4, 1]
+
+
+def test_a_whole_number_has_no_spaces_around_it() -> None:
+    for text in (" 1", "1\n"):
+        with pytest.raises(ValueError, match="is not a whole number"):
+            values.as_long(text)
+    assert values.as_float(" 1.5") == 1.5
