@@ -174,7 +174,8 @@ def weight_files(directory: Path) -> list[str]:
     Other safetensors in the directory, such as older weights, are ignored.
 
     Raises:
-        ModelLoadError: the directory contains an adapter, or several safetensors without an index.
+        ModelLoadError: the directory contains an adapter, or several safetensors without an index, or an index without
+            valid names.
     """
     adapter, index = directory / ADAPTER_FILE, directory / WEIGHTS_INDEX_FILE
     if adapter.exists():
@@ -184,7 +185,13 @@ def weight_files(directory: Path) -> list[str]:
     if (directory / WEIGHTS_FILE).exists():
         return [WEIGHTS_FILE]
     if index.exists():
-        return sorted(set(read_json(index).get("weight_map", {}).values()))
+        files_of_weights = read_json(index).get("weight_map")
+        if not isinstance(files_of_weights, dict) or not all(
+            is_inside(str(name)) for name in files_of_weights.values()
+        ):
+            reason = f"{index} has no weight_map with files of the model's folder; save the model again"
+            raise ModelLoadError(reason, path=str(index))
+        return sorted({str(name) for name in files_of_weights.values()})
     names = sorted(file.name for file in directory.glob("*.safetensors"))
     if len(names) > 1:
         reason = f"{directory} contains {', '.join(names)}, but neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"

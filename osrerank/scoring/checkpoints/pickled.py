@@ -11,6 +11,7 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.errors import ModelLoadError
+from osrerank.scoring.card import is_inside
 from osrerank.scoring.checkpoints.safe_unpickler import Placeholder, load_with_placeholders, module_tensors
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import PICKLES, current_name, is_pickled
@@ -39,8 +40,11 @@ def pickled_files(source: Path) -> list[Path]:
     index = source / INDEX_FILE
     if index.exists():
         files_of_weights = read_json(index).get("weight_map")
-        if not isinstance(files_of_weights, dict):
-            raise ModelLoadError(f"{index} has no weight_map; save the model again", path=str(index))
+        if not isinstance(files_of_weights, dict) or not all(
+            is_inside(str(name)) for name in files_of_weights.values()
+        ):
+            reason = f"{index} has no weight_map with files of the model's folder; save the model again"
+            raise ModelLoadError(reason, path=str(index))
         return [source / name for name in sorted({str(name) for name in files_of_weights.values()})]
     for name in PICKLES:
         if (source / name).exists():

@@ -10,7 +10,8 @@ import pytest
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card_file import read_card
-from osrerank.scoring.model_files import weight_files
+from osrerank.scoring.checkpoints.pickled import INDEX_FILE, pickled_files
+from osrerank.scoring.model_files import WEIGHTS_INDEX_FILE, weight_files
 from osrerank.scoring.registry import load_scorer
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
@@ -161,3 +162,11 @@ def score(checkpoint: Path) -> np.ndarray:
     return (
         load_scorer(str(checkpoint), backend="torch").score("low pressure", ["heat flow", "wing"], [(0,), (1,)]).values
     )
+
+
+@pytest.mark.parametrize("weight_map", [None, ["a"], {"a": "../other/model.safetensors"}, {"a": "/model.bin"}])
+def test_an_index_of_weights_names_files_of_its_folder(tmp_path: Path, weight_map: Any) -> None:
+    for name, read in ((WEIGHTS_INDEX_FILE, weight_files), (INDEX_FILE, pickled_files)):
+        (tmp_path / name).write_text(json.dumps({"weight_map": weight_map}), "utf-8")
+        with pytest.raises(ModelLoadError, match="has no weight_map with files of the model's folder"):
+            read(tmp_path)
