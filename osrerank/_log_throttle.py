@@ -34,8 +34,9 @@ class LogThrottle:
             return True
 
     def count_suppressed(self, key: Hashable = None) -> int | None:
-        """Return how many similar lines were suppressed since the last logged one, or None to suppress this line too.
+        """Decide whether to log a line. Return how many similar lines were suppressed since the last logged one.
 
+        If this line is suppressed too, count it and return None.
         For three lines with the same key, of which only the second is within the interval, return 0, None and 1.
         """
         should_log = self.should_log(key)

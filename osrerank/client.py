@@ -250,9 +250,10 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
 
 
 def given(**arguments: Any) -> dict[str, Any]:
-    """Return the arguments that are not None. An application's subclass may lack the others, or have defaults for them.
+    """Return the arguments that are not None. The others are not passed on.
 
-    For example, ``search(self, body, index="articles")`` searches its index.
+    An application's subclass may override a method without the other parameters, or with its own defaults for them,
+    such as ``search(self, body, index="articles")``.
     """
     return {name: value for name, value in arguments.items() if value is not None}
 

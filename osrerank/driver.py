@@ -140,11 +140,12 @@ class SyncDriver(Driver):
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
         """Return the rerank options of a search, including the fields that it searches and that the model reads."""
         given_options, fields = self._find_fields(index, rerank)
+        # warn now of named fields that the index lacks; which fields have text is not known before a search
         self.searcher.fields.warn(index, fields.check_names(fields_with_text=None))
         options = fields.update_options(given_options)
         if isinstance(options.fields, FoundNames) or not options.fields:  # the caller named no fields
             return options
-        return replace(options, fields=CheckedNames(options.fields))  # a search with them does not warn again
+        return replace(options, fields=CheckedNames(options.fields))  # so that searches with them do not warn again
 
     def fields_of(self, index: Any, *, rerank: RerankArgument = True, uses_build_fields: bool = True) -> SearchFields:
         """Return the fields of an index that a query text searches and that the model reads, with warnings about them.

@@ -141,7 +141,7 @@ def _request_size_and_version(remote: RemoteFile, retry_budget: RetryBudget) -> 
         length = int(response.headers["Content-Length"] or 0)
         if not length and remote.bytes is None:
             raise LoaderError(
-                f"{remote.url}: the server sends no Content-Length; add the file's size to the catalogue, as bytes"
+                f"{remote.url}: the server sends no Content-Length; add bytes, the file's size, to its catalogue entry"
             )
         version = response.headers["ETag"] or ""
         if not version or version.startswith("W/"):  # a weak ETag does not identify the bytes

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     type=click.Choice(["holm", "raw"]),
     default="holm",
     show_default=True,
-    help="Letters for Holm-corrected p-values, beside the better run, or for raw p-values, beside both runs.",
+    help="holm marks the better run of two that differ after Holm's correction, raw both runs that differ without it.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the randomisation test.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")

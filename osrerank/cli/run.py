@@ -82,12 +82,12 @@ def _create_batch(client: Any, cli_options: dict[str, Any]) -> Any:
     options_with_fields = client.options_of(index, rerank=rerank)
     # Without reranking, it does not matter if the indices of an alias or a pattern have different models.
     with client.searcher.service_for(index, allow_mixed_models=not is_reranked) as service:
-        argument = False if rerank is False else options_with_fields
-        ranking_options = resolve_ranking_options(argument, options_with_fields, service)
+        recorded_rerank = False if rerank is False else options_with_fields
+        model_options = resolve_ranking_options(recorded_rerank, options_with_fields, service)
         if is_reranked:
             allow_long_retries(service)  # a long run had better wait for a busy rerank server than fail
     # The side file's first line records these options. A run is resumed only if they are the same.
-    ranking_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **ranking_options}
+    ranking_options = {"index": index, "hits": n_hits, **_identify_index(client, index), **model_options}
     if exclude_query_ids:
         ranking_options["exclude_query_ids"] = True
     return QueryBatch(

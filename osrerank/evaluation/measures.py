@@ -28,7 +28,7 @@ MSMARCO_DEPTH = 10
 _GDEVAL_MAX_GRADE = 4
 """The highest grade with which the provider gdeval works."""
 _MAX_GRADE = 1_000_000
-"""The highest grade, also below 0. pytrec_eval reserves memory for each grade up to the highest one."""
+"""The largest absolute value of a grade. pytrec_eval reserves memory for each grade up to the highest one."""
 _MISSING_PACKAGE = re.compile(r"Unsupported measures {(.+?)}\..*?- (\S+) \(pip install ([^)]+)\)")
 """ir-measures' message if the package of a provider is missing: the measure, the package and what to install."""
 _UNSUPPORTED = re.compile(r"Unsupported measures {(.+)}\.?")
@@ -265,12 +265,13 @@ def _ask_provider(
         return
     _check_grades(measures, judged)
     # gdeval reads only the digits after the last '-' of a query id, so providers get numbers as ids.
-    query_ids = {str(number): query_id for number, query_id in enumerate(judged, start=1)}
-    provider = _create_provider(measures, {number: _with_grade_0(judged[name]) for number, name in query_ids.items()})
-    scores = {number: dict(score_by_rank(rankings[query_id])) for number, query_id in query_ids.items()}
+    id_by_number = {str(number): query_id for number, query_id in enumerate(judged, start=1)}
+    grades = {number: _with_grade_0(judged[query_id]) for number, query_id in id_by_number.items()}
+    provider = _create_provider(measures, grades)
+    scores = {number: dict(score_by_rank(rankings[query_id])) for number, query_id in id_by_number.items()}
     with _provider_errors(measures):
         for metric in provider.iter_calc(scores):
-            yield metric.measure, query_ids[metric.query_id], float(metric.value)
+            yield metric.measure, id_by_number[metric.query_id], float(metric.value)
 
 
 def _with_grade_0(grades: Mapping[str, int]) -> dict[str, int]:

@@ -66,6 +66,7 @@ def read_json_array(source: SourceFile) -> Iterator[Entry]:
         try:
             hits = value["hits"]
             query_id = str(hits[0]["qid"]) if hits else ""
+            # here, the fields of the document are those of the hit itself
             yield Entry(number, query_id, value["query"], tuple(_parse_rank_llm(hit, hit) for hit in hits))
         except (KeyError, TypeError, AttributeError) as error:
             expected = "expected rank_llm's query and hits with content, qid and docid"

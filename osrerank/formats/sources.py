@@ -176,7 +176,7 @@ def _list_folder(folder: Path, patterns: Patterns) -> list[str]:
 
 
 def _matches_patterns(name: str, patterns: Patterns, *, accepts_archives: bool = False) -> bool:
-    """Return whether a file name without compression suffixes matches a pattern, or is an archive's if accepted."""
+    """Return whether to read a file: its name, without compression suffixes, matches a pattern, or it is an archive."""
     for suffix in _COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
     if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _EXCLUDED_NAMES):

@@ -93,7 +93,8 @@ def estimate(client: Client, index: str) -> Estimate:
     if not coverage.texts:
         return Estimate(coverage)
     rate = measure_rate(vectors, coverage.texts)
-    # Equal texts are encoded once. Of all texts without vectors, as many are distinct as of the examined ones.
+    # Equal texts are encoded once. Assume that as large a fraction is distinct among all texts without vectors as among
+    # the examined ones.
     distinct_fraction = len(coverage.texts) / coverage.examined_lacking
     n_missing_texts = coverage.lacks * distinct_fraction
     mean_characters = sum(text.characters for text in coverage.texts) / len(coverage.texts)

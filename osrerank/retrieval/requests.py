@@ -19,7 +19,7 @@ ANONYMOUS_HEADERS = {
 """Headers that do not identify the user who sends a request. Any other header can identify the user to a proxy."""
 
 HARMLESS_ACTIONS = frozenset({"_refresh", "_flush", "_forcemerge", "_analyze", "clear", "query"})
-"""The last parts of URL paths whose ``POST`` changes no index's mapping, settings or names, as of ``/_cache/clear``."""
+"""The last parts of URL paths, such as ``/_cache/clear``, whose ``POST`` changes no mapping, setting or index name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from osrerank.retrieval.text_fields import prefer_unnested
 SAMPLE_SIZE = 20
 """The number of documents per request. If some fields have no value in them, a second request follows."""
 MAX_SAMPLED_GROUPS = 20
-"""The maximum number of groups of indices that are sampled. In smaller groups, only the mapping decides."""
+"""The maximum number of groups of indices that are sampled, the largest first. For others, only the mapping decides."""
 MAX_MISSING_FIELDS = 200
 """The maximum number of fields without a value for which the second request searches."""
 
@@ -50,7 +50,7 @@ def choose_fields_by_samples(
 def _sample_documents(
     index: Any, leaves: Sequence[Leaf], names: Sequence[str], pipeline: str | Mapping[str, Any] | None
 ) -> Generator[SideRequest, Any, list[Mapping[str, Any]]]:
-    """Return the sources of some documents of ``index``, only of those indices in ``names`` unless that is empty."""
+    """Return the sources of some documents of ``index``. If ``names`` is not empty, they are only of these indices."""
     paths = sorted({path for leaf in leaves for path in leaf.copied_from or (leaf.source,)})
     filters = [{"terms": {"_index": list(names)}}] if names else [{"match_all": {}}]
 

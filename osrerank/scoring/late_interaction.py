@@ -39,7 +39,7 @@ class LateInteraction(BiEncoder):
 
     @functools.cached_property
     def key(self) -> str:
-        """A string that differs whenever the same document might get other vectors."""
+        """A string that identifies all that decides a document's vectors. With another key, they are computed again."""
         settings = {
             "document_marker": self.tokens.document_marker,
             "skipped": self.tokens.skipped,
@@ -49,7 +49,7 @@ class LateInteraction(BiEncoder):
 
     @functools.cached_property
     def identity(self) -> str:
-        """A string that differs whenever the same texts might get another similarity."""
+        """A string that identifies all that decides a similarity, also the settings of queries."""
         return f"{super().identity}/{json.dumps(self.tokens.to_json(), sort_keys=True)}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
@@ -77,6 +77,6 @@ class LateInteraction(BiEncoder):
         query_ids = np.frombuffer(ids, dtype=np.int64)
         expansion_size = max(0, self.tokens.expanded_to - len(query_ids))
         token_ids = np.concatenate([query_ids, np.repeat(self._expansion_ids, expansion_size)])
-        n_unattended = expansion_size if self.tokens.hides_expansion else 0
-        rows: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids), n_unattended)])[0]
+        n_masked = expansion_size if self.tokens.hides_expansion else 0
+        rows: Floats = self.backend.run([Tokens(token_ids, np.zeros_like(token_ids), n_masked)])[0]
         return rows

@@ -65,7 +65,7 @@ def perform(plan: Plan, searcher: Searcher) -> Generator[SearchRequest, Any, tup
     # Outside the except block, so that an error of the second request does not have the traceback of the first error.
     if first_pass.boosts is not None:
         reason = Reason(ReasonCode.BOOSTS, NO_CLAUSE_SCORES, refusal.external_message)
-        plan, response = yield from perform(plan.without_clause_names(reason), searcher)
+        plan, response = yield from perform(plan.without_boosts(reason), searcher)
         was_accepted = plan.first_pass is not None
         if was_accepted:  # so the names were refused, and later searches of the index leave them out
             searcher.named_score_failures.put(str(plan.call.index), replace(reason, external_message=""))

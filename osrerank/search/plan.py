@@ -181,8 +181,8 @@ class Plan:
         """Return a plan that sends the caller's own request, and does not rerank its hits for the given reason."""
         return replace(self, skip_reason=reason, first_pass=None, page=None)
 
-    def without_clause_names(self, reason: Reason) -> Self:
-        """Return a plan whose first pass requests no scores of the query's clauses, so that boosts do not count.
+    def without_boosts(self, reason: Reason) -> Self:
+        """Return a plan without boosts. Its first pass has no named clauses, and does not request their scores.
 
         Args:
             reason: why boosts do not count.
@@ -250,13 +250,13 @@ def make_plan(call: SearchCall, searcher: Searcher, service: RerankService) -> G
     if "ext" in plan.body and (yield from searcher.engine.find()).has_ext:
         plan = replace(plan, ubi=UbiQuery.from_body(plan.body, call.params), body=without_ubi(plan.body))
     if call.exclusion is not None:
-        return _with_first_pass(plan, search_pipeline, None)  # adds only the text, and the exclusion as the skip reason
+        return _with_text_and_first_pass(plan, search_pipeline, None)  # sets the text and the skip reason alone
     skip_reason = yield from _find_skip_reason(plan, searcher)
     if skip_reason is not None:
         return replace(plan, skip_reason=skip_reason, text="")  # so that UBI records no query text
     thresholds = yield from _find_thresholds(plan, searcher)
     plan = yield from _with_order_and_bm25_scale(plan, thresholds, searcher)
-    plan = _with_first_pass(plan, search_pipeline, thresholds)
+    plan = _with_text_and_first_pass(plan, search_pipeline, thresholds)
     return (yield from _with_boosts(plan, searcher))
 
 
@@ -360,7 +360,7 @@ def _find_recipe_and_deadline(
     return first_recipe, deadline
 
 
-def _with_first_pass(plan: Plan, search_pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
+def _with_text_and_first_pass(plan: Plan, search_pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
     """Return the plan with its text and first pass, or with the reason why the hits are not reranked."""
     call, options = plan.call, plan.options
     if "collapse" in plan.body:

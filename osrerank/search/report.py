@@ -79,6 +79,7 @@ def stage_as_json(report: StageReport, *, explain: bool = False) -> dict[str, An
         explain: whether to add the compared pairs with their probabilities.
     """
     pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
+    # texts encoded by this search, with stored vectors, and left without vectors
     vector_counts = {name: getattr(report, name) for name in ("encoded", "known", "lacking") if getattr(report, name)}
     if "encoded" in vector_counts or "known" in vector_counts:  # report both, even if one is 0
         vector_counts = {"encoded": 0, "known": 0, **vector_counts}

@@ -83,13 +83,13 @@ def search(call: SearchCall, searcher: Searcher) -> Steps:
             return _respond_unranked(failure, response, plan)
         plan, response = yield from perform(plan, searcher)
         try:
-            reranking_began_at_s = service.clock()  # in case one of the next steps fails
+            reranking_began_at_s = service.clock()  # for the metrics, if one of the next steps fails
             plan, response = yield from complete_page(plan, response)
             if (yield from fields_have_changed(plan, response, searcher)):
                 newest_plan = yield from make_plan(call, searcher, service)
                 plan, response = yield from perform(newest_plan, searcher)
                 plan, response = yield from complete_page(plan, response)
-            reranking_began_at_s = service.clock()
+            reranking_began_at_s = service.clock()  # the first pass has ended
             if call.options is None or not isinstance(response, Mapping):  # not to be reranked, or not JSON
                 return response
             if "error" in response:  # the caller's parameter ``ignore`` turns the engine's error into a response
@@ -166,7 +166,9 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
         if report.code != ReasonCode.SHADOW:  # the search cannot be reranked, and the report has the reason
             return write_report({"hits": {"hits": []}}, report), 0.0
         began_at_s = plan.service.clock()
-        reranked_call = replace(call, body=without_ubi(call.body), exclusion=None)  # this run is reranked
+        reranked_call = replace(
+            call, body=without_ubi(call.body), exclusion=None
+        )  # nothing excludes this run from reranking
         response = yield from search(reranked_call, searcher)
         return response, plan.service.clock() - began_at_s
 

@@ -1,4 +1,4 @@
-"""Repeat searches in the background with reranking, and record what it would change: shadow mode (``traffic``).
+"""Shadow mode, an option of ``traffic``: record how reranking would change searches, without showing it to users.
 
 The caller gets the first pass's response. Then a thread runs the searches again with reranking, one by one. Metrics
 count the changes, and a line of JSON is written to a file for each search.
@@ -64,7 +64,7 @@ class Shadows:
         _instances.add(self)
 
     def renew(self) -> None:
-        """Reset the state, also in a forked child, whose parent reports the searches that were dropped until then."""
+        """Reset the state. A forked child does so too, because its parent reports the searches that it has dropped."""
         self._lock = threading.Lock()
         self._n_dropped = 0
         self._is_closed = threading.Event()

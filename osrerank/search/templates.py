@@ -54,13 +54,13 @@ def template_steps(
         steps = search_steps(
             searcher, query=None, body=search_body, params=search_params, index=index, rerank=rerank, headers=headers
         )
-        response_or_error = yield from _return_bad_request(steps)
+        response_or_error = yield from _search_or_bad_request(steps)
         if not isinstance(response_or_error, EngineError):
             adds_status = isinstance(response_or_error, Mapping) and not params.get("filter_path")
             return {**response_or_error, "status": 200} if adds_status else response_or_error  # as the engine does
         error = response_or_error
     response = yield SearchRequest(body, params, is_template=True)
-    return (yield from run_one(_report_unrendered(searcher, response, error, index, rerank), searcher.vectors))
+    return (yield from run_one(_report_not_reranked(searcher, response, error, index, rerank), searcher.vectors))
 
 
 def multi_template_steps(
@@ -97,7 +97,7 @@ def multi_template_steps(
         return multi_search_steps(searcher, search_body, index, rerank=rerank, params=params)
 
     if not any(isinstance(body_or_error, EngineError) for body_or_error in bodies_or_errors):
-        response_or_error = yield from _return_bad_request(search_rendered(range(len(bodies_or_errors))))
+        response_or_error = yield from _search_or_bad_request(search_rendered(range(len(bodies_or_errors))))
         if not isinstance(response_or_error, EngineError):
             return response_or_error
     unranked_response = yield MultiSearchRequest(lines, is_template=True)
@@ -115,7 +115,7 @@ def multi_template_steps(
         error = bodies_or_errors[position]
         if isinstance(error, EngineError):
             searched_index = headers[position].get("index", index)
-            steps = _report_unrendered(searcher, responses[position], error, searched_index, rerank)
+            steps = _report_not_reranked(searcher, responses[position], error, searched_index, rerank)
             responses[position] = yield from run_one(steps, searcher.vectors)
     return {**unranked_response, "responses": responses}
 
@@ -142,7 +142,7 @@ def _render(template: Mapping[str, Any]) -> Generator[SideRequest, Any, Mapping[
     return search_body
 
 
-def _return_bad_request(rendered_search: ClientSteps) -> ClientSteps:
+def _search_or_bad_request(rendered_search: ClientSteps) -> ClientSteps:
     """Perform a rendered search, and return its response, or its error if the status is 400.
 
     After a 400, the caller's own request may succeed, and if it fails, its error is about what the caller wrote.
@@ -158,7 +158,7 @@ def _return_bad_request(rendered_search: ClientSteps) -> ClientSteps:
         return error
 
 
-def _report_unrendered(
+def _report_not_reranked(
     searcher: Searcher, response: Any, error: EngineError, index: Any, rerank: RerankArgument
 ) -> Steps:
     """Return the response to the caller's own request with the reason why its hits are not reranked.

@@ -128,7 +128,7 @@ class WorkerService:
         self._scorer = self._uncached_scorer = as_scorer(model, settings)
         if settings.redis_url is not None and settings.cache_mb > 0 and not is_encoder(model):
             self._scorer = add_cache(self._uncached_scorer, settings)
-        merges_chunks = True  # true of a rerank server, which is no LocalModel
+        merges_chunks = True  # a model that is no `LocalModel` is on a rerank server, which merges chunks itself
         if isinstance(model, LocalModel):
             merges_chunks = model.merges_calls
             self._check_tuple = CHECK_TUPLES[model.card.kind]
@@ -274,7 +274,7 @@ class WorkerService:
 
     def _compute_and_reply(self, request: ChunkRequest, began_s: float) -> str:
         """Compute a chunk, reply, and return the outcome for the metrics: scored, failed, dropped or unanswered."""
-        QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.to_server(began_s) - request.sent_s))
+        QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.to_broker(began_s) - request.sent_s))
         deadline = NEVER
         if request.deadline_s is not None:
             deadline = Deadline(self.registry.clock.to_local(request.deadline_s))
@@ -346,7 +346,7 @@ class WorkerService:
                 return True
 
     def _record_time(self, n_pairs: int, took_s: float) -> None:
-        """Update the metrics and the average time per chunk. If two chunks ran at once, each counts half of its time.
+        """Update the metrics, and the average time per ended chunk. If two run at once, each counts half of its time.
 
         Args:
             n_pairs: the number of pairs that were scored, or of documents that were encoded.

@@ -122,7 +122,7 @@ def split_whitespace(text: str) -> list[str]:
 
 
 def lowercase(word: str) -> str:
-    """Lower-case each character separately, as Java does. Python turns a final Σ into ς, and İ into i and a dot."""
+    """Lower-case each character separately, as Java does. Python's ``lower`` makes ς of a final Σ, and two of İ."""
     if "\u0130" in word or "\u03a3" in word:
         word = word.replace("\u0130", "i").replace("\u03a3", "\u03c3")
     return word.lower()
@@ -150,7 +150,7 @@ def stem_porter(word: str) -> str:
     if stem.endswith("logi") and _measure(stem[:-4]) > 0:
         return stem[:-1]
     if stem.endswith("bli") and _measure(stem[:-3]) > 0:
-        return str(_published_porter().stemWord(stem[:-1] + "e"))  # the algorithm goes on after the rule
+        return str(_published_porter().stemWord(stem[:-1] + "e"))  # -bli became -ble, which the later steps may shorten
     return stem
 
 

@@ -74,5 +74,5 @@ class Compiler(LeafQueries):
 
     def _match_all(self, body: Json) -> TQuery:
         reject_unknown_keys("match_all", body, frozenset())
-        # tantivy leaves out a bare `all_query` in a boolean query, with its score
+        # in a boolean query, tantivy drops a bare `all_query` and so loses its score
         return TQuery.const_score_query(TQuery.all_query(), 1.0)

@@ -52,13 +52,13 @@ class BrokerClock:
         self._offset_s = seconds + microseconds / 1e6 - (sent_at_s + received_at_s) / 2
         self.is_set = True
 
-    def to_server(self, monotonic_s: float) -> float:
+    def to_broker(self, monotonic_s: float) -> float:
         """Convert a time of the monotonic clock to the broker's clock, in seconds."""
         return monotonic_s + self._offset_s
 
-    def to_local(self, server_s: float) -> float:
+    def to_local(self, broker_s: float) -> float:
         """Convert a time of the broker's clock to the monotonic clock, in seconds."""
-        return server_s - self._offset_s
+        return broker_s - self._offset_s
 
 
 class WorkerRegistry:
@@ -98,10 +98,10 @@ class WorkerRegistry:
         pipeline.execute()
 
     def now_s(self) -> float:
-        """Return the server's time, in seconds. Only the first call sends a request."""
+        """Return the broker's time, in seconds. Only the first call sends a request."""
         if not self.clock.is_set:
             self._execute(self._redis.pipeline(transaction=False))  # sets the clock
-        return self.clock.to_server(time.monotonic())
+        return self.clock.to_broker(time.monotonic())
 
     def heartbeats(self) -> tuple[Heartbeat, ...]:
         """Return the valid heartbeats of live workers, and remove the names of dead ones from the registry."""
@@ -139,7 +139,7 @@ class WorkerRegistry:
             raise PayloadError("a heartbeat is stored under the name of another worker", reason="misplaced")
         if heartbeat.queue != queue_name(self._model, heartbeat.identity):
             raise PayloadError("a heartbeat is from a worker of another model", reason="misplaced")
-        if abs(self.clock.to_server(time.monotonic()) - heartbeat.sent_s) > MAX_AGE_S:
+        if abs(self.clock.to_broker(time.monotonic()) - heartbeat.sent_s) > MAX_AGE_S:
             raise PayloadError("a heartbeat is too old; the worker or this process may have hung", reason="expired")
 
     def _execute(self, pipeline: Any) -> list[Any]:

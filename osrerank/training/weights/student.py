@@ -51,8 +51,8 @@ def find_block_ends(teacher_layers: int, student_layers: int) -> tuple[int, ...]
     """
     if not student_layers or teacher_layers % student_layers:
         raise ConfigError(
-            f"the teacher's {teacher_layers} layers cannot be divided evenly among {student_layers} of the student; "
-            "list those to learn from, such as 1,2,5,6",
+            f"the teacher's {teacher_layers} layers cannot be divided evenly among the student's {student_layers}; "
+            "list the teacher's layers to learn from, such as 1,2,5,6",
             setting="layers",
         )
     block_size = teacher_layers // student_layers

@@ -164,7 +164,7 @@ def test_a_download_that_is_not_found_is_not_retried(
 def test_a_url_that_is_not_http_and_an_empty_file_are_refused(tmp_path: Path, file_server: Serve) -> None:
     with pytest.raises(LoaderError, match="only http and https"):
         fetch(RemoteFile("passwd", "file:///etc/passwd", 10, ""), tmp_path)
-    with pytest.raises(LoaderError, match="sends no Content-Length; add the file"):
+    with pytest.raises(LoaderError, match="sends no Content-Length; add bytes"):
         fetch(replace(file_server(b"").file(), bytes=None), tmp_path, retry_budget=HURRIED)
 
 

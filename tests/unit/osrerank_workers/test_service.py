@@ -57,7 +57,7 @@ def test_a_chunk_is_scored_and_answered(service, redis_url):
 
 
 def test_a_late_chunk_is_not_answered_and_another_model_is_refused(service, redis_url):
-    now = service.registry.clock.to_server(time.monotonic())
+    now = service.registry.clock.to_broker(time.monotonic())
     service.handle("c1", request(service, deadline_s=now - 0.1).encode())
     assert answer(redis_url, service) is None
     service.handle("c1", request(service, deadline_s=now + 60).encode())

@@ -97,7 +97,7 @@ def test_a_student_whose_layers_do_not_fit_the_teacher_is_refused() -> None:
         DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
     with pytest.raises(ConfigError, match="layers are numbered 1 to 6, but layers lists 2, 7"):
         find_target_layers(6, (1, 6))
-    with pytest.raises(ConfigError, match="teacher's 6 layers cannot be divided evenly among 4"):
+    with pytest.raises(ConfigError, match="teacher's 6 layers cannot be divided evenly among the student's 4"):
         find_block_ends(6, 4)
 
 

@@ -356,7 +356,8 @@ class _ConnectionFailed(Exception):  # noqa: N818 - an event
 def _choose_wait_s(attempt: int, retry_after_s: float | None) -> float:
     """Return ``Retry-After`` plus jitter. Without that header, return a random wait that grows with each attempt.
 
-    After `MAX_ATTEMPTS`, which only a batch run exceeds, the wait is at least as long as without the header.
+    A batch run makes more than `MAX_ATTEMPTS` attempts. The waits between its further attempts are at least as long as
+    without the header, so that they grow although the header names a short time.
     """
     doublings = min(attempt - 1, 10)  # bounded, because a batch run makes many attempts
     max_backoff_s = min(FIRST_WAIT_S * 2**doublings, MAX_BACKOFF_S)

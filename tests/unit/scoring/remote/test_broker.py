@@ -124,7 +124,7 @@ def test_an_error_in_a_redis_pipeline_is_recognised_by_its_code():
 def test_the_brokers_clock_takes_the_middle_of_a_round_trip():
     clock = BrokerClock()
     clock.adjust((1_000, 500_000), 10.0, 11.0)
-    assert clock.to_server(10.5) == 1_000.5
+    assert clock.to_broker(10.5) == 1_000.5
     assert clock.to_local(1_001.5) == 11.5
 
 
