@@ -13,6 +13,7 @@ from osrerank.client import (
     embedded_folder,
     given,
     move_credentials,
+    move_multi_search_credentials,
     refuse_unknown,
     server_options,
     split_params,
@@ -102,8 +103,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         """Run several searches in one request, and optionally rerank them, as ``Client.msearch`` does."""
         if rerank is False:
             return await super().msearch(body=body, **given(index=index), **options)
-        headers, options = move_credentials(options.get("headers"), options)
-        options = {**options, "headers": headers}
+        headers, options = move_multi_search_credentials(options)
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=headers, options=options)
         with multi_search_span(self, index):
@@ -136,8 +136,7 @@ class AsyncClient(OpenSearchPyClient, AsyncDriver, AsyncOpenSearch):
         """Run several template searches in one request, and optionally rerank them, as ``msearch`` does."""
         if rerank is False:
             return await super().msearch_template(body=body, **given(index=index), **options)
-        headers, options = move_credentials(options.get("headers"), options)
-        options = {**options, "headers": headers}
+        headers, options = move_multi_search_credentials(options)
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=headers, options=options)
         with multi_search_span(self, index):

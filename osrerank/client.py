@@ -191,8 +191,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         """
         if rerank is False:
             return super().msearch(body=body, **given(index=index), **options)
-        headers, options = move_credentials(options.get("headers"), options)
-        options = {**options, "headers": headers}
+        headers, options = move_multi_search_credentials(options)
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=headers, options=options)
         with multi_search_span(self, index):
@@ -241,8 +240,7 @@ class Client(OpenSearchPyClient, SyncDriver, OpenSearch):
         """
         if rerank is False:
             return super().msearch_template(body=body, **given(index=index), **options)
-        headers, options = move_credentials(options.get("headers"), options)
-        options = {**options, "headers": headers}
+        headers, options = move_multi_search_credentials(options)
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
         send = partial(self._send, index=index, headers=headers, options=options)
         with multi_search_span(self, index):
@@ -274,6 +272,12 @@ def move_credentials(headers: Any, options: Mapping[str, Any]) -> tuple[Any, dic
     if credentials:
         headers = _format_headers(headers=headers, **credentials)
     return headers, {name: value for name, value in options.items() if name not in CREDENTIALS}
+
+
+def move_multi_search_credentials(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Move credentials to the headers, as `move_credentials` does, where the keyword arguments contain the headers."""
+    headers, others = move_credentials(options.get("headers"), options)
+    return headers, {**others, **given(headers=headers)}
 
 
 @query_params()

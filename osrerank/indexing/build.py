@@ -39,7 +39,7 @@ from osrerank.retrieval.sequence import (
     read_heads,
     read_sequence_number,
 )
-from osrerank.search.coverage import describe_input, fetch_body
+from osrerank.search.coverage import count_documents, describe_input, fetch_body
 from osrerank.service import RerankService
 from osrerank.types import LongText, NeedsWorkers
 from osrerank.vectors.build_progress import BuildProgress, Head, Lease, index_identity
@@ -236,7 +236,7 @@ class Builder:
 
     def build_all(self) -> BuildSummary:
         """Read all documents, and build the missing vectors."""
-        n_documents = int(self._client.count(index=self._index)["count"])
+        n_documents = self._client.perform_steps(count_documents(self._index, self._client.engine))
         for batch in read_batches(self._client, self._index, self._fields):
             self._build_batch(batch)
             self._report(self._summary.documents, n_documents)
@@ -256,8 +256,9 @@ class Builder:
             progress = SideIndexProgress(side_index, self._hash_key(f"{name}/{field}"))
             changes_by_index[name] = DateFieldChanges.find(self._client, name, progress, field)
         queries = {name: changes.query for name, changes in changes_by_index.items()}
+        engine = self._client.engine
         n_documents = sum(
-            int(self._client.count(index=name, body={"query": query})["count"]) for name, query in queries.items()
+            self._client.perform_steps(count_documents(name, engine, query)) for name, query in queries.items()
         )
         for name, query in queries.items():
             for batch in read_batches(self._client, self._index, self._fields, query, subset=name):

@@ -129,10 +129,7 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
     defaults = searcher.defaults.options_for(index)
     fields = yield from searcher.find_fields(defaults, index)
     engine = yield from searcher.engine.find()
-    # `_count` would apply the index's default search pipeline, which can hide documents
-    body = {"size": 0, "track_total_hits": True}
-    found = yield SideRequest("POST", build_path(index, "_search"), body, engine.no_pipeline)
-    n_documents = int(found["hits"]["total"]["value"])
+    n_documents = yield from count_documents(index, engine)
     options = fields.update_options(defaults)  # the defaults with the fields found
     with searcher.service_for(index) as service:
         vectors = service.load_vectors(options)
@@ -164,6 +161,16 @@ def measure_coverage(searcher: "Searcher", index: str, max_documents: int = SAMP
     VECTORS_DOCUMENTS.labels(index).set(n_documents)
     VECTORS_LACKING.labels(index).set(coverage.lacks)
     return coverage
+
+
+def count_documents(index: str, engine: Engine, query: Mapping[str, Any] = MATCH_ALL) -> Steps:
+    """Count the documents that a query finds, without the index's default search pipeline, which can hide documents.
+
+    Unlike a search, ``_count`` cannot leave out the pipeline.
+    """
+    body = {"size": 0, "track_total_hits": True, "query": dict(query)}
+    response = yield SideRequest("POST", build_path(index, "_search"), body, engine.no_pipeline)
+    return int(response["hits"]["total"]["value"])
 
 
 def describe_input(options: Rerank, fields: SearchFields) -> str:

@@ -166,9 +166,7 @@ def _shadow_run(report: Report, plan: Plan, searcher: Searcher) -> ClientSteps:
         if report.code != ReasonCode.SHADOW:  # the search cannot be reranked, and the report has the reason
             return write_report({"hits": {"hits": []}}, report), 0.0
         began_at_s = plan.service.clock()
-        reranked_call = replace(
-            call, body=without_ubi(call.body), exclusion=None
-        )  # nothing excludes this run from reranking
+        reranked_call = replace(call, body=without_ubi(call.body), exclusion=None)  # not in shadow mode
         response = yield from search(reranked_call, searcher)
         return response, plan.service.clock() - began_at_s
 

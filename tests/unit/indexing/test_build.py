@@ -37,10 +37,9 @@ class Serverless(CannedTransport):
             kept_names = [name for name in body["query"]["ids"]["values"] if name in self.kept]
             return {"hits": {"hits": [{"_id": name, "fields": {"record": [self.kept[name]]}} for name in kept_names]}}
         self.answer = {
-            "count": len(NOTES),
             "aggregations": {"highest": {"value": 9}},
             "canned": {"mappings": {"changed": {"mapping": {"changed": {"type": "long"}}}}},
-            "hits": {"hits": every if params and "scroll" in params else []},
+            "hits": {"total": {"value": len(NOTES)}, "hits": every if params and "scroll" in params else []},
             "_scroll_id": "",
             "items": [],
         }
