@@ -11,7 +11,6 @@ see only hits that they are allowed to see.
 """
 
 import hashlib
-import hmac
 import json
 import logging
 import marshal
@@ -31,6 +30,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.pipeline import find_applied
 from osrerank.recipe import Recipe
 from osrerank.response import FIRST_PASS
+from osrerank.scoring.cache.signing import Signatures
 from osrerank.service import RerankService
 from osrerank.types import Candidate, Ranking, Span, StageReport, StageScore
 from osrerank.types.reasons import SearchWarning, WarningCode
@@ -105,7 +105,7 @@ class OrderStore:
         clock: Callable[[], float] = time.monotonic,
         signing_keys: Sequence[bytes] = (),
     ) -> None:
-        self._signing_keys = [hmac.digest(key, SIGNING_PURPOSE, "sha256") for key in signing_keys]
+        self._signatures = Signatures(signing_keys, SIGNING_PURPOSE, SIGNATURE_BYTES)
         self._redis: Any = (
             None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, response_s=TIMEOUT_S)
         )
@@ -165,15 +165,13 @@ class OrderStore:
         return replies
 
     def _for_redis(self, key: str, order: Order) -> bytes:
-        content = zlib.compress(json.dumps(order).encode(), 1)
-        return content + _sign(self._signing_keys[0], key, content) if self._signing_keys else content
+        return self._signatures.sign(key.encode(), zlib.compress(json.dumps(order).encode(), 1))
 
     def _from_redis(self, key: str, value: bytes) -> Order | None:
         """Return the order in a value of Redis, or None if it has no valid signature, although there is a key."""
-        if self._signing_keys:
+        if self._signatures.has_key:
             content, signature = value[:-SIGNATURE_BYTES], value[-SIGNATURE_BYTES:]
-            expected = [_sign(signing_key, key, content) for signing_key in self._signing_keys]
-            if not any(hmac.compare_digest(signature, valid) for valid in expected):
+            if not self._signatures.is_valid(key.encode(), content, signature):
                 return None
         return Order(*json.loads(zlib.decompressobj().decompress(value, MAX_JSON_BYTES)))
 
@@ -317,11 +315,6 @@ def _score_values(entry: StageScore) -> tuple[Any, ...]:
     parts = {name: float(value) for name, value in entry.parts.items()}
     passage = None if entry.passage is None else astuple(entry.passage)
     return entry.stage, float(entry.score), entry.rank, float(entry.unit), parts, passage, entry.level, bool(entry.cut)
-
-
-def _sign(signing_key: bytes, key: str, content: bytes) -> bytes:
-    """Return the signature of an order, which is valid under its own key in Redis alone."""
-    return hmac.digest(signing_key, key.encode() + content, "sha256")
 
 
 def _restore_ranking(order: Order, first_pass: Ranking, names: Sequence[str], identity: str) -> Ranking | None:

@@ -29,6 +29,35 @@ REFUSALS = {
 logger = logging.getLogger(__name__)
 
 
+class Signatures:
+    """Signs values under their keys, with the signing keys of a process.
+
+    Args:
+        signing_keys: the first key signs values, and a signature by any key is valid.
+        purpose: the text from which, with the signing keys, other keys are derived. So a signature for another purpose
+            is not valid.
+        size: the number of bytes of a signature.
+    """
+
+    def __init__(self, signing_keys: Sequence[bytes], purpose: bytes, size: int) -> None:
+        self._derived_keys = [hmac.digest(key, purpose, "sha256") for key in signing_keys]
+        self._size = size
+        self.has_key = bool(signing_keys)
+
+    def sign(self, key: bytes, value: bytes) -> bytes:
+        """Return the value of a key, followed by its signature. Without signing keys, return the value unchanged."""
+        return value + self._compute(self._derived_keys[0], key, value) if self.has_key else value
+
+    def is_valid(self, key: bytes, value: bytes, signature: bytes) -> bool:
+        """Return whether one of the signing keys made the signature of this value under this key."""
+        return any(
+            hmac.compare_digest(signature, self._compute(derived_key, key, value)) for derived_key in self._derived_keys
+        )
+
+    def _compute(self, derived_key: bytes, key: bytes, value: bytes) -> bytes:
+        return hmac.digest(derived_key, key + value, "sha256")[: self._size]
+
+
 class EntrySigner:
     """Signs the values of a cache, and verifies their signatures.
 
@@ -41,15 +70,13 @@ class EntrySigner:
     """
 
     def __init__(self, signing_keys: Sequence[bytes] = ()) -> None:
-        self._derived_keys = [hmac.digest(key, PURPOSE, "sha256") for key in signing_keys]
+        self._signatures = Signatures(signing_keys, PURPOSE, SIGNATURE_BYTES)
         self.added_bytes = SIGNATURE_BYTES if signing_keys else 0
         self._log_limit = LogThrottle(LOG_EVERY_S)
 
     def sign(self, cache_key: bytes, value: bytes) -> bytes:
         """Return the value of a cache key, followed by its signature."""
-        if not self._derived_keys:
-            return value
-        return value + _signature(self._derived_keys[0], cache_key, value)
+        return self._signatures.sign(cache_key, value)
 
     def verify(self, cache_key: bytes, signed_value: bytes, size: int) -> bytes | None:
         """Return the value, the first ``size`` bytes. If the signature is invalid, log that and return None."""
@@ -68,14 +95,7 @@ class EntrySigner:
     def _refusal_reason(self, cache_key: bytes, value: bytes, signature: bytes) -> str:
         """Return why the value is refused, as a key of `REFUSALS`, or "" if it is accepted."""
         if not signature:
-            return "unsigned" if self._derived_keys else ""
-        if not self._derived_keys:
+            return "unsigned" if self._signatures.has_key else ""
+        if not self._signatures.has_key:
             return "no_key"
-        for derived_key in self._derived_keys:
-            if hmac.compare_digest(signature, _signature(derived_key, cache_key, value)):
-                return ""
-        return "wrong_key"
-
-
-def _signature(derived_key: bytes, cache_key: bytes, value: bytes) -> bytes:
-    return hmac.digest(derived_key, cache_key + value, "sha256")[:SIGNATURE_BYTES]
+        return "" if self._signatures.is_valid(cache_key, value, signature) else "wrong_key"
