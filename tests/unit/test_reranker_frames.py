@@ -85,7 +85,7 @@ class ForeignFrame:
     columns = ("qid", "docno", "score", "label")
 
     def to_pandas(self) -> object:
-        raise NotImplementedError
+        raise AssertionError("frames of other libraries are not converted")
 
 
 def test_a_frame_of_another_library_is_named_with_the_one_to_pass() -> None:
